@@ -96,6 +96,7 @@ from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
 from agentic_rag.reach.links import AnswerLinks
+from agentic_rag.reach.schedules import Firings, Schedules
 from agentic_rag.reach.sending import MailRelay, Sender
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
@@ -359,7 +360,7 @@ async def _begin_work(
 def _begin_notifications(
     workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
 ) -> None:
-    """Start sending notifications.
+    """Start sending notifications and running schedules.
 
     Raises:
         BadConfiguration: the SMTP relay's settings are malformed.
@@ -368,8 +369,11 @@ def _begin_notifications(
     owner = machinery.runtime.owner
     sender = Sender(ground.database, ground.vault, policy, business.answer_links, relay, owner)
     workers.start("sending notifications", sender.run)
-    prune = ExclusiveJobs(ground.database, owner).job("removing old notifications", sender.prune)
-    workers.repeat("removing old notifications", prune, PRUNE_SECONDS)
+    firings = Firings(ground.database, ground.access, business.conversations, owner)
+    workers.start("running schedules", firings.run)
+    alone = ExclusiveJobs(ground.database, owner)
+    for name, prune in (("removing old notifications", sender.prune), ("removing old runs", firings.prune)):
+        workers.repeat(name, alone.job(name, prune), PRUNE_SECONDS)
 
 
 async def _open_app(
@@ -603,6 +607,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         embedding=knowledge.embedding,
         waits=waits,
         endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
+        schedules=Schedules(database, directory, vault, ground.access),
         answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,

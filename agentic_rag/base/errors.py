@@ -741,6 +741,14 @@ class AnswerNotInForm(TurnError, code="ANSWER_NOT_IN_FORM", status=502, retryabl
     text = "The model did not answer in the form of `response_format`."
 
 
+class TurnBudgetExceeded(TurnError, code="TURN_BUDGET_EXCEEDED", facts=("used", "limit")):
+    """A turn has used the tokens that it may use, so it calls the model no more."""
+
+    used: int
+    limit: int
+    text = "The turn has used {self.used} tokens; {self.limit} are allowed."
+
+
 class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
     """The turn was interrupted; for dialects without their own event for that."""
 

@@ -331,7 +331,8 @@ class Option:
 class Source:
     """Content of others that the model has read since the user's message, and that may contain instructions.
 
-    ``kind``: ``document``, ``memory``, ``tool`` (a result), ``delegate`` or ``description`` (a tool's own).
+    ``kind``: ``document``, ``memory``, ``tool`` (a result), ``delegate``, ``description`` (a tool's own) or ``webhook``
+    (the body of a message that started the turn).
     """
 
     kind: str

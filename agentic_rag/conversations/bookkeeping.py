@@ -17,17 +17,20 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.roles.extraction import note_turn
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.store import conversations, deliveries, message_texts, sessions
+from agentic_rag.store import conversations, deliveries, message_texts, schedules, sessions
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import now
 from agentic_rag.store.conversations import ConversationStatus, TitleSource
 from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.message_texts import TextScope
+from agentic_rag.store.schedules import FIRING_PREFIX, FiringState
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_MESSAGES = 1_000
 """Maximum messages of a conversation as clients count them, without those that a summary replaces."""
+MAX_DETAIL = 1_000
+"""Maximum characters of the error of a schedule's run."""
 
 
 class TurnBookkeeping:
@@ -75,6 +78,8 @@ class TurnBookkeeping:
         place = conversations.add_messages(conn, turn.conversation_id, count, now(), outcome)
         if isinstance(final, Error):
             _announce_failure(conn, turn, final)
+        if (turn.client_message_id or "").startswith(FIRING_PREFIX):
+            _end_run(conn, turn, final)
         if place is None:
             return
         if not place.transient:
@@ -120,6 +125,24 @@ def _outcome_of(final: Terminal) -> TurnStatus:
     if isinstance(final, Done):
         return TurnStatus.DONE
     return TurnStatus.FAILED if isinstance(final, Error) else TurnStatus.INTERRUPTED
+
+
+def _end_run(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
+    """End the run of a schedule whose firing sent the message of this turn."""
+    firing = schedules.get_firing(conn, turn.client_message_id or "")
+    schedule = None if firing is None else schedules.get(conn, firing.schedule_id)
+    conversation = conversations.get(conn, turn.conversation_id)
+    if firing is None or schedule is None or conversation is None or conversation.owner_id != schedule.owner_id:
+        return  # a client chose an id that looks like a firing's
+    state, detail, answer = FiringState.FAILED, "interrupted", ""
+    if isinstance(final, Done):
+        state, detail = FiringState.DONE, ""
+        said = [each for each in sessions.of_turn(conn, turn) if each.role == "assistant"]
+        answer = plain_text(said[-1].content) if said else ""
+    elif isinstance(final, Error):
+        detail = f"{final.code}: {final.message}"
+    result = schedules.Result(state, detail[:MAX_DETAIL], answer, turn.conversation_id, turn.id)
+    schedules.end_run(conn, firing.id, result, now())
 
 
 def _announce_failure(conn: Connection, turn: TurnRecord, error: Error) -> None:

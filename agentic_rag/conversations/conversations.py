@@ -33,7 +33,14 @@ from agentic_rag.conversations.sent_images import GivenImage, read_images
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
-from agentic_rag.domains.definitions import Definitions, Draft, Staging, with_wishes, without_person
+from agentic_rag.domains.definitions import (
+    Definitions,
+    Draft,
+    ScheduledRun,
+    Staging,
+    with_wishes,
+    without_person,
+)
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.trials import Trials, TriedRole
 from agentic_rag.runtime.acceptance import Accepted, OnBusy
@@ -419,6 +426,8 @@ class Conversations:
         attended: bool = True,
         tried: TriedRole | None = None,
         staged: Staging | None = None,
+        scheduled: ScheduledRun | None = None,
+        body: str = "",
     ) -> Accepted:
         """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
 
@@ -429,6 +438,8 @@ class Conversations:
             attended: whether a person reads along and can be asked.
             tried: a draft of a role, used for this turn.
             staged: unsaved settings and prompt files, used for this turn of an evaluation.
+            scheduled: the terms of a run of a schedule.
+            body: untrusted text for the model, which follows the content and does not count against its limit.
 
         Raises:
             NotFound: this user has no such conversation, its domain was deleted, or it has no such document.
@@ -451,9 +462,11 @@ class Conversations:
             else:
                 definition = staged.apply(definition)
                 definition = definition if tried is None else await self._trials.apply(definition, tried)
+            if scheduled is not None:
+                definition = scheduled.apply(definition)
             definition = _for_client(definition if attended else without_person(definition), wishes, functions)
             accepted = await session.send(
-                content,
+                content + body,
                 definition,
                 client_message_id=client_message_id,
                 on_busy=on_busy,

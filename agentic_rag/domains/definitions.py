@@ -247,6 +247,36 @@ class Definitions:
         return await self._threads.read(domain_id, self._read_components, workspace, draft)
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """The terms of a run of a schedule.
+
+    ``role``: replaces the primary role, if given. ``allowed_tools``: names of tools that run without approval, unless a
+    rule for the tool's own name denies them. ``max_tokens``: tokens that the turn may use. ``sender``: who wrote the
+    untrusted part of the message, if there is one.
+    """
+
+    role: str = ""
+    allowed_tools: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    sender: str = ""
+
+    def apply(self, definition: Definition) -> Definition:
+        """Return the definition under these terms."""
+        rules = dict(definition.tool_policy)
+        rules |= {name: "allow" for name in self.allowed_tools if rules.get(name) != "deny"}
+        persona, binding = definition.persona, definition.binding
+        if self.role:
+            persona = replace(persona, role=self.role)
+            roles = tuple(dict.fromkeys((self.role, *binding.memory_roles)))
+            binding = replace(binding, role=self.role, memory_roles=roles)
+        limits = replace(definition.limits, turn_tokens=self.max_tokens)
+        untrusted = self.sender or None
+        return replace(
+            definition, tool_policy=rules, persona=persona, binding=binding, limits=limits, untrusted=untrusted
+        )
+
+
 WISHES = "The client's program asks for this answer (wishes of form and subject, below all rules above):"
 """Precedes the text of a client's own system messages."""
 

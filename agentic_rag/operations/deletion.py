@@ -26,7 +26,8 @@ from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import remove_workspace
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import budgets, conversations, domains, retrievals, sessions
+from agentic_rag.store import budgets, conversations, deliveries, domains, retrievals, schedules, sessions
+from agentic_rag.store.clock import now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Scope
@@ -37,6 +38,12 @@ LEFT_SECONDS = 600.0
 """Idle time after which a transient conversation counts as abandoned."""
 
 log = logging.getLogger(__name__)
+
+
+def _forget_reach(conn: Connection, conversation_id: ConversationId) -> None:
+    """Delete the notifications about a conversation, and end the schedule's run in it."""
+    deliveries.delete_of_conversation(conn, conversation_id)
+    schedules.end_of_conversation(conn, conversation_id, now())
 
 
 class Deletion:
@@ -112,6 +119,7 @@ class Deletion:
         def forget(conn: Connection) -> None:
             sessions.delete(conn, record.session_id)
             retrievals.delete_of_conversation(conn, conversation_id)
+            _forget_reach(conn, conversation_id)
             conversations.delete(conn, conversation_id)
             audit(conn, told)
 
@@ -152,6 +160,7 @@ class Deletion:
         def forget(conn: Connection) -> None:
             sessions.delete(conn, conversation.session_id)
             retrievals.delete_of_conversation(conn, conversation.id)
+            _forget_reach(conn, conversation.id)
             conversations.delete(conn, conversation.id)
             if because:
                 audit(conn, told)

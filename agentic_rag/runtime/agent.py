@@ -26,6 +26,7 @@ from agentic_rag.base.errors import (
     ModelError,
     ServerStopping,
     StorageError,
+    TurnBudgetExceeded,
     first_cause,
     refused_write,
 )
@@ -136,7 +137,7 @@ class Agent:
             policy=policy_of(definition, resources),
             max_steps=definition.limits.max_steps,
             new_ref=lambda: new_id("ref"),
-            others=parent is not None and parent.has_read_others,
+            others=parent.has_read_others if parent is not None else definition.untrusted is not None,
             room=ResultRoom.of(definition.model),
         )
         self._context = Context(resources, transcript, definition, row.id, row.fence)
@@ -724,6 +725,7 @@ class Agent:
 
     async def _reserve(self, request: ModelRequest) -> None:
         """Reserve the expected cost of a call. If the store refuses, this retries, as for any commit."""
+        self._check_turn_tokens()
         if not self._account.limited:
             return
         seconds = self._definition.limits.turn_timeout + CHILDREN_SECONDS
@@ -731,6 +733,28 @@ class Agent:
         for notice in await self.resources.journal.insist(reserve):
             if self.parent is None:
                 self.log.append(notice)
+
+    def _check_turn_tokens(self) -> None:
+        """Refuse a call if the user's turn has used the tokens that its definition allows.
+
+        Raises:
+            TurnBudgetExceeded: the calls of the turn and its delegates have used them.
+        """
+        limit = self._definition.limits.turn_tokens
+        if limit is None:
+            return
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        used = root._used_tokens()
+        if used >= limit:
+            raise TurnBudgetExceeded(used, limit)
+
+    def _used_tokens(self) -> int:
+        """Return the tokens of this agent and its delegates; those of an ended delegate are in its caller's usage."""
+        usage = self._turn.usage
+        running = [child for child in self._children if not child.ended.happened]
+        return usage.sent + usage.output + sum(child._used_tokens() for child in running)
 
     async def _receive(self, request: ModelRequest) -> None:
         domain, idle = self._definition.domain_id, self.resources.patience.model_idle

@@ -266,7 +266,9 @@ class ToolCalls:
             callers.append(agent)
             agent = agent._asker
         delegated = await self._resources.journal.insist(partial(self._read_by_delegates, [*callers]))
-        return sources_of([*(each._messages() for each in callers), *delegated], self._tools)
+        found = sources_of([*(each._messages() for each in callers), *delegated], self._tools)
+        sender = self._definition.untrusted
+        return found if sender is None else (Source("webhook", sender), *found)
 
     def _messages(self) -> list[Message]:
         """Return this turn's messages."""

@@ -56,6 +56,7 @@ from agentic_rag.server.replies import MetricsText, Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
 from agentic_rag.server.root_path import RootPath
 from agentic_rag.server.routes import Edge, declarations_of, route
+from agentic_rag.server.schedule_routes import TRIGGERS, ScheduleRoutes
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.sharing_routes import SHARED_FOLDER, SharingRoutes
@@ -74,7 +75,7 @@ INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
 """Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
-BARE_FOLDERS = (ANSWERS,)
+BARE_FOLDERS = (ANSWERS, TRIGGERS)
 """Path prefixes whose requests prove by themselves what they permit. Their credentials and cookies are ignored."""
 
 
@@ -107,6 +108,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
         CaseRoutes(business.cases, business.suggestions),
         EvaluationRoutes(business.cases, business.runs, business.gate),
         EndpointRoutes(business.endpoints, business.directory),
+        ScheduleRoutes(business.schedules),
     ]
 
 

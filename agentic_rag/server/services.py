@@ -46,6 +46,7 @@ from agentic_rag.operations.history import History
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
 from agentic_rag.reach.links import AnswerLinks
+from agentic_rag.reach.schedules import Schedules
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import Extraction
 from agentic_rag.roles.memories import Memories
@@ -98,6 +99,7 @@ class RouteServices:
     waits: Waits
     embedding: EmbeddingState
     endpoints: Endpoints
+    schedules: Schedules
     answer_links: AnswerLinks
     feedback: Feedback
     cases: Cases

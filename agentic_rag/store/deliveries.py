@@ -121,9 +121,14 @@ _DUE = Prepared(
 _TRANSACTION = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
 
 
-def announce(conn: Connection, event: Event) -> None:
-    """Store a delivery of an event for each endpoint that receives it. Part of the event's transaction."""
+def announce(conn: Connection, event: Event, *, without: str = "") -> None:
+    """Store a delivery of an event for each endpoint that receives it. Part of the event's transaction.
+
+    ``without``: the id of an endpoint that gets the event by `send_to`.
+    """
     for endpoint in endpoints.of_event(conn, event.kind, event.domain_id):
+        if endpoint.id == without:
+            continue
         may_read = not event.private or endpoint.recipient == event.user_id
         send_to(conn, endpoint, event, with_texts=endpoint.with_texts and may_read)
 

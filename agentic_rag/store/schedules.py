@@ -6,15 +6,22 @@ Callers check permissions.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index, UniqueConstraint, text
 
 from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.store import deliveries, endpoints
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.database_time import DatabaseTime
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
+
+FIRING_PREFIX = "fire_"
+"""Prefix of a firing's id, which is also the client message id of its turn."""
 
 
 class CatchUp(StrEnum):
@@ -139,12 +146,11 @@ def list_due(conn: Connection, at: str, most: int) -> list[ScheduleRecord]:
 
 
 def is_any_due(conn: Connection) -> bool:
-    """Return whether a schedule is due, or a claimed firing has not started."""
+    """Return whether a schedule is due, or a claimed firing can start."""
     due = sa.select(_schedules.id).where(_schedules.enabled.is_(True), _schedules.next_at <= DatabaseTime()).limit(1)
     if conn.execute(due).first() is not None:
         return True
-    claimed = sa.select(_firings.id).where(sa.text(f"firings.{_OPEN}"), _firings.state == FiringState.CLAIMED)
-    return conn.execute(claimed.limit(1)).first() is not None
+    return bool(list_startable(conn, 1))
 
 
 def update(conn: Connection, schedule_id: str, **values: object) -> bool:
@@ -223,16 +229,69 @@ def finish(conn: Connection, firing_id: str, state: FiringState, at: str, detail
     return conn.execute(open_one.values(state=state, ended_at=at, detail=detail, payload="")).rowcount == 1
 
 
-def running_of_conversation(conn: Connection, conversation_id: str) -> list[FiringRecord]:
-    """Return the running firings in a conversation."""
-    query = sa.select(FIRINGS).where(_firings.conversation_id == conversation_id, _firings.state == FiringState.RUNNING)
-    return FiringRecord.all(conn, query)
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a run. ``detail``: the error of a failed run. ``answer``: the text of the answer."""
+
+    state: FiringState
+    detail: str = ""
+    answer: str = ""
+    conversation_id: str = ""
+    turn_id: str = ""
 
 
-def running_of_turn(conn: Connection, turn_id: TurnId) -> FiringRecord | None:
-    """Return the running firing of a turn, or None."""
-    query = sa.select(FIRINGS).where(_firings.turn_id == turn_id, _firings.state == FiringState.RUNNING)
-    return FiringRecord.first(conn, query)
+def end_run(conn: Connection, firing_id: str, result: Result, at: str) -> bool:
+    """End a run: count a failure, pause the schedule after too many, and notify the endpoints.
+
+    The schedule's own endpoint gets the answer. Returns False, without a change, if the run has ended before.
+    """
+    firing = get_firing(conn, firing_id)
+    if firing is None or not finish(conn, firing_id, result.state, at, result.detail):
+        return False
+    if result.turn_id:
+        ran = {"conversation_id": result.conversation_id, "turn_id": result.turn_id}
+        conn.execute(sa.update(FIRINGS).where(_firings.id == firing_id).values(**ran))
+    schedule = get(conn, firing.schedule_id)
+    if schedule is None:
+        return True
+    failed = result.state is FiringState.FAILED
+    failures = schedule.failures + 1 if failed else 0
+    pauses = failed and failures >= schedule.max_failures and schedule.enabled
+    values: dict[str, object] = {"failures": failures}
+    if pauses:
+        problem = f"paused after {failures} failed runs in a row; the last error: {result.detail}"
+        values |= {"enabled": False, "problem": problem, "next_at": None}
+    update(conn, schedule.id, **values)
+    facts = {
+        "scheduleId": schedule.id,
+        "name": schedule.name,
+        "firingId": firing.id,
+        "slot": firing.slot,
+        "state": result.state.value,
+        "conversationId": result.conversation_id or firing.conversation_id,
+        "turnId": result.turn_id or firing.turn_id,
+        "userId": schedule.owner_id,
+        "failures": failures,
+        "paused": pauses,
+    }
+    texts = {"detail": result.detail, "answer": result.answer}
+    owner, conversation = schedule.owner_id, result.conversation_id or firing.conversation_id
+    kind = EventKind.SCHEDULE_FINISHED
+    event = Event(kind, schedule.domain_id, facts, texts, owner, conversation, private=True)
+    own = endpoints.get(conn, schedule.endpoint_id) if schedule.endpoint_id else None
+    deliveries.announce(conn, event, without=schedule.endpoint_id)
+    if own is not None and own.enabled:
+        deliveries.send_to(conn, own, event, with_texts=True)
+    return True
+
+
+def end_of_conversation(conn: Connection, conversation_id: str, at: str) -> None:
+    """End the run in a conversation that is deleted. The schedule does not count a failure."""
+    running = sa.update(FIRINGS).where(
+        _firings.conversation_id == conversation_id, _firings.state == FiringState.RUNNING
+    )
+    values = {"state": FiringState.FAILED, "ended_at": at, "detail": "the conversation was deleted"}
+    conn.execute(running.values(**values))
 
 
 def of_owner(conn: Connection, user_id: str) -> list[ScheduleRecord]:

@@ -27,6 +27,8 @@ class Limits:
     tool_timeout: float = 60
     context_tokens: int = 100_000
     context_messages: int | None = None
+    turn_tokens: Absent[int] = None
+    """Tokens of all model calls after which the turn makes no further call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Definition:
     """Functions of the client's program, for this turn only."""
     function_choice: Absent[str] = None
     """The function that the client wants to be called first, or ``required`` for any of them."""
+    untrusted: Absent[str] = None
+    """Who wrote a part of the message that counts as text written by others, for example a webhook's sender."""
     collection_note: str = ""
     """Facts about the collection for the description of `search_documents`: count class, languages, expertise."""
 
