@@ -27,6 +27,7 @@ from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
 from agentic_rag.commands.models import models_app
+from agentic_rag.commands.notifications import endpoints_app, schedules_app
 from agentic_rag.commands.roles import roles_app
 from agentic_rag.commands.secrets import secrets_app
 from agentic_rag.commands.upgrade import downgrade, upgrade
@@ -59,6 +60,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(users_app, name="users")
 app.add_typer(audit_app, name="audit")
 app.add_typer(budgets_app, name="budgets")
+app.add_typer(endpoints_app, name="endpoints")
+app.add_typer(schedules_app, name="schedules")
 app.command(name="chat")(chat)
 app.command(name="usage")(usage)
 app.command(name="evaluate")(evaluate)

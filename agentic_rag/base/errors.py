@@ -212,6 +212,14 @@ class QuotaExceeded(Conflict, code="QUOTA_EXCEEDED", facts=("noun", "limit")):
     text = "This domain may hold {self.limit} {self.noun}. Delete some, or ask the operator to raise {self.setting}."
 
 
+class LimitReached(Conflict, code="LIMIT_REACHED", facts=("noun", "limit")):
+    """There are as many things as possible; no setting raises the limit."""
+
+    noun: str
+    limit: int
+    text = "At most {self.limit} {self.noun} are possible here. Delete some."
+
+
 class TurnInProgress(Conflict, code="TURN_IN_PROGRESS", retryable=True, facts=("turn_id",)):
     """One turn at a time per session."""
 

@@ -20,6 +20,8 @@ from agentic_rag.roles.memories import Memories
 from agentic_rag.store import (
     budgets,
     conversations,
+    deliveries,
+    endpoints,
     evaluation,
     extractions,
     history,
@@ -28,6 +30,8 @@ from agentic_rag.store import (
     logins,
     message_texts,
     prompts,
+    schedules,
+    secrets,
     tool_lists,
     usage,
     users,
@@ -35,6 +39,7 @@ from agentic_rag.store import (
 )
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
+from agentic_rag.store.secrets import endpoint_secret, schedule_secret
 from agentic_rag.store.usage import Scope
 from agentic_rag.store.users import UserRecord, UserState
 
@@ -73,6 +78,7 @@ class Erasure:
             keys.revoke_of_user(conn, user_id, now())
             waits.forget_user(conn, user_id, f"#{user.number}")
             forget_sign_ins(conn, user_id, f"#{user.number}")
+            _forget_reach(conn, user_id, f"#{user.number}")
             logins.end_of_user(conn, user_id)
             return user
 
@@ -106,6 +112,19 @@ class Erasure:
         await self._db.write(forget, durable=True)
         await self._access.take_up()
         return user.number
+
+
+def _forget_reach(conn: Connection, user_id: str, instead: str) -> None:
+    """Delete a person's schedules, endpoints and notifications, and replace the name where it stays."""
+    for schedule in schedules.of_owner(conn, user_id):
+        schedules.delete(conn, schedule.id)
+        secrets.delete(conn, schedule.domain_id, [schedule_secret(schedule.id)])
+    schedules.rename_creator(conn, user_id, instead)
+    for endpoint in endpoints.forget_user(conn, user_id, instead):
+        endpoints.delete(conn, endpoint.id)
+        deliveries.delete_of_endpoint(conn, endpoint.id)
+        secrets.delete(conn, endpoint.domain_id, [endpoint_secret(endpoint.id)])
+    deliveries.delete_of_user(conn, user_id)
 
 
 def _number_of(user: UserRecord) -> UserRecord:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
-from agentic_rag.base.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded
+from agentic_rag.base.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from agentic_rag.base.forms import Form, line
 from agentic_rag.base.json_form import Json, from_json, to_json, to_text
 from agentic_rag.domains.vault import Vault
@@ -100,11 +100,6 @@ class People(Protocol):
         ...
 
 
-def secret_name(endpoint_id: str) -> str:
-    """Return the name under which an endpoint's target is sealed."""
-    return f"{secrets.OWN}endpoint:{endpoint_id}"
-
-
 def open_target(vault: Vault, row: SecretRecord) -> Target:
     """Return an endpoint's target from its sealed row. From now on, texts of its domain are searched for its secrets.
 
@@ -174,7 +169,7 @@ class Endpoints:
         Raises:
             InvalidInput: a value is invalid.
             Forbidden: the recipient is another user, and the caller is no operator.
-            QuotaExceeded: there are `MAX_ENDPOINTS` endpoints.
+            LimitReached: there are `MAX_ENDPOINTS` endpoints.
         """
         name = line("name", form.name, 200, required=True)
         target, shown = self._target(form.channel, form.url, form.address, form.secret)
@@ -206,7 +201,7 @@ class Endpoints:
                 raise NotFound("domain", domain_id)
             record.insert(conn)
             if endpoints.count(conn, domain_id) > MAX_ENDPOINTS:
-                raise QuotaExceeded("endpoints", MAX_ENDPOINTS)
+                raise LimitReached("endpoints", MAX_ENDPOINTS)
             secrets.put(conn, sealed)
             audit(conn, told)
 
@@ -353,11 +348,11 @@ class Endpoints:
         Raises:
             SecretUnreadable: the sealed row does not open.
         """
-        row = await self._db.read(lambda conn: secrets.get(conn, record.domain_id, secret_name(record.id)))
+        row = await self._db.read(lambda conn: secrets.get(conn, record.domain_id, secrets.endpoint_secret(record.id)))
         return Target("") if row is None else open_target(self._vault, row)
 
     def _seal(self, record: EndpointRecord, target: Target) -> SecretRecord:
-        return self._vault.seal_text(record.domain_id, secret_name(record.id), to_text(to_json(target)))
+        return self._vault.seal_text(record.domain_id, secrets.endpoint_secret(record.id), to_text(to_json(target)))
 
     def _target(self, channel: Channel, url: str, address: str, secret: str) -> tuple[Target, str]:
         """Check an address. Returns the target and the part of the address that people may see."""
@@ -398,14 +393,7 @@ def remove(conn: Connection, domain_id: str, endpoint_id: str) -> None:
     """Delete an endpoint with its deliveries and its sealed address."""
     endpoints.delete(conn, endpoint_id)
     deliveries.delete_of_endpoint(conn, endpoint_id)
-    secrets.delete(conn, domain_id, [secret_name(endpoint_id)])
-
-
-def forget_user(conn: Connection, user_id: str, instead: str) -> None:
-    """Remove the endpoints and notifications of a person who is erased, and the name from other endpoints."""
-    for endpoint in endpoints.forget_user(conn, user_id, instead):
-        remove(conn, endpoint.domain_id, endpoint.id)
-    deliveries.delete_of_user(conn, user_id)
+    secrets.delete(conn, domain_id, [secrets.endpoint_secret(endpoint_id)])
 
 
 def new_secret() -> str:

@@ -29,8 +29,8 @@ from agentic_rag.base.errors import (
     AgenticRagError,
     Conflict,
     InvalidInput,
+    LimitReached,
     NotFound,
-    QuotaExceeded,
     StorageError,
     Unauthenticated,
 )
@@ -46,6 +46,7 @@ from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.reach import cron
 from agentic_rag.reach.endpoints import People, new_secret
 from agentic_rag.store import endpoints, schedules, secrets
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
 from agentic_rag.store.database import Database
 from agentic_rag.store.schedules import FIRING_PREFIX, CatchUp, FiringRecord, FiringState, Result, ScheduleRecord
@@ -118,11 +119,6 @@ class ScheduleChange(Form):
     enabled: bool | None = None
 
 
-def secret_name(schedule_id: str) -> str:
-    """Return the name under which the secret of a schedule's webhook is sealed."""
-    return f"{secrets.OWN}schedule:{schedule_id}"
-
-
 class Schedules:
     """The schedules of all domains. ``shortest``: minimum seconds between two times of a schedule."""
 
@@ -167,7 +163,7 @@ class Schedules:
         Raises:
             InvalidInput: a value is invalid.
             NotFound: there is no such domain.
-            QuotaExceeded: the domain has `MAX_SCHEDULES` schedules.
+            LimitReached: the domain has `MAX_SCHEDULES` schedules.
             Conflict: the domain has a schedule of this name.
         """
         domain = await self._directory.get(domain_id)
@@ -203,7 +199,7 @@ class Schedules:
             self._check_endpoint(conn, record)
             record.insert(conn)
             if len(schedules.of_domain(conn, domain.id)) > MAX_SCHEDULES:
-                raise QuotaExceeded("schedules", MAX_SCHEDULES)
+                raise LimitReached("schedules", MAX_SCHEDULES)
             if sealed is not None:
                 secrets.put(conn, sealed)
             audit(conn, told)
@@ -285,7 +281,7 @@ class Schedules:
 
         def store(conn: Connection) -> None:
             schedules.delete(conn, schedule_id)
-            secrets.delete(conn, domain_id, [secret_name(schedule_id)])
+            secrets.delete(conn, domain_id, [secrets.schedule_secret(schedule_id)])
             audit(conn, told)
 
         await self._db.write(store, durable=True)
@@ -304,7 +300,7 @@ class Schedules:
 
         Raises:
             NotFound: there is no such schedule.
-            QuotaExceeded: `MAX_WAITING` firings wait already.
+            LimitReached: `MAX_WAITING` firings wait already.
         """
         record = await self.get(domain_id, schedule_id)
         told = change("schedule.run", schedule_id, domainId=domain_id)
@@ -318,13 +314,15 @@ class Schedules:
             Unauthenticated: there is no such schedule with a webhook, or the signature is invalid or too old.
             InvalidInput: the body is not UTF-8 text, or the message id is malformed.
             ScheduleOff: the schedule is disabled.
-            QuotaExceeded: `MAX_WAITING` firings wait already.
+            LimitReached: `MAX_WAITING` firings wait already.
         """
         from standardwebhooks import Webhook, WebhookVerificationError
 
         def read(conn: Connection) -> tuple[ScheduleRecord | None, secrets.SecretRecord | None]:
             found = schedules.get(conn, schedule_id)
-            return found, None if found is None else secrets.get(conn, found.domain_id, secret_name(schedule_id))
+            return found, None if found is None else secrets.get(
+                conn, found.domain_id, secrets.schedule_secret(schedule_id)
+            )
 
         record, row = await self._db.read(read)
         refusal = Unauthenticated("The webhook's signature is not valid for this address, or it is too old.")
@@ -343,15 +341,15 @@ class Schedules:
         told = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
         return await self._claim(_firing(record, f"message {message_id}", text), told)
 
-    async def _claim(self, firing: FiringRecord, told: "object") -> FiringRecord:
+    async def _claim(self, firing: FiringRecord, told: Entry) -> FiringRecord:
         def store(conn: Connection) -> FiringRecord:
             known = schedules.firing_of_slot(conn, firing.schedule_id, firing.slot)
             if known is not None:
                 return known
             if schedules.count_open(conn, firing.schedule_id) >= MAX_WAITING:
-                raise QuotaExceeded("waiting runs", MAX_WAITING)
+                raise LimitReached("waiting runs", MAX_WAITING)
             firing.insert(conn)
-            audit(conn, told)  # type: ignore[arg-type]
+            audit(conn, told)
             return firing
 
         try:
@@ -387,8 +385,8 @@ class Schedules:
             raise InvalidInput("endpointId", f"{record.endpoint_id[:100]!r} is no endpoint of this domain.")
 
     def _seal(self, record: ScheduleRecord, secret: str) -> secrets.SecretRecord:
-        self._vault.redact.add(record.domain_id, secret_name(record.id), secret)
-        return self._vault.seal_text(record.domain_id, secret_name(record.id), secret)
+        self._vault.redact.add(record.domain_id, secrets.schedule_secret(record.id), secret)
+        return self._vault.seal_text(record.domain_id, secrets.schedule_secret(record.id), secret)
 
 
 class ScheduleExists(Conflict, code="SCHEDULE_EXISTS", facts=("name",)):

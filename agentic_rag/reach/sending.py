@@ -34,7 +34,7 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.workers import attempt
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.reach.endpoints import AddressRules, Target, open_target, secret_name
+from agentic_rag.reach.endpoints import AddressRules, Target, open_target
 from agentic_rag.reach.messages import (
     Notice,
     describe,
@@ -337,7 +337,7 @@ def _read_head(
     endpoint, delivery = endpoints.get(conn, endpoint_id), deliveries.head(conn, endpoint_id)
     if endpoint is None or not endpoint.enabled or delivery is None:
         return None
-    return endpoint, delivery, secrets.get(conn, endpoint.domain_id, secret_name(endpoint_id))
+    return endpoint, delivery, secrets.get(conn, endpoint.domain_id, secrets.endpoint_secret(endpoint_id))
 
 
 async def _read(response: httpx2.Response) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from agentic_rag.access.users import User
-from agentic_rag.base.errors import Forbidden, NotFound, QuotaExceeded
+from agentic_rag.base.errors import Forbidden, LimitReached, NotFound
 from agentic_rag.base.forms import Form
 from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.directory.directory import Directory
@@ -105,7 +105,7 @@ class EndpointRoutes:
         """List the endpoints of a domain."""
         return await self._list((await self._directory.get(domain)).id)
 
-    @route("POST", OF_DOMAIN, status=201, errors=[QuotaExceeded, Forbidden])
+    @route("POST", OF_DOMAIN, status=201, errors=[LimitReached, Forbidden])
     async def create(self, user: User, domain: str, body: EndpointForm) -> Endpoint:
         """Create an endpoint of a domain."""
         return await self._create(user, (await self._directory.get(domain)).id, body)
@@ -150,7 +150,7 @@ class EndpointRoutes:
         """List the endpoints of the server, which receive the events of all domains."""
         return await self._list(SERVER)
 
-    @route("POST", OF_SERVER, status=201, errors=[QuotaExceeded])
+    @route("POST", OF_SERVER, status=201, errors=[LimitReached])
     async def create_of_server(self, user: User, body: EndpointForm) -> Endpoint:
         """Create an endpoint of the server."""
         return await self._create(user, SERVER, body)

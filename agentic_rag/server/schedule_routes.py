@@ -12,8 +12,8 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     BodyTooLarge,
     InvalidInput,
+    LimitReached,
     NotFound,
-    QuotaExceeded,
     Unauthenticated,
 )
 from agentic_rag.base.forms import Form
@@ -103,7 +103,7 @@ class ScheduleRoutes:
         """List the schedules of a domain by name."""
         return Redacted(domain, Items([_show(each) for each in await self._schedules.list_of(domain)]))
 
-    @route("POST", SCHEDULES, status=201, errors=[QuotaExceeded, ScheduleExists])
+    @route("POST", SCHEDULES, status=201, errors=[LimitReached, ScheduleExists])
     async def create(self, user: User, domain: str, body: ScheduleForm) -> Schedule:
         """Create a schedule, whose prompt is sent as the caller."""
         record, secret = await self._schedules.create(user, domain, body)
@@ -129,7 +129,7 @@ class ScheduleRoutes:
         """Replace the secret of a schedule's webhook. The old one is invalid at once."""
         return NewSecret(await self._schedules.rotate(domain, schedule))
 
-    @route("POST", f"{SCHEDULES}/{{schedule}}/run", status=202, errors=[QuotaExceeded])
+    @route("POST", f"{SCHEDULES}/{{schedule}}/run", status=202, errors=[LimitReached])
     async def run(self, domain: str, schedule: str) -> Firing:
         """Run a schedule now, in addition to its times."""
         return _show_firing(await self._schedules.run_now(domain, schedule))
@@ -145,7 +145,7 @@ class ScheduleRoutes:
         f"{TRIGGERS}{{schedule}}",
         allow="anyone",
         status=202,
-        errors=[BodyTooLarge, InvalidInput, NotFound, QuotaExceeded, ScheduleOff, Unauthenticated],
+        errors=[BodyTooLarge, InvalidInput, NotFound, LimitReached, ScheduleOff, Unauthenticated],
     )
     async def trigger(self, request: Request, schedule: str) -> Fired:
         """Run a schedule by a webhook that is signed as Standard Webhooks describes.

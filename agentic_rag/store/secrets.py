@@ -39,6 +39,16 @@ OWN = "sign-in:"
 """The name prefix of secrets that no person entered: tokens of sign-ins and related values. They count for no limit."""
 
 
+def endpoint_secret(endpoint_id: str) -> str:
+    """Return the name under which the address and secret of an endpoint are sealed."""
+    return f"{OWN}endpoint:{endpoint_id}"
+
+
+def schedule_secret(schedule_id: str) -> str:
+    """Return the name under which the secret of a schedule's webhook is sealed."""
+    return f"{OWN}schedule:{schedule_id}"
+
+
 def put(conn: Connection, secret: SecretRecord) -> None:
     """Store a sealed value, replacing an earlier one of the same name."""
     delete(conn, secret.domain_id, (secret.name,))

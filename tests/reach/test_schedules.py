@@ -1,6 +1,7 @@
 """Schedules: firing times, runs as normal turns, catching up, failures, and webhooks that fire them."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -318,8 +319,7 @@ async def test_a_time_is_claimed_once_and_a_firing_starts_one_conversation(tmp_p
         )
         other = firing.replace(id=new_id("fire"))
         claimed = [
-            await rig.application.database.write(lambda conn, each=each: schedules.claim(conn, each))
-            for each in (firing, other)
+            await rig.application.database.write(partial(schedules.claim, firing=each)) for each in (firing, other)
         ]
         assert claimed == [True, False]
         moved = [

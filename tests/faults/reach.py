@@ -1,0 +1,204 @@
+"""Schedules over kills, and notifications to a receiver that fails: the drivers of two fault tests."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import orjson
+from starlette.responses import Response
+
+from agentic_rag.reach import cron
+from agentic_rag.store import deliveries, schedules
+from agentic_rag.store.clock import later
+from agentic_rag.store.database import Database
+from agentic_rag.store.deliveries import DeliveryState
+from agentic_rag.store.schedules import FIRINGS, FiringState
+from agentic_rag.store.turns import TURNS
+from tests.faults.outside import PATIENCE
+from tests.faults.replicas import Cluster
+from tests.faults.server import Dead, Refused, Server
+from tests.reach.receiver import Receiver, outbox, sending
+from tests.waiting import pause_thread
+
+Json = dict[str, Any]
+EVERY = "*/5 * * * *"
+PLACES = ("schedule.claim", "schedule.conversation", "schedule.sent", "commit.ready", "commit.done")
+
+
+@dataclass(frozen=True)
+class Fired:
+    """The firings in a store: their number by state, of distinct slots, and of turns with a firing's message."""
+
+    states: Counter[str]
+    slots: int
+    conversations: int
+    turns: int
+    distinct_turns: int
+
+
+def until(met: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end
+        pause_thread()
+
+
+def make_schedules(server: Server, domain: str, count: int) -> list[str]:
+    """Create schedules that catch up on all times."""
+    made = []
+    for number in range(count):
+        body = {"name": f"s{number}", "cron": EVERY, "prompt": f"Go s{number} plain", "catchUp": "all"}
+        path = f"/api/domains/{domain}/schedules"
+        made.append(str(server.call("POST", path, {**body, "maxFailures": 100})["id"]))
+    return made
+
+
+def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
+    """Let the last ``times`` times of schedules be due, and return those times."""
+
+    async def change() -> list[str]:
+        async with aclosing(await Database.open(where)) as database:
+            at = await database.read(schedules.moment)
+            first = cron.last_time(EVERY, "UTC", later(-300 * (times - 1) - 60))
+            assert first is not None
+            slots = cron.times_between(EVERY, "UTC", first, at, times)
+            for each in ids:
+                await database.write(lambda conn, each=each: schedules.update(conn, each, next_at=slots[0]))  # type: ignore[misc]
+            return slots
+
+    return anyio.run(change)
+
+
+def count_fired(where: str | Path) -> Fired:
+    """Count the firings in a store."""
+
+    async def count() -> Fired:
+        async with aclosing(await Database.open(where)) as database:
+            rows = await database.read(
+                lambda conn: conn.execute(
+                    FIRINGS.select().with_only_columns(
+                        FIRINGS.c.schedule_id, FIRINGS.c.slot, FIRINGS.c.state, FIRINGS.c.conversation_id
+                    )
+                ).all()
+            )
+            sent = await database.read(
+                lambda conn: (
+                    conn.execute(
+                        TURNS.select()
+                        .with_only_columns(TURNS.c.client_message_id)
+                        .where(TURNS.c.client_message_id.startswith("fire_"))
+                    )
+                    .scalars()
+                    .all()
+                )
+            )
+            return Fired(
+                Counter(FiringState(row[2]).value for row in rows),
+                len({(row[0], row[1]) for row in rows}),
+                len({row[3] for row in rows if row[3]}),
+                len(sent),
+                len(set(sent)),
+            )
+
+    return anyio.run(count)
+
+
+def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
+    """Fire ``count`` schedules ``times`` times while servers are killed and started again."""
+    random = Random(seed)
+    ids = make_schedules(made.servers[0], made.domain, count)
+    set_back(made.database.url, ids, times)
+
+    def ended() -> int:
+        total = 0
+        for each in ids:
+            path = f"/api/domains/{made.domain}/schedules/{each}/firings?limit=500"
+            try:
+                found = made.ask(lambda server, path=path: server.call("GET", path))["items"]
+            except (Dead, Refused):
+                return 0
+            total += sum(firing["endedAt"] is not None for firing in found)
+        return total
+
+    for _ in range(kills):
+        victim = random.choice(made.servers)
+        time.sleep(random.uniform(0.2, 2.0))
+        victim.kill()
+        victim.start()
+    until(lambda: ended() >= count * times, 900)
+    return count_fired(made.database.url)
+
+
+async def deliver(folder: Path, events: int, failing: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
+    """Deliver events to a receiver that fails now and then, while the sender is cancelled and started again.
+
+    Returns the seconds, the receiver, and the endpoint's secret.
+    """
+    random = Random(seed)
+    receiver = Receiver(lambda number: Response(status_code=503 if random.random() < failing else 200))
+    async with receiver.open(), outbox(folder, receiver.address) as box:
+        endpoint, secret = await box.add(receiver.url)
+        began = time.monotonic()
+
+        def all_received(found: object) -> bool:
+            return found == 0
+
+        async def pending() -> int:
+            counts = await box.database.read(lambda conn: deliveries.count_by_state(conn, [endpoint]))
+            return counts.get((endpoint, DeliveryState.PENDING), 0)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: box.announce(*range(events)))
+            for _ in range(kills):
+                with sending(tasks, box.sender(*[0.0] * 1_000)):
+                    await anyio.sleep(random.uniform(0.05, 0.5))
+            with sending(tasks, box.sender(*[0.0] * 1_000)):
+                await receiver.wait_for(events)
+                with anyio.fail_after(PATIENCE):
+                    while not all_received(await pending()):
+                        await anyio.sleep(0.05)
+        return time.monotonic() - began, receiver, secret
+
+
+def check_delivered(receiver: Receiver, events: int) -> int:
+    """Check that no event is missing and that first deliveries are in order. Returns the number of repeated ones."""
+    first: dict[int, None] = {}
+    for each in receiver.received:
+        first.setdefault(each["data"]["number"])
+    assert list(first) == list(range(events))
+    numbers = [each["data"]["number"] for each in receiver.received]
+    assert numbers == sorted(numbers)
+    return len(numbers) - events
+
+
+class Hook:
+    """A receiver of notifications in a thread, which outlives the servers."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Json] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hook.bodies.append(orjson.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
