@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -26,10 +27,11 @@ from tests.faults.outside import PATIENCE
 from tests.faults.replicas import Cluster
 from tests.faults.server import Dead, Refused, Server
 from tests.reach.receiver import Receiver, outbox, sending
-from tests.waiting import pause_thread
+from tests.waiting import pause, pause_thread
 
 Json = dict[str, Any]
-EVERY = "*/5 * * * *"
+EVERY = f"{(datetime.now(UTC).minute + 30) % 60} * * * *"
+"""Once an hour, and not within the next minutes."""
 PLACES = ("schedule.claim", "schedule.conversation", "schedule.sent", "commit.ready", "commit.done")
 
 
@@ -67,7 +69,7 @@ def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
     async def change() -> list[str]:
         async with aclosing(await Database.open(where)) as database:
             at = await database.read(schedules.moment)
-            first = cron.last_time(EVERY, "UTC", later(-300 * (times - 1) - 60))
+            first = cron.last_time(EVERY, "UTC", later(-3600 * (times - 1)))
             assert first is not None
             slots = cron.times_between(EVERY, "UTC", first, at, times)
             for each in ids:
@@ -148,9 +150,6 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
         endpoint, secret = await box.add(receiver.url)
         began = time.monotonic()
 
-        def all_received(found: object) -> bool:
-            return found == 0
-
         async def pending() -> int:
             counts = await box.database.read(lambda conn: deliveries.count_by_state(conn, [endpoint]))
             return counts.get((endpoint, DeliveryState.PENDING), 0)
@@ -163,8 +162,8 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
             with sending(tasks, box.sender(*[0.0] * 1_000)):
                 await receiver.wait_for(events)
                 with anyio.fail_after(PATIENCE):
-                    while not all_received(await pending()):
-                        await anyio.sleep(0.05)
+                    while await pending():
+                        await pause()
         return time.monotonic() - began, receiver, secret
 
 

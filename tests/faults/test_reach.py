@@ -1,4 +1,4 @@
-"""Schedules, notifications and answer links over kill -9; ``scripts/faults schedules`` and ``webhooks`` run longer ones."""
+"""Schedules, notifications and answer links over kill -9: parts of ``scripts/faults schedules`` and ``webhooks``."""
 
 import urllib.error
 import urllib.parse
@@ -83,7 +83,7 @@ def test_a_wait_is_answered_from_the_link_after_a_kill(tmp_path: Path, hook: Hoo
                 "events": ["wait.created"],
                 "recipient": "local",
             }
-            server.call("POST", f"/api/domains/{made.domain}/endpoints", endpoint)
+            server.call("POST", f"/api/domains/{made.domain}/endpoints", {**endpoint, "events": ["wait.created"]})
             conversation, ledger = made.conversation(), Ledger()
             with Chat(server, conversation, ledger) as chat:
                 turn = chat.send(f"Go {conversation} tools", conversation)["turnId"]
