@@ -17,6 +17,7 @@ const SECTIONS = [
   { key: "memory", group: "behaviour", icon: "thought", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
   { key: "servers", group: "behaviour", icon: "server", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
   { key: "settings", group: "behaviour", icon: "operator", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
+  { key: "notifications", group: "behaviour", icon: "wait", allow: "admin", words: ["notifications", "operator"], load: lazily((again) => import(`./notifications.js${again}`)) },
   { key: "answers", group: "record", icon: "chat", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
   { key: "feedback", group: "record", icon: "thumb-up", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./feedback.js${again}`)) },
   { key: "history", group: "record", icon: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },

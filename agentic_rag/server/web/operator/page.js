@@ -17,6 +17,7 @@ const TABS = [
   { key: "audit", label: () => t("operator.audit"), load: lazily((again) => import(`./audit.js${again}`)) },
   { key: "usage", label: () => t("operator.usage"), load: lazily((again) => import(`./usage.js${again}`)) },
   { key: "budgets", label: () => t("operator.budgets"), load: lazily((again) => import(`./budgets.js${again}`)) },
+  { key: "notifications", label: () => t("operator.notifications"), load: lazily((again) => import(`./notifications.js${again}`)) },
   { key: "backups", label: () => t("operator.backups"), load: lazily((again) => import(`./backups.js${again}`)) },
 ];
 

@@ -44,6 +44,7 @@ export default {
   "domain.tab.feedback": "Feedback",
   "domain.tab.history": "History",
   "domain.tab.memory": "Memory",
+  "domain.tab.notifications": "Notifications",
   "domain.tab.prompt": "Prompt",
   "domain.tab.roles": "Roles",
   "domain.tab.search": "Search",

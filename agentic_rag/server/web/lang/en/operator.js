@@ -231,6 +231,7 @@ export default {
   "operator.notYourself": "You can’t disable or erase yourself.",
   "operator.nothingFound": "No matches",
   "operator.nothingFoundText": "Search for something else.",
+  "operator.notifications": "Notifications",
   "operator.older": "Older rows",
   "operator.origin": "Origin",
   "operator.originAllowed": "approved",

@@ -44,6 +44,7 @@ export default {
   "domain.tab.feedback": "反馈",
   "domain.tab.history": "历史",
   "domain.tab.memory": "记忆",
+  "domain.tab.notifications": "通知与计划",
   "domain.tab.prompt": "提示词",
   "domain.tab.roles": "角色",
   "domain.tab.search": "检索测试",

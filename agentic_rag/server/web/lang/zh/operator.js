@@ -231,6 +231,7 @@ export default {
   "operator.notYourself": "不能停用或抹除自己。",
   "operator.nothingFound": "没有匹配项",
   "operator.nothingFoundText": "请换一个词搜索。",
+  "operator.notifications": "通知",
   "operator.older": "更早的行",
   "operator.origin": "来源",
   "operator.originAllowed": "已批准",

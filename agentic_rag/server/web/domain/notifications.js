@@ -1,0 +1,14 @@
+// The notifications of a domain, and its schedules.
+
+import { h } from "../dom.js";
+import { t } from "../i18n.js";
+import { showEndpoints } from "../notifications/endpoints.js";
+import { showSchedules } from "../notifications/schedules.js";
+
+export async function show(panel, { domain, app }) {
+  const endpoints = h("section", { class: "stack" });
+  const schedules = h("section", { class: "stack" });
+  panel.append(h("div", { class: "stack" }, h("h2", {}, t("notifications.endpoints")), endpoints, h("h2", {}, t("notifications.schedules")), schedules));
+  await showEndpoints(endpoints, { base: `/api/domains/${encodeURIComponent(domain.id)}/endpoints`, app });
+  await showSchedules(schedules, { domain });
+}

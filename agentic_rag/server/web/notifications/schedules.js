@@ -1,0 +1,104 @@
+// Schedules of a domain: a list, a dialog to add or change one, and its runs.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { dialogForm, moment, toolbar } from "../operator/parts.js";
+import { badge, button, checkbox, confirmLoss, emptyState, field, input, loadInto, openDialog, select, table, textarea, toast } from "../ui.js";
+import { none, showSecret } from "./endpoints.js";
+
+const CATCH_UP = { skip: () => t("notifications.catchSkip"), once: () => t("notifications.catchOnce"), all: () => t("notifications.catchAll") };
+const STATES = { claimed: () => t("notifications.stateWaiting"), running: () => t("notifications.stateRunning"), done: () => t("notifications.stateDone"), failed: () => t("notifications.stateFailed"), skipped: () => t("notifications.stateSkipped") };
+
+export async function showSchedules(place, { domain }) {
+  const base = `/api/domains/${encodeURIComponent(domain.id)}/schedules`;
+  const list = h("div", {});
+  let all = [];
+  const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
+  const load = async () => (all = (await api("GET", base)).items);
+  const again = async () => {
+    await load();
+    replace(list, content());
+  };
+  const columns = [
+    { label: t("notifications.name"), cell: (each) => h("div", {}, h("div", { class: "wrap", dir: "auto" }, each.name), h("span", { class: "faint small" }, t("notifications.runsAs", { name: each.ownerId }))) },
+    { label: t("notifications.when"), cell: (each) => (each.cron ? h("div", {}, h("code", {}, each.cron), " ", h("span", { class: "faint small" }, each.timeZone)) : h("div", {}, t("notifications.byWebhook"), " ", h("code", { class: "wrap small" }, each.trigger))) },
+    { label: t("notifications.state"), cell: (each) => h("div", {}, each.enabled ? badge(t("notifications.on"), "good") : badge(t("notifications.off")), each.problem && h("p", { class: "small bad wrap" }, each.problem)) },
+    { label: t("notifications.next"), cell: (each) => moment(each.nextAt) ?? none() },
+    {
+      label: t("notifications.actions"),
+      align: "end",
+      cell: (each) => [
+        button(t("notifications.edit"), { kind: "quiet", onclick: () => edit(each), "aria-label": t("notifications.editNamed", { name: each.name }) }),
+        button(t("notifications.runs"), { kind: "quiet", onclick: () => openRuns(each), "aria-label": t("notifications.runsOf", { name: each.name }) }),
+        button(t("notifications.runNow"), { kind: "quiet", onclick: () => runNow(each), "aria-label": t("notifications.runNowNamed", { name: each.name }) }),
+        button(t("notifications.remove", { name: each.name }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(each) }),
+      ],
+    },
+  ];
+  const content = () => table(t("notifications.schedules"), columns, all, { empty: emptyState(t("notifications.noSchedules"), t("notifications.noSchedulesText"), { icon: "list" }) });
+
+  async function runNow(each) {
+    await api("POST", at(each, "run"));
+    toast(t("notifications.runQueued", { name: each.name }));
+  }
+
+  async function remove(each) {
+    if (!(await confirmLoss(t("notifications.removeTitle", { name: each.name }), t("notifications.removeScheduleText"), t("notifications.removeNow")))) return;
+    await api("DELETE", at(each));
+    await again();
+  }
+
+  async function edit(known) {
+    const { items: endpoints } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/endpoints`);
+    const zone = known?.timeZone ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC";
+    const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
+    const name = field(t("notifications.name"), input({ value: known?.name ?? "" }));
+    const cron = field(t("notifications.cron"), mono(known?.cron ?? "0 7 * * MON-FRI", { disabled: Boolean(known && !known.cron) }), { hint: t("notifications.cronHint") });
+    const timeZone = field(t("notifications.timeZone"), mono(zone));
+    const prompt = field(t("notifications.prompt"), textarea({ value: known?.prompt ?? "", dir: "auto" }));
+    const role = field(t("notifications.role"), mono(known?.role ?? ""), { hint: t("notifications.roleHint") });
+    const allowedTools = field(t("notifications.tools"), mono(known?.allowedTools.join(", ") ?? ""), { hint: t("notifications.toolsHint") });
+    const maxTokens = field(t("notifications.maxTokens"), mono(known?.maxTokens ?? "", { inputmode: "numeric" }), { hint: t("notifications.maxTokensHint") });
+    const endpointId = field(t("notifications.answerTo"), select([["", t("notifications.answerConversation")], ...endpoints.map((each) => [each.id, each.name])], { value: known?.endpointId ?? "" }));
+    const catchUp = field(t("notifications.catchUp"), select(Object.entries(CATCH_UP).map(([key, label]) => [key, label()]), { value: known?.catchUp ?? "once" }));
+    const maxFailures = field(t("notifications.maxFailures"), mono(known?.maxFailures ?? 3, { inputmode: "numeric" }));
+    const enabled = field(t("notifications.enabled"), checkbox({ checked: known?.enabled ?? true }), { inline: true });
+    const number = (text, other) => (text.trim() === "" ? other : Number(text));
+    const send = async (close) => {
+      const tools = allowedTools.control.value.split(/[,\s]+/u).filter(Boolean);
+      const body = { name: name.control.value, timeZone: timeZone.control.value.trim(), prompt: prompt.control.value, role: role.control.value.trim(), allowedTools: tools, maxTokens: number(maxTokens.control.value, known ? 0 : null), endpointId: endpointId.control.value, catchUp: catchUp.control.value, maxFailures: number(maxFailures.control.value, 3), enabled: enabled.control.checked };
+      if (!known || known.cron) body.cron = cron.control.value.trim();
+      const made = await (known ? api("PATCH", at(known), { body }) : api("POST", base, { body }));
+      close();
+      await again();
+      if (made.secret) showSecret(made.secret, made.trigger);
+    };
+    const fields = { name, cron, timeZone, prompt, role, allowedTools, maxTokens, endpointId, catchUp, maxFailures, enabled };
+    const build = (close) => dialogForm({ fields, content: Object.values(fields), action: t("notifications.save"), send: () => send(close), close });
+    await openDialog(known ? t("notifications.editNamed", { name: known.name }) : t("notifications.addSchedule"), { build }).closed;
+  }
+
+  async function openRuns(schedule) {
+    const inner = h("div", { class: "stack" });
+    const chat = (each) => `#/chat/${encodeURIComponent(domain.id)}/${encodeURIComponent(each.conversationId)}`;
+    const dialog = openDialog(t("notifications.runsOf", { name: schedule.name }), { wide: true, build: () => [inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
+    await loadInto(inner, () => api("GET", at(schedule, "firings")), ({ items }) =>
+      table(
+        t("notifications.runsOf", { name: schedule.name }),
+        [
+          { label: t("notifications.time"), cell: (each) => moment(each.createdAt) },
+          { label: t("notifications.state"), cell: (each) => h("div", {}, STATES[each.state](), each.detail && h("p", { class: "small wrap" }, each.detail)) },
+          { label: t("notifications.conversation"), cell: (each) => (each.conversationId ? h("a", { href: chat(each), onclick: () => dialog.close() }, t("notifications.openConversation")) : none()) },
+        ],
+        items,
+        { empty: h("p", { class: "soft" }, t("notifications.noRuns")) },
+      ),
+    );
+    await dialog.closed;
+    await again();
+  }
+
+  replace(place, toolbar(t("notifications.schedulesText"), button(t("notifications.addSchedule"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list);
+  await loadInto(list, load, content);
+}
