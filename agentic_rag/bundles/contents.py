@@ -24,6 +24,7 @@ from agentic_rag.bundles.form import (
     MANIFEST,
     MAX_TEXT,
     MEMORIES,
+    NOTIFICATIONS,
     PROMPT,
     ROLES,
     SERVERS,
@@ -118,10 +119,12 @@ def collect(
     memories: Mapping[str, bytes] | None,
     redaction: Redaction,
     cases: Sequence[CaseForm] = (),
+    notifications: Json | None = None,
 ) -> Contents:
     """Return a domain's contents.
 
-    ``documents``: its documents; ``memories``: JSON by role; ``cases``: its evaluation cases.
+    ``documents``: its documents; ``memories``: JSON by role; ``cases``: its evaluation cases; ``notifications``: its
+    endpoints and schedules (`domains.notification_records`), None without any.
 
     ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """
@@ -136,6 +139,8 @@ def collect(
     }
     if cases:
         openers[CASES] = _of_bytes(pretty(redaction.json(write_cases(cases))))
+    if notifications is not None:
+        openers[NOTIFICATIONS] = _of_bytes(pretty(redaction.json(notifications)))
     texts = texts_of(record.workspace)
     remembered = {f"{role}.json": data for role, data in (memories or {}).items()}
     called = portable_names(memories_of(texts[ROLES]).union(remembered))

@@ -19,9 +19,10 @@ from agentic_rag.bundles.contents import ContentChanged, Contents, collect
 from agentic_rag.bundles.memory_files import memory_to_bytes
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.case_records import form_of
+from agentic_rag.domains.notification_records import write_notifications
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.memories import Memories
-from agentic_rag.store import documents, evaluation
+from agentic_rag.store import documents, endpoints, evaluation, schedules
 from agentic_rag.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,11 @@ class Exports:
             lambda conn: evaluation.list_cases(conn, domain_id, state=evaluation.CaseState.ACTIVE)
         )
         cases = [form_of(each) for each in active]
-        work = partial(collect, record, listed, kept, redaction, cases)
+        told_of = await self._db.read(
+            lambda conn: (endpoints.of_domain(conn, domain_id), schedules.of_domain(conn, domain_id))
+        )
+        notified = write_notifications(*told_of) if any(told_of) else None
+        work = partial(collect, record, listed, kept, redaction, cases, notified)
         contents = await self._threads.run(domain_id, work)
         for each in contents.left_out:
             log.warning("%s is not in the bundle of %s: %s", each.path, domain_id, each.reason)

@@ -27,6 +27,8 @@ VERSION = 1
 MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 CASES = "cases.json"
 """The member with a domain's evaluation cases; missing if it has none."""
+NOTIFICATIONS = "notifications.json"
+"""The member with a domain's endpoints and schedules; missing if it has none."""
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
 _ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)
@@ -192,7 +194,7 @@ def fold(path: str) -> str:
 
 def problem_of(path: str) -> str | None:
     """Return the reason why a member's name is not permitted, or None."""
-    if path in (MANIFEST, DOMAIN, SERVERS, CASES):
+    if path in (MANIFEST, DOMAIN, SERVERS, CASES, NOTIFICATIONS):
         return None
     if path.startswith("/") or "\\" in path or path[1:2] == ":":
         return "leads out of its folder"

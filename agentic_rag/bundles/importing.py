@@ -59,6 +59,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import Domains, Draft
 from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, missing_names
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import documents, evaluation, imports
@@ -168,12 +169,14 @@ class Imports:
             owner = self._owners.of(user.id, draft.change.settings)
             await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
             cases = [Difference("case", _title_of(each), "add") for each in described.cases]
-            differences = [*compare_records(None, draft.record), *_additions(received), *cases]
+            timed = _new_notifications(described.notifications)
+            differences = [*compare_records(None, draft.record), *_additions(received), *cases, *timed]
             if not choice.dry_run:
                 await self._place_new(user, received, draft, described)
             found = [
                 *notes,
                 *described.case_notes,
+                *described.notifications.notes,
                 *await self._findings(built if choice.dry_run else Path(draft.record.workspace)),
             ]
             return self._report(
@@ -202,6 +205,7 @@ class Imports:
             merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
             for each in labelled:
                 documents.expect_labels(conn, each)
+            merge_notifications(conn, under_way.domain_id, described.notifications, under_way.user_id)
 
         labelled = expected_labels(received, described, draft)
         target, storing = Path(draft.record.workspace), False
@@ -279,14 +283,16 @@ class Imports:
             raise BundleBindsSecrets(tuple(each.to_json() for each in bindings))
         await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
         cases = await self._compare_cases(domain_id, described, remove_others=choice.remove_others)
-        differences = [*compare_records(record, draft.record), *overlay.differences, *cases]
+        names = await self._db.read(lambda conn: missing_names(conn, domain_id, described.notifications))
+        timed = _new_notifications(described.notifications, *names)
+        differences = [*compare_records(record, draft.record), *overlay.differences, *cases, *timed]
         owner = self._owners.of(user.id, draft.change.settings)
         await self._threads.run(domain_id, check_memories, received.files, Path(record.workspace), owner)
         if not choice.dry_run:
             notes += await self._bring_over(
                 user, received, draft, overlay, described, remove_cases=choice.remove_others
             )
-        notes += described.case_notes
+        notes += [*described.case_notes, *described.notifications.notes]
         confirm = [(each.server, name) for each in bindings for name in each.secrets]
         found = [*notes, *await self._findings(Path(record.workspace))]
         return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
@@ -344,6 +350,7 @@ class Imports:
                 if before is not None:  # the file will be replaced before the record gets the new bytes
                     documents.add_labels(conn, before.id, each.labels)
             merge_cases(conn, record.id, described.cases, CaseOrigin.BUNDLE, user.id, redaction)
+            merge_notifications(conn, record.id, described.notifications, user.id)
             if remove_cases:
                 kept = {digest_of(each.questions) for each in described.cases}
                 others = [each for each in evaluation.list_cases(conn, record.id) if each.digest not in kept]
@@ -492,6 +499,15 @@ def expected_labels(
 def _is_unknown(exc: BaseException) -> bool:
     """Return whether a commit with this error may have succeeded; the next start then checks its result."""
     return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
+
+
+def _new_notifications(
+    bundled: BundledNotifications, endpoints: set[str] | None = None, schedules: set[str] | None = None
+) -> list[Difference]:
+    """Return the endpoints and schedules that an import adds: all, or those with these names."""
+    found = [("endpoint", each.name) for each in bundled.endpoints if endpoints is None or each.name in endpoints]
+    timed = [("schedule", each.name) for each in bundled.schedules if schedules is None or each.name in schedules]
+    return [Difference(kind, name, "add") for kind, name in (*found, *timed)]  # type: ignore[arg-type]
 
 
 def _title_of(case: CaseForm) -> str:

@@ -5,14 +5,15 @@ This module also leaves out settings that depend on the server and are not valid
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.json_form import Json
-from agentic_rag.bundles.form import CASES, DOMAIN, SERVERS, read_object
+from agentic_rag.bundles.form import CASES, DOMAIN, NOTIFICATIONS, SERVERS, read_object
 from agentic_rag.directory.cases import CaseForm, read_cases
+from agentic_rag.domains.notification_records import BundledNotifications, read_notifications
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue
 from agentic_rag.tools.entries.reading import Note, read_entries
 
@@ -33,6 +34,7 @@ class DescribedDomain:
     cases: tuple[CaseForm, ...] = ()
     """Evaluation cases; ``case_notes`` list those that are invalid and left out."""
     case_notes: tuple[Note, ...] = ()
+    notifications: BundledNotifications = field(default_factory=BundledNotifications)
 
     @property
     def documents(self) -> Json:
@@ -61,7 +63,15 @@ def read_described(files: Path) -> DescribedDomain:
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
     cases, notes = _read_cases(files)
-    return DescribedDomain(name, description, settings, entries, cases, notes)
+    return DescribedDomain(name, description, settings, entries, cases, notes, _read_notifications(files))
+
+
+def _read_notifications(files: Path) -> BundledNotifications:
+    try:
+        data = (files / NOTIFICATIONS).read_bytes()
+    except FileNotFoundError:
+        return BundledNotifications()
+    return read_notifications(read_object(NOTIFICATIONS, data), NOTIFICATIONS)
 
 
 def _read_cases(files: Path) -> tuple[tuple[CaseForm, ...], tuple[Note, ...]]:

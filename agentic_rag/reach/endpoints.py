@@ -6,7 +6,6 @@ messengers are secrets themselves. Knows no HTTP client: `agentic_rag.reach.send
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 from urllib.parse import urlsplit
@@ -411,40 +410,3 @@ def check_mail_address(address: str) -> None:
     plain = address.isascii() and address.isprintable() and not set(address) & set(' ,;<>()[]\\"')
     if not at or not local or "." not in host.strip(".") or len(local) > 64 or not plain:
         raise InvalidInput("address", f"{address[:200]!r} is no mail address; name@example.org is expected.")
-
-
-def to_bundle(records: Sequence[EndpointRecord]) -> list[Json]:
-    """Return endpoints in the form of a bundle: without address, secret and recipient."""
-    return [
-        {
-            "name": each.name,
-            "channel": each.channel.value,
-            "events": [kind.value for kind in each.events],
-            "withTexts": each.with_texts,
-        }
-        for each in records
-    ]
-
-
-def from_bundle(value: Mapping[str, object], domain_id: str, user_id: str) -> EndpointRecord:
-    """Return an endpoint of a bundle. It is disabled until an admin sets its address.
-
-    Raises:
-        InvalidInput: the value is no endpoint.
-    """
-    form = EndpointForm.model_validate(dict(value))
-    at = now()
-    return EndpointRecord(
-        id=new_id("end"),
-        domain_id=domain_id,
-        name=line("name", form.name, 200, required=True),
-        channel=form.channel,
-        shown="",
-        events=form.events,
-        with_texts=form.with_texts,
-        enabled=False,
-        problem="came with a bundle; set its address",
-        created_by=user_id,
-        created_at=at,
-        updated_at=at,
-    )

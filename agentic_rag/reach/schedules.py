@@ -36,7 +36,6 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.base.forms import Form, line, one_line
 from agentic_rag.base.ids import TurnId
-from agentic_rag.base.json_form import Json
 from agentic_rag.base.workers import attempt
 from agentic_rag.conversations.conversations import MAX_TITLE, Conversations, check_content
 from agentic_rag.directory.directory import Directory
@@ -581,21 +580,3 @@ def _body(payload: str) -> str:
     while "`" * ticks in payload:
         ticks += 1
     return BODY.format(fence="`" * ticks, body=payload)
-
-
-def to_bundle(records: Sequence[ScheduleRecord]) -> list[Json]:
-    """Return schedules in the form of a bundle: without owner, endpoint and secret."""
-    return [
-        {
-            "name": each.name,
-            "cron": each.cron,
-            "timeZone": each.time_zone,
-            "prompt": each.prompt,
-            "role": each.role,
-            "allowedTools": list(each.allowed_tools),
-            **({} if each.max_tokens is None else {"maxTokens": each.max_tokens}),
-            "catchUp": each.catch_up.value,
-            "maxFailures": each.max_failures,
-        }
-        for each in records
-    ]

@@ -160,7 +160,7 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
                 with sending(tasks, box.sender(*[0.0] * 1_000)):
                     await anyio.sleep(random.uniform(0.05, 0.5))
             with sending(tasks, box.sender(*[0.0] * 1_000)):
-                await receiver.wait_for(events)
+                await receiver.wait_for(events, 3_600)
                 with anyio.fail_after(PATIENCE):
                     while await pending():
                         await pause()

@@ -11,7 +11,7 @@ import anyio
 import orjson
 from standardwebhooks import Webhook
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -48,7 +48,10 @@ class Receiver:
         return f"http://{self.address}/hook"
 
     async def take(self, request: Request) -> Response:
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:  # the sender was stopped
+            return Response(status_code=400)
         self.requests.append((dict(request.headers), body))
         response = self.answer(len(self.requests))
         if response.status_code < 300:
@@ -62,9 +65,9 @@ class Receiver:
             self.address = address
             yield self
 
-    async def wait_for(self, count: int) -> list[Json]:
+    async def wait_for(self, count: int, seconds: float = 240) -> list[Json]:
         """Return what was received, once there are ``count`` bodies."""
-        with anyio.fail_after(240):
+        with anyio.fail_after(seconds):
             while len(self.received) < count:
                 await pause()
         return self.received

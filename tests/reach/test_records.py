@@ -1,0 +1,113 @@
+"""Endpoints and schedules in bundles, after erasing a person and deleting a domain, and by the command line."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+from agentic_rag.store import deliveries, endpoints, schedules, secrets
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.bundles.making import ZIP
+from tests.reach.test_schedules import NIGHTLY
+from tests.server.rig import Rig
+from tests.server.test_cli import environment, run
+
+HOOK = {"name": "Hook", "url": "https://example.org/secret-path", "events": ["turn.failed"], "withTexts": True}
+
+
+async def test_a_bundle_carries_endpoints_and_schedules_without_secrets_and_imports_them_disabled(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}"
+        made = await rig.ok("POST", f"{path}/endpoints", {**HOOK, "recipient": "local"})
+        hook = await rig.ok("POST", f"{path}/schedules", {**NIGHTLY, "name": "By hook", "cron": ""})
+        await rig.ok("POST", f"{path}/schedules", {**NIGHTLY, "maxTokens": 5_000, "allowedTools": ["a__b"]})
+        bundle = (await rig.http.get(f"{path}/bundle")).content
+        with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+            listed = json.loads(archive.read("notifications.json"))
+        for secret in (made["secret"], hook["secret"], "secret-path", "example.org"):
+            assert secret not in json.dumps(listed)
+        answer = await rig.http.post("/api/bundles", content=bundle, params={"id": "other"}, headers=ZIP)
+        assert answer.status_code in (200, 201), answer.text
+        added = [each for each in answer.json()["differences"] if each["kind"] in ("endpoint", "schedule")]
+        assert sorted(each["subject"] for each in added) == ["By hook", "Hook", "Nightly"]
+        (endpoint,) = (await rig.ok("GET", "/api/domains/other/endpoints"))["items"]
+        assert (endpoint["enabled"], endpoint["address"], endpoint["recipient"]) == (False, "", "")
+        assert (await rig.refused("PATCH", f"/api/domains/other/endpoints/{endpoint['id']}", {"enabled": True}))[
+            0
+        ] == 422
+        change = {"enabled": True, "url": "https://example.org/new"}
+        changed = await rig.ok("PATCH", f"/api/domains/other/endpoints/{endpoint['id']}", change)
+        assert (changed["enabled"], changed["address"]) == (True, "example.org")
+        timed = {each["name"]: each for each in (await rig.ok("GET", "/api/domains/other/schedules"))["items"]}
+        nightly = timed["Nightly"]
+        assert (nightly["enabled"], nightly["nextAt"], nightly["maxTokens"]) == (False, None, 5_000)
+        resumed = await rig.ok("PATCH", f"/api/domains/other/schedules/{nightly['id']}", {"enabled": True})
+        assert resumed["nextAt"] is not None
+
+
+async def test_erasing_a_person_and_deleting_a_domain_leave_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        ann = bearer(await make_key(rig, "ann", "admin", domain))
+        path = f"/api/domains/{domain}"
+        for name, recipient in (("Mine", "ann"), ("Ours", "")):
+            body = {**HOOK, "name": name, "recipient": recipient}
+            assert (await rig.http.post(f"{path}/endpoints", json=body, headers=ann)).status_code == 201
+        for name, cron in (("Hook", ""), ("Nightly", NIGHTLY["cron"])):
+            body = {**NIGHTLY, "name": name, "cron": cron}
+            assert (await rig.http.post(f"{path}/schedules", json=body, headers=ann)).status_code == 201
+        as_operator(rig)
+        database = rig.application.database
+        event = Event(EventKind.TURN_FAILED, domain, {"userId": "ann"}, user_id="ann")
+        await database.write(lambda conn: deliveries.announce(conn, event))
+        await rig.ok("POST", f"/api/domains/{other}/endpoints", HOOK)
+        await rig.ok("DELETE", "/api/users/ann")
+        (left,) = await database.read(lambda conn: endpoints.of_domain(conn, domain))
+        assert (left.name, left.created_by) == ("Ours", "#1")
+        assert await database.read(lambda conn: schedules.of_domain(conn, domain)) == []
+        assert await database.read(lambda conn: deliveries.list_newest(conn, left.id, None, 10)) == []
+        names = [each.name for each in await database.read(secrets.list_all) if each.domain_id == domain]
+        assert names == [secrets.endpoint_secret(left.id)]
+        await rig.ok("DELETE", path)
+        assert await database.read(lambda conn: endpoints.of_domain(conn, domain)) == []
+        assert {each.domain_id for each in await database.read(secrets.list_all)} == {other}
+
+
+def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
+    def ok(*arguments: str) -> str:
+        done = run(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    assert environment()
+    domain = ok("domains", "create", "Law").split()[0]
+    made = ok("endpoints", "add", "Hook", "https://example.org/x", "--events", "turn.failed", "--domain", domain)
+    assert "whsec_" in made
+    endpoint = made.split()[0]
+    assert "example.org" in ok("endpoints", "list", "--domain", domain)
+    added = ok(
+        "schedules",
+        "add",
+        "Weekly",
+        "What is new?",
+        "--domain",
+        domain,
+        "--cron",
+        "0 7 * * MON",
+        "--zone",
+        "Asia/Shanghai",
+    )
+    schedule = added.split()[0]
+    assert "off" in ok("schedules", "pause", schedule, "--domain", domain)
+    assert "0 7 * * MON" in ok("schedules", "list", "--domain", domain)
+    refused = run(tmp_path, "schedules", "add", "Bad", "x", "--domain", domain, "--cron", "* * * * *")
+    assert refused.returncode == 1
+    assert "at least 300 s" in refused.stderr
+    ok("schedules", "remove", schedule, "--domain", domain)
+    ok("endpoints", "remove", endpoint, "--domain", domain)
+    assert endpoint not in ok("endpoints", "list", "--domain", domain)
