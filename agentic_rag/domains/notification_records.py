@@ -4,7 +4,7 @@ Owns their form in a bundle, without addresses, secrets and people. An import ad
 They are disabled until an admin has completed and enabled them, so that no import sends anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -85,7 +85,7 @@ def write_notifications(found: Sequence[EndpointRecord], timed: Sequence[Schedul
     }
 
 
-def read_notifications(value: Mapping[str, object], path: str) -> BundledNotifications:
+def read_notifications(value: Json, path: str) -> BundledNotifications:
     """Return the endpoints and schedules of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
     read_endpoints: dict[str, BundledEndpoint] = {}

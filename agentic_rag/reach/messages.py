@@ -76,7 +76,7 @@ def event_document(delivery: DeliveryRecord, data: Json, link: str) -> Json:
     return {"type": delivery.kind.value, "timestamp": delivery.created_at, "data": shown}
 
 
-def describe(kind: EventKind, data: Mapping[str, object], link: str = "") -> Notice:
+def describe(kind: EventKind, data: Json, link: str = "") -> Notice:
     """Return an event as text for people."""
     title = _TITLES[kind].format_map(_Named(data)).strip(": ")
     lines = [(label, _text(data[name])) for name, label in _LABELS.items() if data.get(name) not in (None, "", False)]
@@ -162,10 +162,10 @@ def _slack(notice: Notice) -> str:
 
 def _markdown(notice: Notice) -> str:
     """Return Markdown for DingTalk and WeCom, with every special character escaped."""
-    said = _escaped(notice.title)
+    said = _escape_markdown(notice.title)
     lines, left = [f"### {said}"], MARKDOWN_BYTES - len(said.encode())
     for label, text in notice.lines:
-        line = f"**{label}**: {_escaped(one_line(text))}"
+        line = f"**{label}**: {_escape_markdown(one_line(text))}"
         left -= len(line.encode())
         if left < 0:
             lines.append("…")
@@ -176,20 +176,20 @@ def _markdown(notice: Notice) -> str:
     return "\n\n".join(lines)
 
 
-def _escaped(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", plain)
 
 
 def _teams(notice: Notice) -> Json:
     """Return an Adaptive Card, as Teams' workflow webhooks expect it. A fact's value shows no formatting."""
-    facts = [{"title": label, "value": _escaped(one_line(text))} for label, text in notice.lines]
+    facts = [{"title": label, "value": _escape_markdown(one_line(text))} for label, text in notice.lines]
     content: Json = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
         "body": [
-            {"type": "TextBlock", "text": _escaped(notice.title), "weight": "Bolder", "wrap": True},
+            {"type": "TextBlock", "text": _escape_markdown(notice.title), "weight": "Bolder", "wrap": True},
             {"type": "FactSet", "facts": facts},
         ],
     }

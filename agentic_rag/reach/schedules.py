@@ -189,7 +189,7 @@ class Schedules:
             created_at=at,
             updated_at=at,
         )
-        record = await self._checked(record, at)
+        record = await self._check_values(record, at)
         secret = "" if record.cron else new_secret()
         sealed = None if record.cron else self._seal(record, secret)
         told = change("schedule.create", record.id, domainId=domain.id, cron=record.cron, tools=record.allowed_tools)
@@ -228,7 +228,7 @@ class Schedules:
         at = now()
         after = before.replace(**given, owner_id=user.id, updated_at=at)
         moves = {"cron", "time_zone", "enabled"} & given.keys()
-        after = await self._checked(after, at, moves=bool(moves))
+        after = await self._check_values(after, at, moves=bool(moves))
         if form.enabled:
             after = after.replace(failures=0, problem="")
         told = change("schedule.change", schedule_id, domainId=domain_id, fields=sorted(given))
@@ -359,7 +359,7 @@ class Schedules:
                 raise
             return known
 
-    async def _checked(self, record: ScheduleRecord, at: str, *, moves: bool = True) -> ScheduleRecord:
+    async def _check_values(self, record: ScheduleRecord, at: str, *, moves: bool = True) -> ScheduleRecord:
         """Return a schedule with clean values and its next time.
 
         Raises:
@@ -536,9 +536,9 @@ def _plan(schedule: ScheduleRecord, at: str, waiting: int) -> _Claims | None:
     firing, missed = _firing(schedule, last), last != schedule.next_at
     late = seconds_of(at) - seconds_of(last) > ON_TIME_SECONDS
     if schedule.catch_up is CatchUp.SKIP and late:
-        firing = _skipped(firing, "no server ran at this time")
+        firing = _skip(firing, "no server ran at this time")
     elif waiting:
-        firing = _skipped(firing, "an earlier run has not ended")
+        firing = _skip(firing, "an earlier run has not ended")
     elif missed:
         firing = firing.replace(detail=f"also stands for the times since {schedule.next_at}")
     return _Claims([firing], cron.next_time(fields, zone, last))
@@ -555,7 +555,7 @@ def _firing(schedule: ScheduleRecord, slot: str, payload: str = "") -> FiringRec
     )
 
 
-def _skipped(firing: FiringRecord, reason: str) -> FiringRecord:
+def _skip(firing: FiringRecord, reason: str) -> FiringRecord:
     return firing.replace(state=FiringState.SKIPPED, detail=reason, ended_at=now())
 
 

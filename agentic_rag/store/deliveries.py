@@ -114,7 +114,7 @@ _DUE = Prepared(
     .where(
         ENDPOINTS.c.enabled.is_(True),
         sa.or_(ENDPOINTS.c.retry_at.is_(None), ENDPOINTS.c.retry_at <= DatabaseTime()),
-        sa.exists().where(_rows.endpoint_id == ENDPOINTS.c.id, sa.text("deliveries.state = 'pending'")),
+        ENDPOINTS.c.id.in_(sa.select(_rows.endpoint_id).where(sa.text("deliveries.state = 'pending'"))),
     )
     .order_by(ENDPOINTS.c.id)
 )

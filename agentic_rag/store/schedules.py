@@ -182,13 +182,11 @@ def claim(conn: Connection, firing: FiringRecord) -> bool:
 
 def list_startable(conn: Connection, most: int) -> list[FiringRecord]:
     """Return the first claimed firing of each schedule that has no running one, oldest first."""
-    other = FIRINGS.alias()
-    earlier = sa.exists().where(
-        other.c.schedule_id == _firings.schedule_id,
-        other.c.state.in_(_OPEN_STATES),
-        sa.or_(other.c.state == FiringState.RUNNING, other.c.id < _firings.id),
+    ids = sa.select(sa.func.min(_firings.id)).where(_firings.state.in_(_OPEN_STATES)).group_by(_firings.schedule_id)
+    running = sa.select(_firings.schedule_id).where(_firings.state == FiringState.RUNNING)
+    first = sa.select(FIRINGS).where(
+        _firings.state == FiringState.CLAIMED, _firings.id.in_(ids), _firings.schedule_id.not_in(running)
     )
-    first = sa.select(FIRINGS).where(_firings.state == FiringState.CLAIMED, ~earlier)
     return FiringRecord.all(conn, first.order_by(_firings.id).limit(most))
 
 
