@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 endpoints_app = typer.Typer(help="Endpoints that receive notifications.", no_args_is_help=True)
 schedules_app = typer.Typer(help="Prompts that are sent at set times or by a webhook.", no_args_is_help=True)
@@ -17,11 +17,11 @@ ScheduleId = Annotated[str, typer.Argument(help="Its id, as `schedules list` sho
 
 
 @endpoints_app.command("list")
-def list_endpoints(domain: OfDomain = "", data: Data = None, url: Url = None) -> None:
+def list_endpoints(domain: OfDomain = "", as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List endpoints: id, name, channel, address, events, state, pending and parked notifications."""
     found = run(data, url, lambda client: client.call("GET", _endpoints(domain)))
     head = ("id", "name", "channel", "address", "events", "state", "pending", "parked")
-    table(head, [_endpoint_row(each) for each in found["items"]])
+    table(head, [_endpoint_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @endpoints_app.command("add")
@@ -69,6 +69,7 @@ def list_deliveries(
     endpoint: EndpointId,
     state: Annotated[str, typer.Option(help="pending, delivered or parked.")] = "",
     domain: OfDomain = "",
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -80,7 +81,7 @@ def list_deliveries(
         (each["id"], each["kind"], each["state"], str(each["attempts"]), each["problem"] or "-", each["createdAt"])
         for each in found["items"]
     ]
-    table(("id", "event", "state", "attempts", "problem", "created"), rows)
+    table(("id", "event", "state", "attempts", "problem", "created"), rows, found["items"], as_json)
 
 
 @endpoints_app.command("replay")
@@ -98,10 +99,11 @@ def replay_deliveries(
 
 
 @schedules_app.command("list")
-def list_schedules(domain: Domain, data: Data = None, url: Url = None) -> None:
+def list_schedules(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List schedules: id, name, cron or webhook, time zone, owner, state, next time."""
     found = run(data, url, lambda client: client.call("GET", _schedules(domain)))
-    table(("id", "name", "when", "zone", "owner", "state", "next"), [_schedule_row(each) for each in found["items"]])
+    head = ("id", "name", "when", "zone", "owner", "state", "next")
+    table(head, [_schedule_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @schedules_app.command("add")
@@ -158,7 +160,9 @@ def run_schedule(schedule: ScheduleId, domain: Domain, data: Data = None, url: U
 
 
 @schedules_app.command("runs")
-def list_runs(schedule: ScheduleId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def list_runs(
+    schedule: ScheduleId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None
+) -> None:
     """List the runs of a schedule, newest first: id, time, state, conversation, error."""
     path = f"{_schedules(domain)}/{quote_part(schedule)}/firings"
     found = run(data, url, lambda client: client.call("GET", path))
@@ -166,7 +170,7 @@ def list_runs(schedule: ScheduleId, domain: Domain, data: Data = None, url: Url 
         (each["id"], each["slot"], each["state"], each["conversationId"] or "-", each["detail"] or "-")
         for each in found["items"]
     ]
-    table(("id", "time", "state", "conversation", "detail"), rows)
+    table(("id", "time", "state", "conversation", "detail"), rows, found["items"], as_json)
 
 
 @schedules_app.command("remove")

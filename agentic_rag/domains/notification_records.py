@@ -6,7 +6,7 @@ They are disabled until an admin has completed and enabled them, so that no impo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
@@ -45,6 +45,9 @@ class BundledSchedule(Form):
     max_tokens: int | None = Field(None, ge=1, le=1_000_000_000)
     catch_up: CatchUp = CatchUp.ONCE
     max_failures: int = Field(3, ge=1, le=100)
+
+
+Bundled = TypeVar("Bundled", BundledEndpoint, BundledSchedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +91,27 @@ def write_notifications(found: Sequence[EndpointRecord], timed: Sequence[Schedul
 def read_notifications(value: Json, path: str) -> BundledNotifications:
     """Return the endpoints and schedules of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
-    read_endpoints: dict[str, BundledEndpoint] = {}
-    read_schedules: dict[str, BundledSchedule] = {}
-    for name, kind, found in (
-        ("endpoints", BundledEndpoint, read_endpoints),
-        ("schedules", BundledSchedule, read_schedules),
-    ):
-        listed = value.get(name, [])
-        if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
-            notes.append(Note(f"{path}.{name}", f"is left out: a list of at most {MAX_ENTRIES} is expected"))
-            continue
-        for number, each in enumerate(listed):
-            place = f"{path}.{name}.{number}"
-            try:
-                form = read_form(kind, each, place)
-                found[line(f"{place}.name", form.name, 200, required=True)] = form  # type: ignore[index]
-            except InvalidInput as exc:
-                notes.append(Note(exc.path or place, f"is left out: {exc.problem}"))
-    return BundledNotifications(tuple(read_endpoints.values()), tuple(read_schedules.values()), tuple(notes))
+    named_endpoints = {each.name: each for each in _read(value, "endpoints", BundledEndpoint, path, notes)}
+    named_schedules = {each.name: each for each in _read(value, "schedules", BundledSchedule, path, notes)}
+    return BundledNotifications(tuple(named_endpoints.values()), tuple(named_schedules.values()), tuple(notes))
+
+
+def _read(value: Json, name: str, kind: type[Bundled], path: str, notes: list[Note]) -> list[Bundled]:
+    listed = value.get(name, [])
+    if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
+        notes.append(Note(f"{path}.{name}", f"is left out: a list of at most {MAX_ENTRIES} is expected"))
+        return []
+    found = []
+    for number, each in enumerate(listed):
+        place = f"{path}.{name}.{number}"
+        try:
+            form = read_form(kind, each, place)
+            line(f"{place}.name", form.name, 200, required=True)
+        except InvalidInput as exc:
+            notes.append(Note(exc.path or place, f"is left out: {exc.problem}"))
+        else:
+            found.append(form)
+    return found
 
 
 def missing_names(conn: Connection, domain_id: str, bundled: BundledNotifications) -> tuple[set[str], set[str]]:
@@ -119,14 +125,14 @@ def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifi
     """Add the endpoints and schedules that a domain lacks, disabled. Part of the import's transaction."""
     new_endpoints, new_schedules = missing_names(conn, domain_id, bundled)
     at = now()
-    common = {"domain_id": domain_id, "enabled": False, "problem": CAME}
+    common: Json = {"domain_id": domain_id, "enabled": False, "problem": CAME}
     common |= {"created_by": user_id, "created_at": at, "updated_at": at}
     for endpoint in bundled.endpoints:
         if endpoint.name in new_endpoints:
-            named = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
-            fields = {"shown": "", "with_texts": endpoint.with_texts, **named, **common}
+            named: Json = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
+            fields: Json = {"shown": "", "with_texts": endpoint.with_texts, **named, **common}
             EndpointRecord(id=new_id("end"), **fields).insert(conn)
     for schedule in bundled.schedules:
         if schedule.name in new_schedules:
-            fields = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
-            ScheduleRecord(id=new_id("sched"), owner_id=user_id, **fields, **common).insert(conn)
+            values: Json = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
+            ScheduleRecord(id=new_id("sched"), owner_id=user_id, **values, **common).insert(conn)

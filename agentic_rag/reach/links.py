@@ -34,7 +34,7 @@ from agentic_rag.store.deliveries import DeliveryRecord
 from agentic_rag.store.endpoints import SERVER, EndpointRecord, EventKind
 from agentic_rag.store.waits import WaitRecord, WaitState
 
-PATH: Final = "/answer/"
+PATH: Final = "/api/answers/"
 PURPOSE: Final = "answer links"
 MAX_TOKEN: Final = 200
 MAC_BYTES: Final = 24

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -73,7 +74,7 @@ def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
             assert first is not None
             slots = cron.times_between(EVERY, "UTC", first, at, times)
             for each in ids:
-                await database.write(lambda conn, each=each: schedules.update(conn, each, next_at=slots[0]))  # type: ignore[misc]
+                await database.write(partial(schedules.update, schedule_id=each, next_at=slots[0]))
             return slots
 
     return anyio.run(change)
@@ -124,7 +125,7 @@ def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
         for each in ids:
             path = f"/api/domains/{made.domain}/schedules/{each}/firings?limit=500"
             try:
-                found = made.ask(lambda server, path=path: server.call("GET", path))["items"]
+                found = made.ask(partial(Server.call, method="GET", path=path))["items"]
             except (Dead, Refused):
                 return 0
             total += sum(firing["endedAt"] is not None for firing in found)

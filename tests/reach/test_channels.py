@@ -30,7 +30,7 @@ from agentic_rag.store.endpoints import SERVER, Channel, EventKind
 from tests.reach.receiver import Receiver, outbox, sending
 
 EVIL = "*bold* [click](https://evil.example) <https://evil.example|here> <!channel> # `x` @all\r\nBcc: x@y.z"
-LINK = "https://rag.example.org/answer/x.y.z"
+LINK = "https://rag.example.org/api/answers/x.y.z"
 MESSENGERS = [Channel.SLACK, Channel.TEAMS, Channel.FEISHU, Channel.DINGTALK, Channel.WECOM]
 
 

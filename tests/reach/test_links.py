@@ -61,7 +61,7 @@ async def asked(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterato
         (created,) = await receiver.wait_for(1)
         link = created["data"].get("link", "")
         if link:
-            assert link.startswith(f"{PUBLIC}/answer/")
+            assert link.startswith(f"{PUBLIC}/api/answers/")
         yield Asked(rig, receiver, domain, turn, wait["id"], urlsplit(link).path)
 
 
@@ -136,7 +136,7 @@ async def test_texts_of_the_model_are_escaped_on_the_page(tmp_path: Path) -> Non
 @pytest.mark.attack(kind="web")
 async def test_a_changed_or_foreign_link_is_not_valid(tmp_path: Path) -> None:
     async with asked(tmp_path) as a:
-        token = a.path.removeprefix("/answer/")
+        token = a.path.removeprefix("/api/answers/")
         wait, endpoint, mac = token.split(".")
         other = ("x" if mac[0] != "x" else "y") + mac[1:]
         for bad in (
@@ -150,7 +150,7 @@ async def test_a_changed_or_foreign_link_is_not_valid(tmp_path: Path) -> None:
             "é.é.é",
         ):
             for method in ("GET", "POST"):
-                answer = await a.rig.http.request(method, f"/answer/{bad}", data={"action": "accept"})
+                answer = await a.rig.http.request(method, f"/api/answers/{bad}", data={"action": "accept"})
                 assert answer.status_code == 404, bad
         assert await a.state() == "open"
         path = f"/api/domains/{a.domain}/endpoints"
