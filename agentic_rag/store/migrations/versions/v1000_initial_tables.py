@@ -145,6 +145,39 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_conversations_owner_id"), ["owner_id"], unique=False)
 
     op.create_table(
+        "deliveries",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("endpoint_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("transaction", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("once", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=True),
+        sa.Column("problem", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("ended_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("endpoint_id", "once"),
+    )
+    with op.batch_alter_table("deliveries", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_deliveries_conversation_id"), ["conversation_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_deliveries_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_deliveries_ended_at"), ["ended_at"], unique=False)
+        batch_op.create_index(batch_op.f("ix_deliveries_endpoint_id"), ["endpoint_id"], unique=False)
+        batch_op.create_index(
+            "ix_deliveries_pending",
+            ["endpoint_id", "transaction", "id"],
+            unique=False,
+            sqlite_where=sa.text("state = 'pending'"),
+            postgresql_where=sa.text("state = 'pending'"),
+        )
+
+    op.create_table(
         "documents",
         sa.Column("id", sa.String(), autoincrement=False, nullable=False),
         sa.Column("domain_id", sa.String(), nullable=False),
@@ -185,6 +218,29 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
+    op.create_table(
+        "endpoints",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("channel", sa.String(), nullable=False),
+        sa.Column("shown", sa.String(), nullable=False),
+        sa.Column("events", sa.JSON(), nullable=False),
+        sa.Column("with_texts", sa.Boolean(), nullable=False),
+        sa.Column("recipient", sa.String(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("problem", sa.String(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("retry_at", sa.String(), nullable=True),
+        sa.Column("sent_at", sa.String(), nullable=True),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("endpoints", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_endpoints_domain_id"), ["domain_id"], unique=False)
+
     op.create_table(
         "engram_cues",
         sa.Column("memory_id", sa.String(), autoincrement=False, nullable=False),
@@ -353,6 +409,34 @@ def upgrade() -> None:
     with op.batch_alter_table("feedback", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_feedback_domain_id"), ["domain_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_feedback_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "firings",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("schedule_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("slot", sa.String(), nullable=False),
+        sa.Column("payload", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("detail", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("ended_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("schedule_id", "slot"),
+    )
+    with op.batch_alter_table("firings", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_firings_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_firings_ended_at"), ["ended_at"], unique=False)
+        batch_op.create_index(
+            "ix_firings_open",
+            ["schedule_id", "id"],
+            unique=False,
+            sqlite_where=sa.text("state IN ('claimed', 'running')"),
+            postgresql_where=sa.text("state IN ('claimed', 'running')"),
+        )
+        batch_op.create_index(batch_op.f("ix_firings_turn_id"), ["turn_id"], unique=False)
 
     op.create_table(
         "history",
@@ -636,6 +720,35 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("scans", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_scans_domain_id"), ["domain_id"], unique=False)
+
+    op.create_table(
+        "schedules",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("owner_id", sa.String(), nullable=False),
+        sa.Column("cron", sa.String(), nullable=False),
+        sa.Column("time_zone", sa.String(), nullable=False),
+        sa.Column("prompt", sa.String(), nullable=False),
+        sa.Column("role", sa.String(), nullable=False),
+        sa.Column("allowed_tools", sa.JSON(), nullable=False),
+        sa.Column("max_tokens", sa.Integer(), nullable=True),
+        sa.Column("endpoint_id", sa.String(), nullable=False),
+        sa.Column("catch_up", sa.String(), nullable=False),
+        sa.Column("max_failures", sa.Integer(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("problem", sa.String(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("next_at", sa.String(), nullable=True),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("domain_id", "name"),
+    )
+    with op.batch_alter_table("schedules", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_schedules_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_schedules_next_at"), ["next_at"], unique=False)
 
     op.create_table(
         "schema_support",
