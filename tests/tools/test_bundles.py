@@ -1,5 +1,6 @@
 """Bundles are read as proposals; what leads out of them, is too much or cannot be bound is refused unwritten."""
 
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,34 @@ async def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path: Path
     assert not left(tmp_path / "mcp" / "bundles")
 
 
+def damaged(data: bytes, name: str) -> bytes:
+    """Return a bundle with other bytes in place of the compressed ones of a file."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        found = archive.getinfo(name)
+    begin = found.header_offset + 30 + len(name)
+    return data[:begin] + b"\xff" * found.compress_size + data[begin + found.compress_size :]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (damaged(bundle(), "manifest.json"), "cannot be read as a zip"),
+        (damaged(bundle(), "server/index.js"), "cannot be read as a zip"),
+        (damaged(bundle(files={"more.bin": bytes(range(256)) * 9}), "more.bin"), "cannot be read as a zip"),
+        (bundle(files={"n" * 256: b""}), "is too long"),
+        (bundle(files={"\u57ce" * 100: b""}), "is too long"),
+        (bundle(files={"/".join(["folder"] * 200): b""}), "is too long"),
+    ],
+    ids=["manifest", "script", "another file", "name", "name in bytes", "path"],
+)
+async def test_a_bundle_that_could_not_be_unpacked_is_refused_before_it_is_a_request(
+    tmp_path: Path, data: bytes, words: str
+) -> None:
+    with pytest.raises(PackageProblem, match=words):
+        await Packages(tmp_path / "mcp").keep_bundle(data)
+    assert not left(tmp_path / "mcp" / "bundles")
+
+
 def lying(data: bytes, size: int) -> bytes:
     """Return a bundle that says another size of its last file than it has."""
     changed = bytearray(data)
@@ -74,9 +103,8 @@ async def test_a_bomb_is_refused_by_what_it_says_and_by_what_it_is(tmp_path: Pat
     packages = Packages(tmp_path / "mcp")
     with pytest.raises(PackageProblem, match="at most 20000 files and 256 MiB"):
         await packages.keep_bundle(lying(bundle(files={"zeros": b"0"}), bundles.MAX_UNPACKED_BYTES))
-    facts = (await packages.keep_bundle(lying(bundle(files={"zeros": bytes(1 << 20)}), 10))).facts
-    with pytest.raises(PackageProblem):
-        await packages.install(Package("mcpb", facts.name, facts.version, "", facts.integrity))
+    with pytest.raises(PackageProblem, match="cannot be read as a zip"):
+        await packages.keep_bundle(lying(bundle(files={"zeros": bytes(1 << 20)}), 10))
     assert not (tmp_path / "mcp" / "mcpb").exists()
 
 

@@ -21,13 +21,16 @@ from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH, steers_a_program
 from agentic_rag.tools.launch.facts import TEXT_CHARS, Facts
-from agentic_rag.tools.launch.zips import check_directory
+from agentic_rag.tools.launch.zips import UNREADABLE, check_directory
 
 MAX_BUNDLE_BYTES = 64 << 20
 MAX_FILES = 20_000
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_MANIFEST_BYTES = 256 << 10
 MAX_FIELDS = 100
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
+"""Maximum bytes of one part of a file's name, as file systems limit it, and of the whole name."""
+COPY_BYTES = 1 << 20
 
 MANIFEST = "manifest.json"
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
@@ -67,6 +70,7 @@ def read_bundle(path: Path) -> Bundle:
         found = next((each for each in entries if each.filename == MANIFEST), None)
         if found is None or found.file_size > MAX_MANIFEST_BYTES:
             raise PackageProblem(path.name, f"it has no {MANIFEST} of at most {MAX_MANIFEST_BYTES >> 10} KiB.")
+        _check_contents(archive, entries)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files = {each.filename for each in entries if not each.is_dir()}
@@ -133,7 +137,7 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         check_directory(path)
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
+    except UNREADABLE as exc:
         raise PackageProblem(path.name, f"it cannot be read as a zip: {str(exc)[:TEXT_CHARS]}") from exc
 
 
@@ -151,6 +155,9 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
         if odd or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or each.flag_bits & 1:
             shown = ascii(each.filename[:80])
             raise PackageProblem(path.name, f"{shown} is a link, encrypted, or a name that leads out of the bundle.")
+        if len(each.filename.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+            most = f"a name has at most {MAX_PATH_BYTES} bytes, and each part of it {MAX_NAME_BYTES}"
+            raise PackageProblem(path.name, f"{each.filename[:80]!a} is too long: {most}.")
         name = "/".join(parts).casefold()
         if name in taken:
             raise PackageProblem(path.name, f"{each.filename[:80]!a} is in it twice.")
@@ -161,6 +168,18 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
             if str(folder) in files:
                 raise PackageProblem(path.name, f"{str(folder)[:80]!a} is a file, and the folder of {name[:80]!a}.")
     return entries
+
+
+def _check_contents(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Read each file to its end, so that no operator approves a bundle that cannot be unpacked.
+
+    Raises:
+        OSError and other errors of `zipfile`: A file is damaged, or has another size or checksum than the list says.
+    """
+    for each in entries:
+        with archive.open(each) as source:
+            while source.read(COPY_BYTES):
+                pass
 
 
 class Manifest:

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import normal_name
 from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts
-from agentic_rag.tools.launch.zips import check_directory
+from agentic_rag.tools.launch.zips import UNREADABLE, check_directory
 
 MAX_TEXT_BYTES = 1 << 20
 """Maximum size of a wheel's metadata that is read."""
@@ -32,7 +32,7 @@ def read_wheel(path: Path) -> Facts:
             head = HeaderParser().parsestr(_read(archive, "METADATA"))
             programs = _programs(_read(archive, "entry_points.txt"))
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as exc:
+    except UNREADABLE as exc:
         raise PackageProblem(path.name, f"it cannot be read as a wheel: {exc}") from exc
     needed = [each.partition(";")[0].strip() for each in head.get_all("Requires-Dist", []) if "extra ==" not in each]
     return Facts(

@@ -1,10 +1,20 @@
 """Checks the size of a zip's list of files before a reader loads all of it into memory.
 
-Owns the parsing of the end of the file, by the same rules as `zipfile`, which trusts the size stated there. Blocks.
+Owns the parsing of the end of the file, by the same rules as `zipfile`, which trusts the size stated there; and the
+errors by which `zipfile` reports a damaged file. Blocks.
 """
 
+import lzma
 import os
+import zipfile
+import zlib
 from pathlib import Path
+
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""Errors of `zipfile` for a file that is no zip, is damaged, or uses what Python cannot read."""
 
 MAX_DIRECTORY_BYTES = 4 << 20
 """Maximum size of the list: tens of thousands of files."""
