@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from agentic_rag.base.errors import RequestRefused
 from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
@@ -54,7 +55,12 @@ def create_key(
     say("From now on this server asks everyone for a key. Commands with --data still work without one.", err=True)
     if made["role"] != RoleName.operator:
         body = {"user": "operator", "role": "operator"}
-        own = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
+        try:
+            own = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
+        except RequestRefused as exc:
+            say(f"No key for yourself was made: {exc}", err=True)
+            say("No user is an operator yet. Make one: agentic-rag keys create --user NAME --role operator", err=True)
+            raise typer.Exit(1) from exc
         say(f"A key for yourself, as the user {own['userId']}, who may do everything: {own['key']}", err=True)
 
 

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
+from agentic_rag.commands.line import (
+    AsJson,
+    Data,
+    Url,
+    printable,
+    quote_part,
+    run,
+    say,
+    say_network_ends_keyless,
+    table,
+)
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -77,6 +87,8 @@ def approve(
         path = f"/api/launch-requests/{quote_part(ident)}"
         shown = await client.call("GET", path)
         _describe(shown)
+        if network:
+            say_network_ends_keyless(data, url)
         if not yes and sys.stdin.isatty():
             typer.confirm("Allow this?", abort=True, err=True)
         decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": shown["fingerprint"]})

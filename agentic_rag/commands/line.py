@@ -87,6 +87,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], answer: object, as
     Console().print(shown)
 
 
+def say_network_ends_keyless(data: Path | None, url: str | None) -> None:
+    """Print what changes for other programs and browsers once an MCP server may use the network, on stderr."""
+    from agentic_rag.base.settings import load_settings
+    from agentic_rag.operations.data_folder import open_command
+
+    command = "agentic-rag open" if url else open_command(load_settings(data=data).own)
+    say("Once an MCP server may use the network, a server without keys asks every program for a key,", err=True)
+    say("because the MCP server could connect as you. Commands with --data still work without one.", err=True)
+    say(f"To sign a browser in, run: {command}", err=True)
+
+
 def printable(text: str) -> str:
     """Return text on one line without terminal control characters."""
     return safe(" ".join(text.split()))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import printable, say
+from agentic_rag.commands.line import printable, say, say_network_ends_keyless
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -81,6 +81,8 @@ def allow(
     rights = {"network": network, "readOnly": list(grant.read_only), "env": list(grant.env), "read": len(grant.folders)}
     Acts(settings.data).leave(act("mcp.allow", entry.id, **rights))
     say(f"allowed {entry.id}: {_runs(entry)}")
+    if network:
+        say_network_ends_keyless(data, None)
 
 
 @mcp_app.command("list")

@@ -47,7 +47,8 @@ class Hosts:
     def check(self, headers: Headers) -> str:
         """Check the Host and Origin of a request, and return the listed origin that sends it.
 
-        Returns an empty string for our own page and for requests that no page sends.
+        Returns an empty string for our own page and for requests that no page sends. Behind a proxy that changes the
+        Host, our own page is listed. Its browser tells that it is ours, in a header that no page can set.
 
         Raises:
             Forbidden: the Host is not this server, or the Origin is another site that is not listed.
@@ -60,7 +61,7 @@ class Hosts:
             raise Forbidden(f"Host {host[:200]!r} is not this server. {self._advice}")
         origins = [origin for origin in headers.getlist("origin") if _netloc(origin) != host.lower()]
         if len(origins) == 1 and origins[0] in self._origins:
-            return origins[0]
+            return "" if headers.get("sec-fetch-site") == "same-origin" else origins[0]
         for origin in origins:
             raise Forbidden(f"Origin {origin[:200]!r} may not use this server. {ORIGIN_ADVICE}")
         return ""

@@ -302,3 +302,22 @@ async def test_our_own_origin_stays_our_own_when_it_is_listed_and_a_foreign_one_
         assert (await page.login("ann", key, origin=own))[0] == 201
         changed = await page.send("POST", "/api/domains", {"name": "Law"}, origin=own, **PROOF)
         assert changed[0] == 201
+
+
+async def test_our_own_page_behind_a_proxy_that_changes_the_host_signs_in_once_its_origin_is_listed(
+    tmp_path: Path,
+) -> None:
+    own = "https://rag.example"
+    async with Rig(tmp_path, allowed_origins=own) as rig:
+        rig.http.headers["host"] = "127.0.0.1:8000"
+        key = await make_key(rig, "ann", "operator")
+        page = Page(rig)
+        ours = {"origin": own, "sec-fetch-site": "same-origin"}
+        assert (await page.login("ann", key, **ours))[0] == 201
+        assert (await page.send("POST", "/api/domains", {"name": "Law"}, **ours, **PROOF))[0] == 201
+        for site in ("cross-site", "same-site"):
+            other = {"origin": own, "sec-fetch-site": site}
+            assert (await page.send("POST", "/api/domains", {"name": "Law"}, **other, **PROOF))[0] == 403
+            assert (await Page(rig).login("ann", key, **other))[0] == 403
+        unlisted = {"origin": "https://other.example", "sec-fetch-site": "same-origin"}
+        assert (await page.send("GET", "/api/domains", **unlisted))[0] == 403

@@ -54,6 +54,25 @@ async def test_an_operator_manages_users_and_an_author_pushes_roles(tmp_path: Pa
         assert "ann" not in (await run(address, root, "users", "list")).stdout
 
 
+async def test_the_first_key_says_what_changes_and_leaves_the_server_with_an_operator(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        local = rig.application.access.local_key
+        member = ("keys", "create", "--user", "ann", "--role", "member", "--domain")
+        wrong = await run(address, local, *member, "nope")
+        assert (wrong.exit_code, (await rig.ok("GET", "/api/keys"))["items"]) == (1, []), "nothing has changed"
+        made = await run(address, local, *member, domain)
+        assert made.exit_code == 0, made.output
+        (key,) = made.stdout.split()
+        assert "From now on this server asks everyone for a key." in made.stderr
+        assert "who may do everything" in made.stderr
+        for shown, operator in ((key, False), (made.stderr.split()[-1], True)):
+            who = await rig.ok("GET", "/api/auth", headers={"authorization": f"Bearer {shown}"})
+            assert who["operator"] is operator
+        later = await run(address, local, *member, domain)
+        assert (later.exit_code, later.stderr.count("\n")) == (0, 1)
+
+
 LISTS = [
     "domains list",
     "roles list {domain}",

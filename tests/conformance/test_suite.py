@@ -1,5 +1,7 @@
 """The driver of the public conformance suite: what it reads of the suite, and one scenario of each era, whole."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,18 @@ SAID = """Passed: 3/5, 2 failed, 0 warnings
   - HttpStatus: The status MUST be 400.
     Error: {why}
 """
+
+
+def test_a_fresh_clone_is_told_how_to_set_up_what_its_scripts_need(tmp_path: Path) -> None:
+    scripts = Path(__file__).parents[2] / "scripts"
+    heads = [path.read_bytes().partition(b"\n")[0] for path in scripts.iterdir() if path.is_file()]
+    assert not [head for head in heads if b".venv" in head], "scripts start with scripts/python"
+    (tmp_path / "scripts").mkdir()
+    for name in ("python", "conformance"):
+        shutil.copy(scripts / name, tmp_path / "scripts")
+    done = subprocess.run(["scripts/conformance"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
 
 
 def test_a_clone_without_packages_is_told_how_to_install_them(tmp_path: Path) -> None:

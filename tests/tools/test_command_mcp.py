@@ -32,6 +32,8 @@ def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path
     assert "agentic-rag mcp allow -- " in refused.value.remedy
     words = refused.value.remedy.partition("mcp allow ")[2].partition(" — ")[0].split(" ")  # as it is printed
     said = run(tmp_path, "allow", "--network", "--read-only", "look", *words)
+    assert "a server without keys asks every program for a key" in said
+    assert f"open --data {tmp_path}" in said
     ident = said.split(" ")[1].rstrip(":")
     review = policy.review(spec)
     assert review.catalogue_id == ident
