@@ -1,5 +1,6 @@
 """Browsers that are signed in: the cookie, what it opens, what must prove that our own page sends it, what ends it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,32 @@ async def test_the_first_key_signs_in_the_browser_that_makes_it(tmp_path: Path) 
         assert (who["signedIn"]["name"], who["operator"], who["refusal"]) == (LOCAL.id, True, None)
         page.cookie = ""
         assert (await page.send("GET", "/api/auth"))[1]["refusal"] == "keyRequired"
+
+
+async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_reads_that_it_was_given(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        local = rig.settings.data / "mcp" / "local"
+        local.mkdir(parents=True)
+        made = []
+        for name in ("notes", "other"):
+            (local / f"{name}.py").write_text(f"print({name!r})")
+            entry = {"command": "python3", "args": [f"./{name}.py"]}
+            made.append(await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/request", entry))
+        page = Page(rig)
+        approve = {"fingerprint": made[0]["fingerprint"], "network": True}
+        path = f"/api/launch-requests/{made[0]['id']}/approve"
+        assert (await page.send("POST", path, approve, **PROOF))[0] == 200
+        assert (await page.send("GET", "/api/auth"))[1]["signedIn"]["name"] == LOCAL.id
+        kept = page.cookie
+        status, again = await page.send("POST", path, approve, **PROOF)  # the other tab has the same cookie
+        assert (status, again["error"]["code"]) == (409, "LAUNCH_REQUEST_CLOSED")
+        assert re.search(r"approved|installed", again["error"]["message"]), again
+        approve = {"fingerprint": made[1]["fingerprint"], "network": True}
+        path = f"/api/launch-requests/{made[1]['id']}/approve"
+        assert (await page.send("POST", path, approve, **PROOF))[0] == 200
+        assert page.cookie == kept
+        assert (await page.send("GET", "/api/domains"))[0] == 200
 
 
 async def test_our_own_origin_stays_our_own_when_it_is_listed_and_a_foreign_one_is_told_to_use_a_key(

@@ -13,7 +13,7 @@ from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
 from agentic_rag.tools.hub import Share
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.inbound import PARTS
-from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line
+from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line, read_batch
 from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, text_of, until
 
 
@@ -71,6 +71,7 @@ async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) 
     ("name", "expected"),
     [
         ("garbage", "after garbage"),
+        ("batch", "in a list \ufffd, 😀"),
         ("not_utf8", "caf\ufffd \ufffd\ufffd\ufffd"),
         ("lone_surrogate", "a\ufffdb 😀 \\ud800"),
     ],
@@ -371,6 +372,13 @@ async def test_a_closed_hub_refuses_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"[", b'{"a":', rb"\ud800", b"\\", b'"', b" "])
 def test_a_hostile_megabyte_is_no_message(line: bytes) -> None:
     assert parse_line(line * (LINE_BYTES // len(line))) is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"[1]", b"[{}", b'[{"a":1},2]', b"[" * 9_000, b'{"a":[{}]}', b"[" + b"{}," * 5_000 + b"{}]", b""]
+)
+def test_what_is_no_list_of_messages_is_no_batch(line: bytes) -> None:
+    assert read_batch(line) == []
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,22 @@ async def test_half_an_emoji_or_a_broken_byte_costs_that_character_alone(tmp_pat
         assert text_of(await call(toolset, "web__echo", text="CUT.")) == "half \ufffd \ufffd, whole \U0001f600."
 
 
+async def test_a_list_of_one_answer_is_that_answer(tmp_path: Path) -> None:
+    class Listing(Altered):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            async def enclose(message: Any) -> None:
+                if (body := message.get("body")) and body.startswith(b"{"):
+                    message = {**message, "body": b"\n[" + body + b"]"}
+                await send(message)
+
+            await super().__call__(scope, receive, enclose)
+
+    app = Listing(OldEra(build().streamable_http_app(json_response=True)), b"")
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+
+
 @pytest.mark.parametrize("json_response", [False, True])
 async def test_an_answer_that_is_not_json_is_an_error_in_plain_words(tmp_path: Path, json_response: bool) -> None:
     app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), b'"')

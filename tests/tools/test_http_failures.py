@@ -13,9 +13,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from agentic_rag.tools.toolset import open_toolset
 from tests.server.rig import Rig
 from tests.tools.servers.plain import build
-from tests.tools.test_http import serve
+from tests.tools.support import START, call, open_hub, text_of
+from tests.tools.test_http import serve, web
 
 Answer = Callable[[Request, dict[str, Any]], Response]
 KEY = "s/9?k#y&x"
@@ -73,13 +75,21 @@ async def tried(rig: Rig, domain: str, entry: dict[str, Any]) -> dict[str, Any]:
         ({"headers": {"Authorization": "Bearer wrong-key"}}, {"detail": "expired"}, "in the header Authorization"),
         ({"headers": {"X-Api-Key": "wrong-key"}}, {"error": "wrong-key is bad"}, "(HTTP 401: [secret] is bad)"),
         ({"type": "sse", "headers": {"X-Key": "wrong-key"}}, {"error": "bad"}, "in the header X-Key (HTTP 401: bad)"),
+        ({"headers": {"X-Api-Key": "wrong-key"}}, {"status": 403}, "in the header X-Api-Key (HTTP 403)"),
+        (
+            {"headers": {"X-Api-Key": "wrong-key"}},
+            {"jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": "key wrong-key expired"}},
+            "in the header X-Api-Key (HTTP 401: key [secret] expired)",
+        ),
     ],
 )
 async def test_refused_credentials_are_named_and_registration_is_not(
     tmp_path: Path, entry: dict[str, Any], said: dict[str, Any], words: str
 ) -> None:
     async def handle(request: Request) -> Response:
-        return JSONResponse(said, 401) if request.url.path == "/key" else PlainTextResponse("not found", 404)
+        if request.url.path == "/key":
+            return JSONResponse(said, said.get("status", 401))
+        return PlainTextResponse("not found", 404)
 
     refusing = Starlette(routes=[Route("/{path:path}", handle, methods=["GET", "POST", "DELETE"])])
     async with serve(refusing) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
@@ -108,6 +118,36 @@ async def test_an_answer_that_is_no_mcp_is_explained(tmp_path: Path, answer: Ans
         state = await tried(rig, domain, {"url": f"{base}/mcp"})
         assert state["state"] == "failed"
         assert words in state["reason"]
+
+
+async def test_a_server_that_begins_to_refuse_calls_is_explained_to_the_model_and_asked_again(tmp_path: Path) -> None:
+    failures = iter(
+        [
+            (JSONResponse({"error": "expired"}, 401), "the server refused the request (HTTP 401: expired)"),
+            (PlainTextResponse("", 403), "the server refused the request (HTTP 403)"),
+            (PlainTextResponse("", 405), "takes no MCP messages (HTTP 405)"),
+            (PlainTextResponse("", 429, {"retry-after": "17"}), "Try again after 17 s."),
+            (PlainTextResponse("", 500), "127.0.0.1 failed (HTTP 500)"),
+            (HTMLResponse("<title>Sign in</title>"), "answered with a web page (Sign in)"),
+            (PlainTextResponse("", 404), "there is no MCP server at this path of 127.0.0.1 (HTTP 404)"),
+        ]
+    )
+    expected: list[str] = []
+
+    def answer(request: Request, message: dict[str, Any]) -> Response:
+        if message.get("method") != "tools/call":
+            return speak(message)
+        failure, words = next(failures, (None, "fine"))
+        expected.append(words)
+        result = {"content": [{"type": "text", "text": "fine"}]}
+        return failure or JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    async with serve(app(answer)) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        for _ in range(8):
+            said = text_of(await call(toolset, "web__t", timeout=20))
+            assert expected[-1] in said
+        assert len(expected) == 8
 
 
 async def test_a_json_rpc_error_keeps_its_own_message(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from agentic_rag.tools.transports.failures import (
 )
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
 from agentic_rag.tools.transports.proxies import proxy_name
-from agentic_rag.tools.transports.stdio import repair_text
+from agentic_rag.tools.transports.stdio import read_batch, repair_text
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, like a longer line of a stdio server."""
@@ -446,11 +446,18 @@ class _BoundedBody(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
+def _answer_in(batch: list[bytes]) -> bytes:
+    """Return the answer in a batch of messages; empty if there is none. A request over HTTP has one answer."""
+    found = [each for each in batch if not json.loads(each).keys().isdisjoint(("result", "error"))]
+    return found[0] if len(found) == 1 else b""
+
+
 class _RepairedBody(httpx2.AsyncByteStream):
     """A body with U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
 
-    The protocol library refuses a whole answer for one of them. Servers that cut a text within an emoji send them.
-    ``lines``: the body is an event stream, and each part is passed on up to its last complete line.
+    A list around the answer is removed. The protocol library refuses a whole answer for one of them. Servers that cut a
+    text within an emoji send them. ``lines``: the body is an event stream, and each part is passed on up to its last
+    complete line.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, *, lines: bool) -> None:
@@ -471,7 +478,8 @@ class _RepairedBody(httpx2.AsyncByteStream):
                 yield b"".join(parts)
                 parts, size = [], 0
         if parts:
-            yield repair_text(b"".join(parts))
+            body = b"".join(parts)
+            yield repair_text(body) if self._lines else _answer_in(read_batch(body)) or repair_text(body)
 
     async def aclose(self) -> None:
         await self._body.aclose()

@@ -79,6 +79,9 @@ BURST, BURST_BYTES = 8, 64 * 1024
 READ_BYTES, READ_BYTES_A_SECOND = 32 * 1024 * 1024, 16 * 1024 * 1024
 """Messages that are read: burst size, and average per second. A child that writes more slows down only itself."""
 
+BATCH = 1_000
+"""Maximum number of messages in a batch; a longer one is no message."""
+
 GARBAGE, GARBAGE_A_SECOND = 2_000, 100.0
 """Lines that are not messages: burst size, and average per second. A child that exceeds this is no MCP server."""
 
@@ -94,6 +97,9 @@ ERROR_CHARS, NUMBER_CHARS = 2_000, 300
 """Maximum characters of an error's text, and of a number, in a response that does not follow the protocol."""
 
 _LAUNCHER = str(Path(__file__).parent.parent / "launch" / "launcher.py")
+_DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
+_MARK = b"\xef\xbb\xbf"
+"""Byte order mark of UTF-8."""
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(  # begins with a literal, which is fast to search for; "\\ud800" is text, and is kept
     rb"\\u(?<!\\\\u)(?:" + _HIGH + rb"(?!\\u" + _LOW + rb")|" + _LOW + rb"(?<!\\u" + _HIGH + rb"\\u" + _LOW + rb"))"
@@ -220,6 +226,8 @@ class _Inbox:
         self._tail = tail
         self._ended = False
         self._burst = self._burst_bytes = 0
+        self._batch: deque[bytes] = deque()
+        """Messages of a batch that are not read yet."""
         self._allowance = TokenBucket(READ_BYTES_A_SECOND, READ_BYTES)
         self._garbage = TokenBucket(GARBAGE_A_SECOND, GARBAGE)
         self._reading = anyio.CancelScope()
@@ -252,6 +260,9 @@ class _Inbox:
                 break
             line, whole = found
             await self._give_way(len(line))
+            if whole and (batch := read_batch(line)):
+                self._batch += batch
+                continue
             message = parse_line(line) if whole else _refusal(line)
             if message is not None:
                 return SessionMessage(message)
@@ -281,6 +292,8 @@ class _Inbox:
         self._burst = self._burst_bytes = 0
 
     async def _next(self) -> tuple[bytes, bool] | None:
+        if self._batch:
+            return self._batch.popleft(), True
         try:
             return await self._lines.__anext__()
         except _EndlessLine:
@@ -344,6 +357,22 @@ def repair_text(data: bytes) -> bytes:
     return _LONE_SURROGATE.sub(rb"\\ufffd", data) if b"\\ud" in data or b"\\uD" in data else data
 
 
+def read_batch(data: bytes) -> list[bytes]:
+    """Return the messages of a JSON-RPC batch; empty for everything else.
+
+    MCP has no batches since 2025-06-18, but some servers put each message in a list.
+    """
+    if data[:1] == b"{" or not data.removeprefix(_MARK).lstrip().startswith(b"["):
+        return []
+    try:
+        batch = json.loads(repair_text(data.removeprefix(_MARK)))
+    except (ValueError, RecursionError):
+        return []
+    if len(batch) > BATCH or not all(isinstance(each, dict) for each in batch):
+        return []
+    return [json.dumps(each, ensure_ascii=False).encode() for each in batch]
+
+
 def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     """Return the message on a line, or None if the line is not a message.
 
@@ -351,15 +380,25 @@ def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     not follow the protocol is read as far as possible (`_read_answer`). A response that cannot be read (nested deeper
     than the parser's 200 levels, for example) becomes an error response, so that the call of that response ends.
     """
-    line = line.removeprefix(b"\xef\xbb\xbf")
+    line = line.removeprefix(_MARK)
     try:
-        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return _with_finite_numbers(types.jsonrpc_message_adapter.validate_json(line, by_name=False), line)
     except ValidationError:
         repaired = repair_text(line)
     try:
-        return types.jsonrpc_message_adapter.validate_json(repaired, by_name=False)
+        message = types.jsonrpc_message_adapter.validate_json(repaired, by_name=False)
+        return _with_finite_numbers(message, repaired)
     except ValidationError:
         return _read_answer(repaired) or _refusal(repaired, "The server's answer cannot be read as a message.")
+
+
+def _with_finite_numbers(message: types.JSONRPCMessage, line: bytes) -> types.JSONRPCMessage:
+    """Return a message without NaN, infinite and absurdly long numbers in its answer, which the library accepts."""
+    if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+        return message
+    digits = line.translate(_DIGITS, b"+")
+    odd = b"NaN" in line or b"Infinity" in line or b"e000" in digits or b"0" * NUMBER_CHARS in digits
+    return (_read_answer(line) or message) if odd else message
 
 
 def _read_answer(line: bytes) -> types.JSONRPCMessage | None:
@@ -386,6 +425,8 @@ def _read_answer(line: bytes) -> types.JSONRPCMessage | None:
         text = text if isinstance(text, str) else json.dumps(text)
         code = code if isinstance(code, int) and not isinstance(code, bool) else types.INTERNAL_ERROR
         answer["error"] = {"code": code, "message": text[:ERROR_CHARS]}
+        if "data" in given:
+            answer["error"]["data"] = given["data"]
     elif "result" in message:
         answer["result"] = result if isinstance(result, dict) else {}
     else:

@@ -22,7 +22,7 @@ TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
     "grow", "vanish", "request", "chatter", "deafen", "flood", "starts",
-    "wide", "asks_widely", "pid", "stop_itself", "orphan_output", "count",
+    "wide", "asks_widely", "pid", "stop_itself", "orphan_output", "count", "batch",
 ]  # fmt: skip
 
 
@@ -83,6 +83,9 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             put(b"[1, 2, 3]")
             put(b"")
             text(ident, "after garbage")
+        case "batch":
+            log = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+            put(b"\xef\xbb\xbf [" + log + b"," + opening + rb"in a list \ud83d, \ud83d\ude00" + closing + b"]\r")
         case "not_utf8":
             put(opening + b"caf\xe9 \xed\xa0\x80" + closing)
         case "lone_surrogate":
