@@ -285,7 +285,7 @@ async def test_an_answer_that_cannot_store_its_rule_leaves_the_wait_open_and_the
 
 async def test_two_answers_at_once_store_a_rule_only_with_the_one_that_counts(tmp_path: Path) -> None:
     rules = {"promptx_remember": "ask"}
-    answers = [{"action": "decline"}, {"action": "accept", "content": {"scope": "domain"}}] * 3
+    answers: list[Json] = [{"action": "decline"}, {"action": "accept", "content": {"scope": "domain"}}] * 3
     async with Rig(tmp_path, *(step for _ in range(3) for step in (REMEMBER, say("Done.")))) as rig:
         for _ in range(3):
             domain = await rig.domain(toolPolicy=rules)
