@@ -293,7 +293,7 @@ class Conversations:
         """
         conversation = await self.get(user, conversation_id)
         page = await self._transcripts.page(conversation, limit, before, leaf=leaf)
-        return await self._without_hidden(user, conversation, page)
+        return await self.without_hidden(user, conversation, page)
 
     async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
         """Return the documents that a conversation has read and that the user may no longer see."""
@@ -308,7 +308,8 @@ class Conversations:
 
         return frozenset() if user.reads_every_document(domain_id) else await self._db.read(read)
 
-    async def _without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
+    async def without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
+        """Return a page of a conversation without what it shows of documents that a user may not see."""
         hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
         return replace(page, messages=[hide_in_message(each, hidden) for each in page.messages]) if hidden else page
 
@@ -360,7 +361,7 @@ class Conversations:
         """
         conversation = await self.get(user, conversation_id)
         page = await self._transcripts.page(conversation, limit, before, archive_id)
-        return await self._without_hidden(user, conversation, page)
+        return await self.without_hidden(user, conversation, page)
 
     async def tool_calls(
         self,

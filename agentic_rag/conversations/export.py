@@ -100,7 +100,7 @@ def _notes(exported: ExportedConversation, message: ShownMessage) -> list[str]:
 
 def _source_line(exported: ExportedConversation, reference: Reference) -> str:
     line = f"{reference.number}. {', '.join(_place(exported, reference))}"
-    return f"{line}: “{_one_line(reference.cited_text)}”" if exported.passages else line
+    return f"{line}: “{_one_line(reference.cited_text)}”" if exported.passages and reference.cited_text else line
 
 
 def _place(exported: ExportedConversation, reference: Reference) -> list[str]:
@@ -179,6 +179,6 @@ def _sources(exported: ExportedConversation, message: ShownMessage) -> str:
     lines = []
     for each in message.references:
         place = html.escape(", ".join(_place(exported, each)))
-        quote = f": <q>{html.escape(_one_line(each.cited_text))}</q>" if exported.passages else ""
+        quote = f": <q>{html.escape(_one_line(each.cited_text))}</q>" if exported.passages and each.cited_text else ""
         lines.append(f"<li>[{each.number}] {place}{quote}</li>")
     return f'<div class="sources"><h3>{exported.words["sources"]}</h3><ol>{"".join(lines)}</ol></div>'

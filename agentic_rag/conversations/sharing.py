@@ -1,7 +1,8 @@
 """Export conversations, and share them as read-only links.
 
 A link shows the messages that existed when it was made. Sharing is the operator's decision (``share_links``). A reader
-who does not see the domain gets the conversation without the passages that its answers quote.
+who does not see the domain gets the conversation without the passages that its answers quote. Names and quotes of
+documents whose labels a reader lacks are removed, too.
 """
 
 import hashlib
@@ -66,10 +67,11 @@ class Sharing:
             NotFound: this user has no such conversation.
         """
         record = await self._conversations.get(user, conversation_id)
-        return record, await self._collect(record, language)
+        return record, await self._collect(user, record, language)
 
     async def _collect(
         self,
+        viewer: User,
         record: ConversationRecord,
         language: ExportLanguage,
         share: ShareRecord | None = None,
@@ -81,6 +83,7 @@ class Sharing:
         leaf = None if share is None else share.leaf_message_id
         while True:
             page = await self._transcripts.page(record, _PAGE, before, leaf=leaf)
+            page = await self._conversations.without_hidden(viewer, record, page)
             messages[:0] = page.messages
             if not page.has_more:
                 break
@@ -169,7 +172,7 @@ class Sharing:
             raise NotFound("share", f"{token[:8]}…")
         share, record = found
         passages = viewer.sees(record.domain_id)
-        exported = await self._collect(record, language, share, passages=passages)
+        exported = await self._collect(viewer, record, language, share, passages=passages)
         return SharedConversation(record.domain_id, passages, exported)
 
 

@@ -514,3 +514,26 @@ async def test_the_groups_of_a_provider_give_labels_until_a_token_lacks_them(tmp
 
         assert [await status(), await status(odd), await status(odd.lower(), "*", 7, "")] == [404, 200, 404]
         assert [await status(odd, "\0", "x" * 600), await status("\0" + odd)] == [200, 404]
+
+
+async def test_exports_and_shared_links_hide_documents_whose_label_the_reader_lacks(tmp_path: Path) -> None:
+    async with plant(tmp_path, 1, share_links="anyone") as found:
+        key, other = await found.key("ann", "board"), await found.key("bob")
+        await found.settings(groupLabels={"board": ["board"]})
+        await found.label(0, "board")
+        found.target = found.ids[0]
+        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        path = f"/api/conversations/{made.json()['id']}"
+        await found.ask(key, "POST", f"{path}/messages", {"content": "What is the pumpword?"})
+        shared = (await found.ask(key, "POST", f"{path}/share")).json()["path"]
+        exports = [f"{path}/export?format={form}" for form in ("markdown", "json", "html")]
+        for reader, pages, shown in ((key, [*exports, shared], True), (other, [shared], False)):
+            for page in pages:
+                text = (await found.ask(reader, "GET", page)).text
+                assert "pumpword" in text
+                assert [word in text for word in found.secrets([0])] == [shown, shown], page
+        await found.settings(groupLabels={})
+        for page in [*exports, shared]:
+            text = (await found.ask(key, "GET", page)).text
+            assert "pumpword is that" in text, "the answer keeps its own text"
+            assert not any(word in text for word in found.secrets([0])), page
