@@ -220,6 +220,27 @@ class LimitReached(Conflict, code="LIMIT_REACHED", facts=("noun", "limit")):
     text = "At most {self.limit} {self.noun} are possible here. Delete some."
 
 
+class ScheduleExists(Conflict, code="SCHEDULE_EXISTS", facts=("name",)):
+    """The domain has a schedule of this name."""
+
+    name: str
+    text = "This domain has a schedule named {self.name!r}; choose another name."
+
+
+class ScheduleDisabled(Conflict, code="SCHEDULE_DISABLED", facts=("name",)):
+    """A webhook reached a schedule that is disabled or was paused."""
+
+    name: str
+    text = "The schedule {self.name!r} is disabled."
+
+
+class ScheduleOwnerGone(Conflict, code="SCHEDULE_OWNER_GONE", facts=("owner",)):
+    """The owner of a schedule is no active admin of its domain."""
+
+    owner: str
+    text = "{self.owner!r} is no active admin of this domain any more; another admin has to save the schedule."
+
+
 class TurnInProgress(Conflict, code="TURN_IN_PROGRESS", retryable=True, facts=("turn_id",)):
     """One turn at a time per session."""
 

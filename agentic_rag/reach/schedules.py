@@ -27,10 +27,12 @@ from agentic_rag.access.users import User, acting_for
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
     AgenticRagError,
-    Conflict,
     InvalidInput,
     LimitReached,
     NotFound,
+    ScheduleDisabled,
+    ScheduleExists,
+    ScheduleOwnerGone,
     StorageError,
     Unauthenticated,
 )
@@ -312,7 +314,7 @@ class Schedules:
         Raises:
             Unauthenticated: there is no such schedule with a webhook, or the signature is invalid or too old.
             InvalidInput: the body is not UTF-8 text, or the message id is malformed.
-            ScheduleOff: the schedule is disabled.
+            ScheduleDisabled: the schedule is disabled.
             LimitReached: `MAX_WAITING` firings wait already.
         """
         from standardwebhooks import Webhook, WebhookVerificationError
@@ -335,7 +337,7 @@ class Schedules:
         if len(message_id) > MAX_MESSAGE_ID or not message_id.isprintable() or not message_id.isascii():
             raise InvalidInput("webhook-id", f"at most {MAX_MESSAGE_ID} printable ASCII characters are possible.")
         if not record.enabled:
-            raise ScheduleOff(record.name)
+            raise ScheduleDisabled(record.name)
         text = body.decode().replace("\0", "")
         told = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
         return await self._claim(_firing(record, f"message {message_id}", text), told)
@@ -386,20 +388,6 @@ class Schedules:
     def _seal(self, record: ScheduleRecord, secret: str) -> secrets.SecretRecord:
         self._vault.redact.add(record.domain_id, secrets.schedule_secret(record.id), secret)
         return self._vault.seal_text(record.domain_id, secrets.schedule_secret(record.id), secret)
-
-
-class ScheduleExists(Conflict, code="SCHEDULE_EXISTS", facts=("name",)):
-    """The domain has a schedule of this name."""
-
-    name: str
-    text = "This domain has a schedule named {self.name!r}; choose another name."
-
-
-class ScheduleOff(Conflict, code="SCHEDULE_DISABLED", facts=("name",)):
-    """A webhook reached a schedule that is disabled or was paused."""
-
-    name: str
-    text = "The schedule {self.name!r} is disabled."
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +476,7 @@ class Firings:
             return
         user = self._people.user_named(schedule.owner_id)
         if user is None or not user.administers(schedule.domain_id):
-            raise OwnerGone(schedule.owner_id)
+            raise ScheduleOwnerGone(schedule.owner_id)
         terms = ScheduledRun(
             schedule.role, schedule.allowed_tools, schedule.max_tokens, schedule.name if firing.payload else ""
         )
@@ -513,13 +501,6 @@ class Firings:
             turn_id=TurnId(accepted.turn_id),
         )
         await self._db.write(started, durable=True)
-
-
-class OwnerGone(AgenticRagError, code="SCHEDULE_OWNER_GONE", status=409, facts=("owner",)):
-    """The owner of a schedule is no active admin of its domain."""
-
-    owner: str
-    text = "{self.owner!r} is no active admin of this domain any more; another admin has to save the schedule."
 
 
 def _plan(schedule: ScheduleRecord, at: str, waiting: int) -> _Claims | None:

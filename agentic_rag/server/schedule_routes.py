@@ -14,6 +14,8 @@ from agentic_rag.base.errors import (
     InvalidInput,
     LimitReached,
     NotFound,
+    ScheduleDisabled,
+    ScheduleExists,
     Unauthenticated,
 )
 from agentic_rag.base.forms import Form
@@ -21,9 +23,7 @@ from agentic_rag.base.json_form import Absent
 from agentic_rag.reach.schedules import (
     MAX_BODY,
     ScheduleChange,
-    ScheduleExists,
     ScheduleForm,
-    ScheduleOff,
     Schedules,
 )
 from agentic_rag.server.endpoint_routes import NewSecret
@@ -145,7 +145,7 @@ class ScheduleRoutes:
         f"{TRIGGERS}{{schedule}}",
         allow="anyone",
         status=202,
-        errors=[BodyTooLarge, InvalidInput, NotFound, LimitReached, ScheduleOff, Unauthenticated],
+        errors=[BodyTooLarge, InvalidInput, NotFound, LimitReached, ScheduleDisabled, Unauthenticated],
     )
     async def trigger(self, request: Request, schedule: str) -> Fired:
         """Run a schedule by a webhook that is signed as Standard Webhooks describes.

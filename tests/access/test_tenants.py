@@ -40,6 +40,7 @@ SOCKETS = {"/ws", "/api/ag-ui/{domain}"}
 LISTS = {
     "/",
     "/web/{path:path}",
+    "/api/shared/{token}",
     "/api/health",
     "/api/ready",
     "/api/version",
@@ -70,10 +71,15 @@ SIGN_IN = {"/api/oauth/begin/{sign_in}": 404, "/api/oauth/callback": 400, "/clie
 ABSENT = {**SIGN_IN, "/v1/responses/compact": 404}
 """Routes that refuse everybody here."""
 
+BARE = {"/api/answers/{token}": 404, "/api/triggers/{schedule}": 401}
+"""Routes whose address or signature is the credential, and how they refuse everybody who has none. Other credentials
+are ignored there."""
+
 SIGNING_IN = {
     "/api/auth/sign-in": 422,
     "/api/auth/ticket": 422,
     "/web/{path:path}": 404,
+    "/api/shared/{token}": 404,
     "/api/auth/renew": 401,
     "/api/auth/sign-out": 401,
     "/api/auth/oidc/begin": 404,
@@ -109,6 +115,10 @@ async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path
         for method, declared, path, rule in routes(found):
             for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
                 response = await found.ask(key, method, path, body_of(found, method, declared))
+                if declared in BARE:
+                    assert response.status_code == BARE[declared]
+                    asked += BARE[declared] == 401
+                    continue
                 if key is None and rule.allow == "anyone":
                     assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(declared, 200)
                     continue
@@ -129,8 +139,8 @@ async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Pa
             assert not any(word in response.text for word in SECRET_WORDS), (method, path)
             nouns = ("domain", "conversation", "turn", "response", "ref", "image", "wait")
             hidden = any(f"{{{each}}}" in declared for each in nouns)
-            if declared in ABSENT:
-                assert response.status_code == ABSENT[declared]
+            if declared in ABSENT | BARE:
+                assert response.status_code == (ABSENT | BARE)[declared]
                 continue
             if (method, declared) in NAME_A_DOMAIN or hidden:
                 assert response.status_code == 404, (method, path, response.text)

@@ -19,11 +19,17 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
+from agentic_rag.store.documents import ExpectedLabelsRecord
+from agentic_rag.store.endpoints import Channel, EndpointRecord, EventKind
 from agentic_rag.store.evaluation import DraftRecord, DraftState, ResultRecord, RunRecord, RunState
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.run_events import Batch
 from agentic_rag.store.scans import ScanRecord
+from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
+from agentic_rag.store.shares import ShareRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import as_operator, bearer, make_key
@@ -182,6 +188,7 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
     group = [Batch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))
     await rig.application.database.write(partial(_put_evaluation, domain=domain))
+    await rig.application.database.write(partial(_put_notifications, conversation=record))
 
 
 def _put_evaluation(conn: Connection, domain: str) -> None:
@@ -222,6 +229,57 @@ def _put_evaluation(conn: Connection, domain: str) -> None:
     evaluation.insert_run(conn, run)
     evaluation.put_results(conn, [result])
     evaluation.insert_draft(conn, draft)
+
+
+def _put_notifications(conn: Connection, conversation: ConversationRecord) -> None:
+    """Store a disabled endpoint and schedule with what they have sent and run, expected labels and a shared link."""
+    by_whom = {"created_by": USER, "created_at": now(), "updated_at": now()}
+    domain, ended = {"domain_id": conversation.domain_id}, {"created_at": now(), "ended_at": now()}
+    endpoint = EndpointRecord(
+        id=new_id("end"),
+        name="Desk",
+        channel=Channel.WEBHOOK,
+        shown="desk.example",
+        events=(EventKind.WAIT_CREATED,),
+        enabled=False,
+        **domain,
+        **by_whom,
+    )
+    delivery = DeliveryRecord(
+        id=new_id("del"),
+        endpoint_id=endpoint.id,
+        transaction=0,
+        kind=EventKind.WAIT_CREATED,
+        data={},
+        user_id=USER,
+        conversation_id=conversation.id,
+        state=DeliveryState.DELIVERED,
+        **domain,
+        **ended,
+    )
+    schedule = ScheduleRecord(
+        id=new_id("sched"),
+        name="Morning",
+        owner_id=USER,
+        cron="0 8 * * *",
+        prompt="News?",
+        enabled=False,
+        **domain,
+        **by_whom,
+    )
+    firing = FiringRecord(
+        id=new_id("fire"), schedule_id=schedule.id, slot=now(), state=FiringState.DONE, **domain, **ended
+    )
+    labels = ExpectedLabelsRecord(sha256="8" * 64, labels=("board",), **domain)
+    share = ShareRecord(
+        token_hash="9" * 64,
+        session_id=conversation.session_id,
+        conversation_id=conversation.id,
+        leaf_message_id="msg_that_is_gone",
+        created_at=now(),
+    )
+    for record in (endpoint, delivery, schedule, firing, labels, share):
+        record.insert(conn)
 
 
 def _write_files(data: Path, domain: str) -> None:
