@@ -65,9 +65,9 @@ class ExportedConversation:
 def to_markdown(exported: ExportedConversation) -> str:
     """Return a conversation as Markdown: a heading for each message, its text, and its numbered sources."""
     words = exported.words
-    parts = [f"# {exported.heading}", f"{exported.domain_name} · {exported.exported_at}"]
+    parts = [f"# {exported.heading}", f"{exported.domain_name} · {_minute(exported.exported_at)}"]
     for message in exported.messages:
-        parts.append(f"## {words['you' if message.role == 'user' else 'answer']} · {message.created_at}")
+        parts.append(f"## {words['you' if message.role == 'user' else 'answer']} · {_minute(message.created_at)}")
         parts += [part for part in (_with_marks(message), *_notes(exported, message)) if part]
         if message.references:
             parts.append(f"### {words['sources']}")
@@ -110,6 +110,11 @@ def _place(exported: ExportedConversation, reference: Reference) -> list[str]:
     return [part for part in (reference.document_name, page, reference.cells, scanned) if part]
 
 
+def _minute(at: str) -> str:
+    """Return a time of the store for people: ``2026-11-26 10:47 UTC``."""
+    return f"{at[:10]} {at[11:16]} UTC"
+
+
 def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
@@ -118,7 +123,7 @@ STYLE = """
 :root { color-scheme: light dark; }
 body { max-width: 44rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.6 Inter, system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin-bottom: 0; }
-.about, time, .note { color: GrayText; font-size: .85rem; }
+.about, time, .note { color: color-mix(in srgb, CanvasText 68%, Canvas); font-size: .85rem; }
 .message { margin-top: 2rem; }
 .message > h2 { font-size: .85rem; font-weight: 600; margin: 0 0 .25rem; }
 .user { padding: .75rem 1rem; border-radius: .75rem; background: color-mix(in srgb, CanvasText 6%, Canvas); }
@@ -134,7 +139,7 @@ sup.citation { font-size: .75em; font-weight: 600; }
 .sources { margin-top: 1rem; font-size: .85rem; }
 .sources h3 { font-size: .85rem; margin: 0; }
 .sources ol { margin: .25rem 0; padding-inline-start: 0; list-style: none; }
-.sources q { color: GrayText; }
+.sources q { color: color-mix(in srgb, CanvasText 68%, Canvas); }
 .align-right { text-align: end; }
 .align-center { text-align: center; }
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } .message { break-inside: auto; }
@@ -154,17 +159,17 @@ def to_page(exported: ExportedConversation) -> str:
         kind, name = ("user", words["you"]) if is_user else ("assistant", words["answer"])
         at = html.escape(message.created_at)
         body.append(
-            f'<section class="message"><h2>{name} <time datetime="{at}">{at}</time></h2>'
+            f'<section class="message"><h2>{name} <time datetime="{at}">{_minute(message.created_at)}</time></h2>'
             f'<div class="{kind}">{_without_ids(text)}{notes}</div>{_sources(exported, message)}</section>'
         )
     title = html.escape(exported.heading)
-    about = f"{html.escape(exported.domain_name)} · {html.escape(exported.exported_at)}"
+    about = f"{html.escape(exported.domain_name)} · {_minute(exported.exported_at)}"
     return (
         f'<!doctype html>\n<html lang="{exported.language}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="robots" content="noindex"><meta name="referrer" content="no-referrer">'
         f"<title>{title}</title><style>{STYLE}</style></head>"
-        f'<body><h1 dir="auto">{title}</h1><p class="about">{about}</p>{"".join(body)}</body></html>\n'
+        f'<body><main><h1 dir="auto">{title}</h1><p class="about">{about}</p>{"".join(body)}</main></body></html>\n'
     )
 
 

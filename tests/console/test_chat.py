@@ -241,6 +241,7 @@ async def test_what_was_typed_is_there_again_and_an_operator_makes_the_first_dom
         await page.get_by_label("Name").fill("People")
         await page.get_by_role("button", name="Create").click()
         await expect(page.get_by_role("heading", name="People")).to_be_visible()
+        await page.get_by_role("link", name="Open the chat").click()
         await page.get_by_label("Message", exact=True).fill("Half a thou")
         await page.reload()
         await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a thou")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import anyio
 from playwright.async_api import expect
 
 from agentic_rag.base.errors import ModelError
@@ -117,7 +116,8 @@ async def test_a_conversation_is_exported_and_shared_from_its_menu(tmp_path: Pat
             await page.get_by_role("button", name="Markdown", exact=True).click()
         saved = await download.value
         assert saved.suggested_filename == "Leave rest.md"
-        assert "Twenty-seven **days**." in await anyio.Path(await saved.path()).read_text()
+        await saved.save_as(tmp_path / "saved.md")
+        assert "Twenty-seven **days**." in (tmp_path / "saved.md").read_text()
         await page.get_by_role("button", name="Make a link").click()
         address = await page.get_by_label("Link to this conversation").input_value()
         await check_accessible(page, "share")

@@ -205,7 +205,7 @@ async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button
         found = [await each.get_by_role("listitem").all_inner_texts() for each in await groups.all()]
         assert found == [
             ["Documents", "Search", "Evaluation"],
-            ["Prompt", "Roles", "Memory", "Servers", "Settings"],
+            ["Prompt", "Roles", "Memory", "Servers", "Settings", "Notifications"],
             ["Answers", "Feedback", "History", "Usage"],
         ]
         assert await groups.locator(".section-group-name").all_inner_texts() == ["Content", "Behaviour", "Record"]

@@ -9,6 +9,7 @@ import { Composer } from "./composer.js";
 import { ConversationList } from "./list.js";
 
 const MOST_STARTERS = 4;
+const STARTERS_WAIT_MS = 400;
 const KEPT_DOMAIN = "agentic-rag.domain";
 
 const sharingParts = lazily((again) => import(`./sharing.js${again}`));
@@ -130,14 +131,19 @@ class ChatPage {
     this.view = null;
   }
 
-  #showStart() {
+  /** Show the start of a new conversation. Its text waits a moment for the starters, so that nothing moves. */
+  async #showStart() {
     this.#setTitle("");
     const { domain } = this;
     const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
     this.pane.classList.add("chat-fresh");
     replace(this.starters);
+    replace(this.body);
+    const { asked } = this;
+    const starters = this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
+    await Promise.race([starters, new Promise((resolve) => setTimeout(resolve, STARTERS_WAIT_MS))]);
+    if (asked !== this.asked || this.view || this.beginning) return;
     replace(this.body, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints)));
-    this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
   }
 
   async #loadStarters(domain) {
