@@ -30,7 +30,7 @@ async def use_all(folder: Path) -> None:
         assert "get" in described["/api/domains/{domain}/greetings"]
 
         document = await rig.upload(domain, "a.greeting", b"srewolf fo draziw eht")
-        assert document["status"] == "indexed"
+        assert document["status"] == "indexed", document
         path = f"/api/domains/{domain}/documents/{document['id']}/chunks"
         assert "wizard of flowers" in (await rig.ok("GET", path))["items"][0]["text"]
         assert ".greeting" in str(await rig.ok("GET", "/api/document-formats"))
