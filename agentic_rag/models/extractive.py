@@ -455,14 +455,13 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
         best_of_document = {hit.source: hit for hit in reversed(hits)}
         openings = [_quote_blocks(hit, range(1)) for hit in hits if best_of_document[hit.source] is hit]
         return [block for opening in openings[:MAX_QUOTES] for block in opening]
+    chosen: list[_Choice] = []
     parts = _parts(state.question)
-    if len(parts) == 1:
-        chosen = _complementary(_rank_hits(wanted, hits, state.by_meaning))
-    else:
-        chosen = []
-        for part in [*parts, state.question][:MAX_QUOTES]:  # each from another passage, as the search found them
-            rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
-            chosen += _rank_hits(question_terms(part, state.before), rest, state.by_meaning)[:1]
+    for part in [*parts, state.question][:MAX_QUOTES] if len(parts) > 1 else ():  # each from another passage
+        rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
+        best = _rank_hits(question_terms(part, state.before), rest, state.by_meaning)[:1]
+        chosen += [choice for choice in best if choice.share >= ENOUGH]
+    chosen = chosen or _complementary(_rank_hits(wanted, hits, state.by_meaning))
     return [block for choice in chosen for block in _quote_blocks(choice.hit, _span(choice))]
 
 
