@@ -19,6 +19,7 @@ ORDER = [
         "snapshot",
         "memory_cache",
         "similarity",
+        "visible_memory",
         "memory",
         "role_checks",
         "presentation",

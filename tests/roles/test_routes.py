@@ -155,9 +155,10 @@ async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> No
 
 
 async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_path: Path) -> None:
-    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+    many = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+    few = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
     async with Rig(tmp_path, say("Hi."), say("Hi."), any_command=True) as rig:
-        domain = await rig.domain(mcpServers={"a": entry})
+        domain = await rig.domain(mcpServers={"a": few})
         path = f"/api/domains/{domain}/effective-prompt"
         costs = {each["name"]: each for each in (await rig.ok("GET", path))["servers"]}
         assert costs["a"] == {"name": "a", "tools": 0, "tokens": 0, "deferred": False}, "it was started"
@@ -166,16 +167,16 @@ async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
         (cost,) = [each for each in shown["servers"] if each["name"] == "a"]
-        assert (cost["tools"], cost["deferred"], shown["catalogue"]) == (30, False, None)
+        assert 0 < cost["tools"] < 30
+        assert (cost["deferred"], shown["catalogue"]) == (False, None)
         assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": entry}}})
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": many}}})
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
-        assert [(each["tools"], each["deferred"]) for each in shown["servers"] if each["name"] in "ab"] == [
-            (30, True)
-        ] * 2
-        assert "- b (30): asks_widely, chatter, close_output" in shown["catalogue"]["text"]
+        deferred = {each["name"]: each["tools"] for each in shown["servers"] if each["deferred"]}
+        assert deferred["b"] > 30
+        assert f"- b ({deferred['b']}): asks_widely, batch, chatter" in shown["catalogue"]["text"]
         assert set(shown["tools"]) == {
             tool["name"] for tool in rig.model.requests[-1].tools if not tool.get("defer_loading")
         }

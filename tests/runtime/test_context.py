@@ -31,6 +31,7 @@ from tests.runtime.harness import (
     toolset,
 )
 from tests.runtime.test_turn_properties import without_breakpoints
+from tests.waiting import pause
 
 NO_SUMMARY = say("I had rather not.")
 """Where a summary is asked for: without one the window moves."""
@@ -205,6 +206,9 @@ async def test_the_size_of_a_session_survives_a_restart(tmp_path: Path) -> None:
     async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
         await b.say("One", definition=limits)
         await b.say("Two", definition=limits)
+        with anyio.fail_after(240):  # the second attempt at a summary follows the end of the turn
+            while len(model.requests) < len(steps):
+                await pause()
     async with ScriptedModel(NO_SUMMARY, NO_SUMMARY, say("C.")) as model, bench(tmp_path, model) as b:
         await b.say("Three", definition=limits)
         start = (await session_of(b)).window_start

@@ -6,6 +6,7 @@ from threading import Event
 import anyio
 import anyio.from_thread
 
+from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.threads import one_thread
 from agentic_rag.server.document_routes import DocumentFilter, DocumentRoutes
@@ -79,7 +80,8 @@ async def test_a_list_of_all_documents_is_made_beside_the_event_loop(tmp_path: P
         routes = DocumentRoutes(business.documents, business.deletion, thread, business.gate)
 
         async def ask() -> None:
-            answer = await DocumentRoutes.list_documents.handler(routes, LOCAL, domain, DocumentFilter())
+            given = (routes, LOCAL, domain, DocumentFilter(), EVERY_DOCUMENT)
+            answer = await DocumentRoutes.list_documents.handler(*given)
             assert isinstance(answer, Items)
             found.append(len(answer.items))
 

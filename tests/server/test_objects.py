@@ -19,7 +19,9 @@ OF_ANSWERS = (
 )
 REFERENCE = "number documentId documentName chunkId citedText score"
 DOMAIN = "id name description settings documentCount version createdAt updatedAt"
-DOCUMENT = "id domainId name mediaType size status denseState progress pageCount chunkCount createdAt"
+DOCUMENT = (
+    "id domainId name mediaType size status denseState progress pageCount chunkCount createdAt date labels folderLabels"
+)
 TURN = "id conversationId status endReason usage imageId roles startedAt endedAt"
 IMAGE = "id domainId definition createdAt"
 ROLE = "id hash"

@@ -414,24 +414,3 @@ def test_a_result_is_large_by_its_texts_and_its_structured_content_together() ->
     assert is_large([*text, *text, *text])
     assert is_large(text, {"x": "y" * LARGE_BYTES})
     assert is_large([], {"x": "\ud800"}), "it cannot be measured"
-
-
-def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() -> None:
-    servers = ("a", "a__b")
-    lists = {"a": [tool_of("b__send"), tool_of("plain"), tool_of("get__x")], "a__b": [tool_of("send")]}
-    for order in (servers, servers[::-1]):
-        catalog = Catalog(servers)
-        for server in order:
-            catalog.add(server, "user", lists[server])
-        found = {each.name: (each.server, each.remote_name) for each in catalog.tools}
-        assert catalog.notices == []
-        assert found["a__b__send"] == ("a__b", "send")
-        assert found["a__plain"] == ("a", "plain")
-        assert found["a__get__x"] == ("a", "get__x"), "existing rules for it go on"
-        (other,) = [name for name, owner in found.items() if owner == ("a", "b__send")]
-        policy = Policy({"a__b__send": "allow", "a__b__*": "allow"}, effects_allowed=False)
-        by_owner = {(each.server, each.remote_name): each for each in catalog.tools}
-        assert policy.ruling(by_owner["a__b", "send"]) is None
-        assert policy.ruling(by_owner["a", "b__send"]) is not None
-        assert not other.startswith("a__b__")
-        assert SENDABLE.fullmatch(other)
