@@ -10,6 +10,7 @@ from playwright.async_api import expect
 from websockets.asyncio.client import connect
 
 from tests.console.rig import desk_at, needs_browser
+from tests.console.test_domain_pages import choose_files
 from tests.deploy.proxies import NAME, nginx, nginx_program
 from tests.e2e.serving import serving
 
@@ -32,8 +33,7 @@ async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> N
             await expect(desk.page.get_by_text("27 days").first).to_be_visible()
             await desk.page.goto(f"{server.url}{ROOT}/#/domains/demo/documents")
             await expect(desk.page.get_by_text("people-handbook.md").first).to_be_visible()
-            note = {"name": "note.md", "mimeType": "text/markdown", "buffer": b"# Note\n\nThe pump is green."}
-            await desk.page.locator("input[type=file]").first.set_input_files(note)  # type: ignore[arg-type]
+            await choose_files(desk.page, "Choose files", ("note.md", b"# Note\n\nThe pump is green."))
             await expect(desk.page.get_by_text("note.md").first).to_be_visible()
         paths = [re.sub(r"^\w+://[^/]+", "", url) for url in outside if url.startswith(server.url)]
         assert [path for path in paths if not path.startswith(ROOT)] == []
