@@ -14,11 +14,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.columns import BigInt
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.documents import ExpectedLabelsRecord
@@ -233,50 +234,60 @@ def _put_evaluation(conn: Connection, domain: str) -> None:
 
 def _put_notifications(conn: Connection, conversation: ConversationRecord) -> None:
     """Store a disabled endpoint and schedule with what they have sent and run, expected labels and a shared link."""
-    by_whom = {"created_by": USER, "created_at": now(), "updated_at": now()}
-    domain, ended = {"domain_id": conversation.domain_id}, {"created_at": now(), "ended_at": now()}
+    domain, at = conversation.domain_id, now()
     endpoint = EndpointRecord(
         id=new_id("end"),
+        domain_id=domain,
         name="Desk",
         channel=Channel.WEBHOOK,
         shown="desk.example",
         events=(EventKind.WAIT_CREATED,),
         enabled=False,
-        **domain,
-        **by_whom,
+        created_by=USER,
+        created_at=at,
+        updated_at=at,
     )
     delivery = DeliveryRecord(
         id=new_id("del"),
         endpoint_id=endpoint.id,
-        transaction=0,
+        domain_id=domain,
+        transaction=BigInt(0),
         kind=EventKind.WAIT_CREATED,
         data={},
         user_id=USER,
         conversation_id=conversation.id,
         state=DeliveryState.DELIVERED,
-        **domain,
-        **ended,
+        created_at=at,
+        ended_at=at,
     )
     schedule = ScheduleRecord(
         id=new_id("sched"),
+        domain_id=domain,
         name="Morning",
         owner_id=USER,
         cron="0 8 * * *",
         prompt="News?",
         enabled=False,
-        **domain,
-        **by_whom,
+        created_by=USER,
+        created_at=at,
+        updated_at=at,
     )
     firing = FiringRecord(
-        id=new_id("fire"), schedule_id=schedule.id, slot=now(), state=FiringState.DONE, **domain, **ended
+        id=new_id("fire"),
+        schedule_id=schedule.id,
+        domain_id=domain,
+        slot=at,
+        state=FiringState.DONE,
+        created_at=at,
+        ended_at=at,
     )
-    labels = ExpectedLabelsRecord(sha256="8" * 64, labels=("board",), **domain)
+    labels = ExpectedLabelsRecord(domain_id=domain, sha256="8" * 64, labels=("board",))
     share = ShareRecord(
         token_hash="9" * 64,
         session_id=conversation.session_id,
         conversation_id=conversation.id,
-        leaf_message_id="msg_that_is_gone",
-        created_at=now(),
+        leaf_message_id=MessageId("msg_that_is_gone"),
+        created_at=at,
     )
     for record in (endpoint, delivery, schedule, firing, labels, share):
         record.insert(conn)

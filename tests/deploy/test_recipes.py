@@ -250,6 +250,8 @@ def apply_all(folder: Path) -> str:
         copy.changed.clear()
         recipe(copy)
         assert outside(heading, copy.changed) == [], f"the recipe {heading!r} needs files that it does not name"
+    # The processes that read documents have little CPU time, and may not write what they compile.
+    copy.run("-m", "compileall", "-q", "agentic_rag", "mcp_servers")
     return copy.run("-m", "tests.deploy.recipe_user", str(folder / "data"))
 
 
