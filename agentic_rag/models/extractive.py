@@ -457,7 +457,7 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
         return [block for opening in openings[:MAX_QUOTES] for block in opening]
     chosen: list[_Choice] = []
     parts = _parts(state.question)
-    for part in [*parts, state.question][:MAX_QUOTES] if len(parts) > 1 else ():  # each from another passage
+    for part in parts if len(parts) > 1 else ():  # each from another passage
         rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
         best = _rank_hits(question_terms(part, state.before), rest, state.by_meaning)[:1]
         chosen += [choice for choice in best if choice.share >= ENOUGH]
