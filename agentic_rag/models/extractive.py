@@ -460,7 +460,7 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
     for part in parts if len(parts) > 1 else ():  # each from another passage
         rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
         best = _rank_hits(question_terms(part, state.before), rest, state.by_meaning)[:1]
-        chosen += [choice for choice in best if choice.share >= ENOUGH]
+        chosen += [choice for choice in best if choice.share >= ENOUGH or choice.hit in hits[:MAX_MEANT]]
     chosen = chosen or _complementary(_rank_hits(wanted, hits, state.by_meaning))
     return [block for choice in chosen for block in _quote_blocks(choice.hit, _span(choice))]
 
@@ -687,9 +687,7 @@ _POINTER = re.compile(
     r"\b(?:it|its|that|this|they|them|those|these|one|there|sie|es|das|dort)\b|它|这个|那个|这样", re.I
 )
 _SUMMARY = re.compile(r"\bsummar(?:y|i[sz]e)|\boverview\b|zusammenfass|fass\w* .*zusammen|总结|概括|摘要", re.I)
-_SEVERAL = re.compile(
-    r"[,;:?!，；：？！]\s*(?:and\b|und\b)?|\b(?:and|or|und|oder|sowie|versus)\b|[和与、]|还是|以及", re.I
-)
+_SEVERAL = re.compile(r"[,;:?!，；：？！]\s*(?:and\b|und\b)?|\b(?:and|und|sowie|versus)\b|[和与、]|还是|以及", re.I)
 _ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(
     r"(?:(?:please|could you|can you|would you|and)[\s,]+){0,3}(?:remember|memori[sz]e|don't forget|keep in mind)"
