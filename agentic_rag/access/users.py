@@ -23,7 +23,7 @@ class User:
     conversations. ``authored``: domains whose roles and prompt components the user may write. ``administered``: domains
     whose settings, servers and documents the user may change too. Conversations are visible only to their owner.
     ``key_id`` is the id of the presented key, empty if there was none. ``reads_all``: an internal user, whose results
-    only admins see, reads documents whatever their labels.
+    only admins see, reads documents regardless of their labels.
     """
 
     id: str
@@ -35,7 +35,7 @@ class User:
     reads_all: bool = False
 
     def reads_every_document(self, domain_id: str) -> bool:
-        """Return whether the user sees the domain's documents whatever their labels."""
+        """Return whether the user sees the domain's documents regardless of their labels."""
         return self.reads_all or self.administers(domain_id)
 
     def sees(self, domain_id: str) -> bool:
