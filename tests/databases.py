@@ -37,8 +37,11 @@ def database_at(path: Path) -> str | Path:
 
 
 def prepare_data(data: Path) -> None:
-    """Give a new data folder the migrated file that its first start would make. A folder with files is left alone."""
-    if not data.exists() or not any(data.iterdir()):
+    """Give a new data folder the migrated file that its first start would make.
+
+    A folder with anything but the mark of `without_demo` is left alone.
+    """
+    if not data.exists() or all(entry.name == "workspaces" for entry in data.iterdir()):
         prepare_file(data / "agentic-rag.db")
 
 
