@@ -386,8 +386,8 @@ class Announcement(httpx2.AsyncByteStream):
         self._body = body
         self._elsewhere = elsewhere
         self._line = bytearray()
-        self._cut = b""
-        """A ``\\r`` at the end of a part: its ``\\n`` may still follow."""
+        self._returned = False
+        """Whether the last part ended with ``\\r``. A ``\\n`` that follows belongs to the same line end."""
         self._event = ""
         self._data: list[str] = []
 
@@ -403,11 +403,13 @@ class Announcement(httpx2.AsyncByteStream):
     def take(self, part: bytes) -> Iterator[str]:
         """Take a part of the stream; yield the address of each ``endpoint`` event that the part completes.
 
-        Each byte is scanned once, however small the parts are. Lines and events are stored only up to their limits.
+        Each byte is scanned once, however small the parts are. Lines and events are stored only up to their limits. A
+        carriage return ends its line at once, as in the protocol library, which would otherwise see the event first.
         """
-        part = self._cut + part
-        self._cut = b"\r" if part.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(part.removesuffix(b"\r"))
+        if self._returned:
+            part = part.removeprefix(b"\n")
+        self._returned = part.endswith(b"\r")
+        *lines, rest = _LINE_END.split(part)
         for line in lines:
             self._keep(line)
             name, _, value = self._line.decode("utf-8", "replace").partition(":")
