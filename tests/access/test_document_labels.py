@@ -154,7 +154,7 @@ async def reads_of(found: Plant, key: str, number: int, chunks: Mapping[int, str
 @pytest.mark.parametrize(
     "rounds",
     [
-        pytest.param(60, marks=pytest.mark.slow("runs sixty turns")),
+        pytest.param(30, marks=pytest.mark.slow("runs thirty turns")),
         pytest.param(500, marks=pytest.mark.nightly("the same with more combinations")),
     ],
 )

@@ -1,7 +1,7 @@
 """A program for `test_kills` that backs up and restores, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.backup.victim DATA FOLDER``. It imports everything once and forks for each run, before any thread
-starts.
+``python -m tests.backup.victim DATA FOLDER EVERY`` kills at every EVERY-th place. The program imports everything once
+and forks for each run, before any thread starts.
 """
 
 import json
@@ -72,13 +72,13 @@ def places(reached: Counter[str], prefix: str) -> list[str]:
     ]
 
 
-def kill_backups(data: Path, folder: Path) -> tuple[int, list[str]]:
+def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
     target = folder / "b.tar.zst"
 
     def work() -> None:
         anyio.run(lambda: make_backup(data / DATABASE, data, target, Choice(with_key=True)))
 
-    found = places(count(work, folder / "report"), "backup.")
+    found = places(count(work, folder / "report"), "backup.")[::every]
     problems = []
     for place in found:
         target.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def kill_backups(data: Path, folder: Path) -> tuple[int, list[str]]:
     return len(found), problems
 
 
-def kill_restores(data: Path, folder: Path) -> tuple[int, list[str]]:
+def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
     backup = folder / "b.tar.zst"
     expected = read_files(data)
     rows = {name: found for name, found in read_rows(data / DATABASE).items() if name not in SETTLED | {"domains"}}
@@ -105,7 +105,7 @@ def kill_restores(data: Path, folder: Path) -> tuple[int, list[str]]:
         return lambda: anyio.run(lambda: restore(Plan(backup, folder / name, folder / name / DATABASE)))
 
     reached = count(into("whole"), folder / "report")
-    found = places(reached, "restore.") + places(reached, "commit.")
+    found = (places(reached, "restore.") + places(reached, "commit."))[::every]
     problems = []
     for number, place in enumerate(found):
         copy = folder / f"copy{number}"
@@ -165,10 +165,10 @@ def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    data, folder, every = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     os.umask(0o077)
     try:
-        results = [kill_backups(data, folder), kill_restores(data, folder), starve(data, folder)]
+        results = [kill_backups(data, folder, every), kill_restores(data, folder, every), starve(data, folder)]
     except AgenticRagError as exc:
         results = [(0, [str(exc)])]
     sys.stdout.write(json.dumps(results))

@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.sqlite("its servers have a file")
 @pytest.mark.parametrize(
     ("every", "least"),
-    [(4, 2), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
+    [(9, 1), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
 )
 async def test_an_import_happens_or_not_wherever_it_is_killed(tmp_path: Path, every: int, least: int) -> None:
     command = [sys.executable, "-m", "tests.bundles.victim", str(tmp_path), str(every)]

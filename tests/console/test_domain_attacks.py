@@ -98,6 +98,7 @@ async def test_nothing_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         await check_quiet(desk)
 
 
+@pytest.mark.nightly("the attacks on the chat and a domain run every time")
 async def test_nothing_runs_in_the_history_and_the_bundles_of_a_domain(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig

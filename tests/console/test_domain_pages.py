@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
+import pytest
 from playwright.async_api import FilePayload, Locator, Page, expect
 
 from agentic_rag.testing.steps import say, use
@@ -304,6 +305,7 @@ async def test_a_line_that_may_not_run_is_marked_and_asked_for(tmp_path: Path) -
 
 
 @in_shapes
+@pytest.mark.nightly("axe checks the chat every time")
 async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     async with console(tmp_path, say("Yes."), dark=dark, size=size) as desk:
         page = desk.page
@@ -424,6 +426,7 @@ async def test_a_pasted_server_with_network_is_approved_and_the_same_tab_goes_on
 
 
 @needs_bubblewrap
+@pytest.mark.nightly("an approval in the same tab runs every time")
 async def test_a_server_approved_in_a_second_tab_leaves_the_first_one_at_work(tmp_path: Path) -> None:
     steps = say("Hello, you."), say("Still here."), say("Here, too.")
     async with console(tmp_path, *steps, expected=("WebSocket connection to",)) as desk:

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from agentic_rag.testing.steps import say
-from tests.console.rig import LOCALES, Desk, console, needs_browser
+from tests.console.rig import Desk, console, needs_browser
 
 pytestmark = needs_browser
 
@@ -43,7 +43,7 @@ class Fetched:
         return {VERSION.sub("/web/", path): int(answer.headers["content-length"]) for path, answer in answers.items()}
 
 
-@pytest.mark.parametrize("language", sorted(LOCALES))
+@pytest.mark.parametrize("language", ["zh", pytest.param("en", marks=pytest.mark.nightly("Chinese is larger"))])
 async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str) -> None:
     async with console(tmp_path, language=language) as desk:
         await desk.rig.domain()
@@ -58,7 +58,9 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
         assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
 
 
-@pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
+@pytest.mark.parametrize(
+    "size", [(390, 780), pytest.param((1280, 800), marks=pytest.mark.nightly("a phone's size runs every time"))]
+)
 async def test_little_moves_while_a_page_loads(tmp_path: Path, size: tuple[int, int]) -> None:
     async with console(tmp_path, say("Yes."), size=size) as desk:
         page = desk.page

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.axe import check_accessible, check_fits
@@ -114,6 +115,7 @@ async def test_a_domain_is_taken_away_and_comes_in_as_a_new_one_and_over_itself(
 
 
 @in_shapes
+@pytest.mark.nightly("axe checks the chat every time")
 async def test_axe_finds_nothing_on_the_history(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     async with console(tmp_path, dark=dark, size=size, language="zh" if dark else "en") as desk:
         page, rig = desk.page, desk.rig
@@ -168,6 +170,7 @@ async def test_an_operator_sets_changes_and_removes_budgets_and_sees_what_is_use
 
 
 @in_shapes
+@pytest.mark.nightly("axe checks the chat every time")
 async def test_axe_finds_nothing_on_the_budgets(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     async with console(tmp_path, dark=dark, size=size, language="zh" if dark else "en") as desk:
         domain = await desk.rig.domain()

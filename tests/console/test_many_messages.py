@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from agentic_rag.testing.scripted import Stalled
@@ -86,6 +87,7 @@ async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next
         await expect(turns.last).to_contain_text("This one is under way.")
 
 
+@pytest.mark.nightly("a shorter conversation runs every time")
 async def test_a_conversation_that_goes_on_for_long_keeps_what_is_near_and_has_the_rest_again(tmp_path: Path) -> None:
     answers = [say(f"Answer {number}.") for number in range(TURNS)]
     async with console(tmp_path, *answers) as desk:

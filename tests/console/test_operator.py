@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import anyio
 import httpx2
+import pytest
 from playwright.async_api import Page, Route, expect
 
 from agentic_rag.operations.members import Members
@@ -254,6 +255,7 @@ async def test_signing_in_and_making_a_user_goes_by_keyboard_alone(tmp_path: Pat
         assert await page.evaluate("document.activeElement.textContent") == "New key"
 
 
+@pytest.mark.nightly("the attacks on the chat and a domain run every time")
 async def test_texts_of_others_stay_texts_on_the_operators_pages(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
@@ -314,6 +316,7 @@ async def test_a_page_that_comes_late_does_not_take_the_place_of_the_one_chosen_
 
 
 @needs_postgresql
+@pytest.mark.nightly("faults/test_replicas.py reads the same list every time")
 async def test_the_servers_of_one_database_are_shown_with_who_is_about_to_leave(tmp_path: Path) -> None:
     with postgresql_server() as server:
         async with console(tmp_path, database_url=server.url, replica="north") as desk:

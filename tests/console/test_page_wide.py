@@ -125,6 +125,7 @@ async def check(page: Page, place: str) -> None:
 
 @needs_browser
 @pytest.mark.parametrize(("language", "dark", "size"), [("en", *WIDE), ("zh", *NARROW)] if EVERY else [("zh", *NARROW)])
+@pytest.mark.nightly("axe checks the chat every time")
 async def test_axe_finds_nothing_on_the_operators_pages_and_nothing_asks_a_stranger(
     tmp_path: Path, language: str, dark: bool, size: tuple[int, int]
 ) -> None:
@@ -168,6 +169,7 @@ CUT_OFF = """
 
 @needs_browser
 @in_shapes
+@pytest.mark.nightly("the rules of the style sheets run every time")
 async def test_what_is_written_from_right_to_left_begins_at_the_right_and_fits(
     tmp_path: Path, dark: bool, size: tuple[int, int]
 ) -> None:

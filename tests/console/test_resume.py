@@ -8,6 +8,7 @@ from random import Random
 
 import anyio
 import anyio.to_thread
+import pytest
 from playwright.async_api import FilePayload, Page, Route, expect
 
 from agentic_rag.models.base import ModelEvent, TextDelta
@@ -190,6 +191,7 @@ async def test_a_first_message_whose_conversation_is_not_made_yet_is_a_draft_aft
             await expect(page.get_by_label("Message", exact=True)).to_have_value("One\nTwo")
 
 
+@pytest.mark.nightly("a reload in the middle of a sentence runs every time")
 async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_stored(tmp_path: Path) -> None:
     chance = Random(11)
     with outside(tmp_path) as around, Server(tmp_path, around) as server:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import anyio
+import pytest
 from playwright.async_api import FilePayload, expect
 
 from agentic_rag.testing.scripted import Stalled
@@ -210,6 +211,7 @@ async def test_a_memory_is_walked_through_forgotten_exported_and_brought_in(tmp_
 
 
 @in_shapes
+@pytest.mark.nightly("axe checks the chat every time")
 async def test_axe_finds_nothing_on_roles_and_memory(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     async with console(tmp_path, say("Yes."), dark=dark, size=size) as desk:
         page = desk.page

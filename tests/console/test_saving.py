@@ -32,7 +32,16 @@ async def held(page: Page) -> AsyncIterator[anyio.Event]:
     goes_on.set()
 
 
-@pytest.mark.parametrize("place", ["prompt", "roles/clerk", "settings", "servers"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "settings",
+        *(
+            pytest.param(place, marks=pytest.mark.nightly("the settings page runs every time"))
+            for place in ("prompt", "roles/clerk", "servers")
+        ),
+    ],
+)
 async def test_what_is_typed_while_it_is_saved_stays(tmp_path: Path, place: str) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page, domain = desk.page, await desk.rig.domain()

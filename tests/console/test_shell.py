@@ -17,7 +17,7 @@ WORDS = {"en": ("Chat", "No domains yet"), "zh": ("对话", "还没有知识域"
 
 
 @needs_browser
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", ["zh", pytest.param("en", marks=pytest.mark.nightly("it is the default"))])
 async def test_the_shell_opens_in_the_browsers_language(tmp_path: Path, language: str) -> None:
     navigation, empty = WORDS[language]
     async with console(tmp_path, language=language) as desk:

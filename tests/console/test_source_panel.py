@@ -54,7 +54,13 @@ async def box_of(part: Locator) -> tuple[float, float, float, float]:
     return box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]
 
 
-@pytest.mark.parametrize(("dark", "size"), [(False, (1280, 800)), (True, (360, 740))], ids=["wide", "narrow-dark"])
+@pytest.mark.parametrize(
+    ("dark", "size"),
+    [
+        pytest.param(False, (1280, 800), id="wide"),
+        pytest.param(True, (360, 740), id="narrow-dark", marks=pytest.mark.nightly("the wide one runs every time")),
+    ],
+)
 async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
     tmp_path: Path, dark: bool, size: tuple[int, int]
 ) -> None:

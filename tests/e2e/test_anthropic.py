@@ -67,7 +67,7 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
     assert all("_passage" not in str(history) and "_references" not in str(history) for history in histories)
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
 async def test_a_turn_stopped_at_any_event_leaves_a_conversation_that_goes_on(tmp_path: Path, every: int) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
         with serving(tmp_path / "data", **key(api)) as server:

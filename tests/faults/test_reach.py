@@ -37,12 +37,15 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.mark.sqlite("it changes the file of a server that does not run")
-@pytest.mark.slow("a server is killed at five places and started again")
-def test_each_time_of_a_schedule_fires_exactly_once_over_kills_at_every_step(tmp_path: Path) -> None:
+@pytest.mark.slow("a server is killed and started again")
+@pytest.mark.parametrize(
+    "places", [PLACES[2:3], pytest.param(PLACES, marks=pytest.mark.nightly("a kill at every step of a firing"))]
+)
+def test_each_time_of_a_schedule_fires_exactly_once_over_kills(tmp_path: Path, places: tuple[str, ...]) -> None:
     with outside(tmp_path) as around, Server(tmp_path, around) as server:
         domain = server.domain(around)
         file, total = server.data / "agentic-rag.db", 0
-        for place in PLACES:
+        for place in places:
             (schedule,) = make_schedules(server, domain, 1)
             server.kill()
             slots = set_back(file, [schedule], 3)

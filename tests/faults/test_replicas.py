@@ -77,6 +77,7 @@ def test_messages_wait_in_the_order_in_which_they_came_whatever_the_clocks_say(t
     ]
 
 
+@pytest.mark.nightly("store/test_homes.py waits for a dead home every time")
 def test_a_server_with_a_state_goes_on_elsewhere_when_its_home_is_killed(three: Cluster, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     command = {"command": sys.executable, "args": [str(SERVERS / "keeping.py")], "stateful": True}

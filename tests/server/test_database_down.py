@@ -29,6 +29,7 @@ class Backup:
 
 
 @pytest.mark.sqlite("locks the file")
+@pytest.mark.nightly("waits for the lock many times; test_full_disk.py refuses in the same way every time")
 async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_documents(tmp_path: Path) -> None:
     backup = Backup(tmp_path, "ingest.parsing")
     async with Rig(tmp_path, failpoint=backup) as rig:

@@ -68,6 +68,7 @@ async def accept_waiting(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     return accepted
 
 
+@pytest.mark.nightly("tools/test_hub.py counts the children every time")
 async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
     steps = [calling("b__fine")] * 400
     async with Rig(tmp_path, *steps, any_command=True) as rig:

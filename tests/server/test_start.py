@@ -167,6 +167,7 @@ def test_a_wrong_database_url_is_refused_and_not_waited_for(tmp_path: Path, url:
     assert_one_line(refused, 2, "AGENTIC_RAG_DATABASE_URL")
 
 
+@pytest.mark.nightly("store/test_migrations.py refuses them every time")
 def test_tables_of_a_newer_program_are_refused_under_another_server_too_once_they_are_there(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, HOSTED) as child:

@@ -141,7 +141,7 @@ async def hanging(kind: str) -> AsyncIterator[tuple[Hanging, str]]:
         yield app, base + ("/mcp" if kind == "http" else "/sse")
 
 
-@pytest.mark.parametrize("kind", ["http", "sse"])
+@pytest.mark.parametrize("kind", ["http", pytest.param("sse", marks=pytest.mark.nightly("waits for ten seconds"))])
 async def test_an_http_server_that_hangs_is_degraded_and_comes_back_by_itself(tmp_path: Path, kind: str) -> None:
     patience = replace(QUICK, ping=0.3, initialize=3, probe=1, close=0.5, failures=100)
     async with hanging(kind) as (app, url), open_hub(tmp_path, patience=patience) as hub:

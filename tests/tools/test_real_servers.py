@@ -33,7 +33,10 @@ LINES = {
     "clock": ["uvx", "mcp-server-time", "--local-timezone", "Europe/Berlin"],
 }
 
-pytestmark = needs_bubblewrap
+pytestmark = [
+    needs_bubblewrap,
+    pytest.mark.nightly("installs four published packages; test_packages.py installs small ones every time"),
+]
 
 
 @pytest.fixture(scope="session")
