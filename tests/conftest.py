@@ -40,6 +40,10 @@ LISTED = 15
 """Maximum lines of a list at the end of a run."""
 
 
+PER_MODULE = ("anyio_backend", "playwright_driver")
+"""Fixtures that each module of the console's tests has for itself. A module's tests run in one worker."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly (scripts/test --all)")
 
@@ -72,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert isinstance(item, pytest.Function)
         for name in shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(name))
+        if "playwright_driver" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group(f"console.{item.path.stem}"))
         if item.path.parent == root:
             item.add_marker(pytest.mark.xdist_group("sources"))
         if (reason := SLOW_FOLDERS.get(item.path.relative_to(root).parts[0])) is not None:
@@ -86,6 +92,8 @@ def shared_fixtures(item: pytest.Function) -> Iterator[str]:
     """Yield a name for each of our fixtures that outlives a test. Without a group, every worker creates its own."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         place = definitions[-1].baseid
+        if name in PER_MODULE:
+            continue
         if definitions[-1].scope != "function" and place.startswith("tests"):
             # Tests that request this fixture by name at run time have the marker in their own file.
             yield name if name == "postgresql_url" else f"{Path(place).stem}.{name}"

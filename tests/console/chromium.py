@@ -9,11 +9,11 @@ import select
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import playwright
-from playwright.async_api import Browser, BrowserType, Error, async_playwright
+from playwright.async_api import Browser, BrowserType, Error, Playwright, async_playwright
 
 from tests.clients.test_browser import FLAGS
 
@@ -45,8 +45,12 @@ class Chromium:
         """Connect to the running browser, or to a new one if it is gone."""
         if self._process is not None and self._process.poll() is None:
             try:
-                return await kind.connect(self._address)
-            except Error:  # it has just died
+                connected = await kind.connect(self._address)
+                session = await connected.new_browser_cdp_session()
+                await session.send("Browser.getVersion")  # a browser that is just dying accepts connections
+                await session.detach()
+                return connected
+            except Error:
                 self.end()
         self._start()
         return await kind.connect(self._address)
@@ -79,11 +83,47 @@ shared = Chromium()
 atexit.register(shared.end)
 
 
+class Driver:
+    """Playwright's driver, a Node.js program whose start takes 0.7 s of CPU. Started on first use in its block."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._started: Playwright | None = None
+
+    async def start(self) -> Playwright:
+        if self._started is None:
+            self._started = await self._stack.enter_async_context(async_playwright())
+        return self._started
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+
+_drivers: list[Driver] = []
+"""The drivers of the blocks of `shared_driver`; the last one is in use."""
+
+
+@asynccontextmanager
+async def shared_driver() -> AsyncIterator[Driver]:
+    """Let all browsers opened in this block use one driver. The block belongs to one event loop."""
+    driver = Driver()
+    _drivers.append(driver)
+    try:
+        yield driver
+    finally:
+        _drivers.remove(driver)
+        await driver.aclose()
+
+
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """Connect to this process's browser. Everything opened through the connection is closed at the end."""
-    async with async_playwright() as driver:
-        connected = await shared.connect(driver.chromium)
+    """Connect to this process's browser. Everything opened through the connection is closed at the end.
+
+    Outside of a block of `shared_driver`, the connection has a driver for itself.
+    """
+    async with AsyncExitStack() as stack:
+        driver = _drivers[-1] if _drivers else await stack.enter_async_context(shared_driver())
+        connected = await shared.connect((await driver.start()).chromium)
         try:
             yield connected
         finally:
