@@ -13,11 +13,12 @@ from itertools import groupby
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 
 from tests.databases import prepare_data, without_demo
-from tests.e2e.serving import Server, environment
+from tests.e2e.serving import Server, environment, serving_without_demo
 from tests.waiting import pause
 
 QUESTION = "How many days of paid leave do full-time staff have?"
@@ -29,7 +30,6 @@ PATIENCE = 240.0
 MODULE = (sys.executable, "-m")
 
 COMMANDS = {
-    "agentic-rag": [str(Path(sys.executable).with_name("agentic-rag")), "serve"],
     "uvicorn": [*MODULE, "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"],
     "uvicorn, fast": [
         *(*MODULE, "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"),
@@ -121,7 +121,7 @@ async def frames_of_a_turn(server: Server) -> list[str]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The frames of the server's own process, by the fast way."""
-    with hosted(COMMANDS["agentic-rag"], tmp_path_factory.mktemp("own") / "data") as server:
+    with serving_without_demo(tmp_path_factory.mktemp("own") / "data", AGENTIC_RAG_EMBEDDING="none") as server:
         return anyio.run(frames_of_a_turn, server)
 
 
@@ -134,24 +134,27 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "granian",
     ],
 )
-async def test_a_turn_has_the_same_frames_under_every_server(name: str, expected: list[str], tmp_path: Path) -> None:
+async def test_a_turn_has_the_same_frames_and_a_second_process_is_refused(
+    name: str, expected: list[str], tmp_path: Path
+) -> None:
     with hosted(COMMANDS[name], tmp_path / "data") as server:
         frames = await frames_of_a_turn(server)
         assert (tmp_path / "data" / "server.json").exists()
+        if name == "uvicorn":
+            await anyio.to_thread.run_sync(check_second_process_refused, server)
     assert frames == expected
     assert json.loads(frames[-1])["type"] == "done"
     assert not (tmp_path / "data" / "server.json").exists(), "the lifespan did not end"
 
 
-def test_a_second_process_refuses_the_data_folder(tmp_path: Path) -> None:
-    with hosted(COMMANDS["uvicorn"], tmp_path / "data") as server:
-        anyio.run(until_ready, server)
-        second = subprocess.run(
-            [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port", "0"],
-            env=environment(AGENTIC_RAG_DATA=str(tmp_path / "data"), AGENTIC_RAG_EMBEDDING="none"),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert second.returncode != 0
-        assert f"is in use by process {server.child.pid}" in second.stderr
+def check_second_process_refused(server: Server) -> None:
+    """Start a second process on the data folder of a server. It must end and name the first one."""
+    second = subprocess.run(
+        [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port", "0"],
+        env=environment(AGENTIC_RAG_DATA=str(server.data), AGENTIC_RAG_EMBEDDING="none"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert second.returncode != 0
+    assert f"is in use by process {server.child.pid}" in second.stderr

@@ -44,6 +44,10 @@ INITIALIZE: Json = {
 LIST: Json = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
 
 eras = pytest.mark.parametrize("mode", ["auto", "legacy"])
+newer_every_time = pytest.mark.parametrize(
+    "mode",
+    ["auto", pytest.param("legacy", marks=pytest.mark.nightly("both eras search and cancel every time"))],
+)
 
 
 class Live(Rig):
@@ -117,7 +121,7 @@ async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mo
             await client.call_tool("list_documents", {})
 
 
-@eras
+@newer_every_time
 async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(tmp_path: Path, mode: str) -> None:
     heard: list[tuple[float, str | None]] = []
 
@@ -191,7 +195,7 @@ async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, m
         assert text_of(await client.call_tool("ask", {"question": QUESTION})) == "Yes."
 
 
-@eras
+@newer_every_time
 async def test_what_a_step_took_back_is_no_part_of_an_answer_and_an_interrupt_elsewhere_is_said(
     tmp_path: Path, mode: str
 ) -> None:
@@ -238,7 +242,7 @@ async def test_a_revoked_key_interrupts_what_was_asked_with_it(tmp_path: Path) -
         assert (await rig.post(LIST, rig.ann, **{"mcp-session-id": session})).status_code == 401
 
 
-@eras
+@newer_every_time
 async def test_roles_are_prompts(tmp_path: Path, mode: str) -> None:
     async with live(tmp_path) as rig, rig.client(mode) as client:
         prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
@@ -260,7 +264,7 @@ class SkillUri(RequestParams):
     uri: str
 
 
-@eras
+@newer_every_time
 async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mode: str) -> None:
     text = "---\nname: tables\ndescription: Reads tables.\nlicense: MIT\n---\n\nRead rows first.\n"
     files = {"SKILL.md": text.encode(), "assets/a b.bin": b"\xff\x00"}

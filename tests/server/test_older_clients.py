@@ -309,6 +309,12 @@ async def reload_native(rig: Rig, conversation: str | None) -> list[Json]:
 
 
 CONTRACTS = ["chat", "knowledge", "message", "agentx", "observable"]
+BY_NIGHT = pytest.mark.nightly("chat and observable run every time; every contract ends a turn every time")
+
+
+def some_every_time(contracts: list[str]) -> list[Any]:
+    """Mark all contracts but two as nightly. They share the code of a turn and differ in their frames."""
+    return [name if name in ("chat", "observable") else pytest.param(name, marks=BY_NIGHT) for name in contracts]
 
 
 @asynccontextmanager
@@ -397,7 +403,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
                 assert client.sessions_created == 1
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
 async def test_a_client_learns_of_an_interrupt_and_an_error_and_keeps_what_was_said(
     contract: str, tmp_path: Path
 ) -> None:
@@ -426,7 +432,7 @@ async def test_a_client_learns_of_an_interrupt_and_an_error_and_keeps_what_was_s
         await check_reload(client, "Go", "Again", "And now?")
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
 async def test_a_reset_that_begins_with_the_same_words_is_not_seen_by_a_client(contract: str, tmp_path: Path) -> None:
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
     whole = Step((Say("".join(pieces), pieces=pieces),))
@@ -441,7 +447,7 @@ async def test_a_reset_that_begins_with_the_same_words_is_not_seen_by_a_client(c
 RETRACTS_NOTHING = [each for each in CONTRACTS if each != "observable"]
 
 
-@pytest.mark.parametrize("contract", RETRACTS_NOTHING)
+@pytest.mark.parametrize("contract", some_every_time(RETRACTS_NOTHING))
 async def test_after_a_reset_with_other_words_sending_again_joins_the_turn_and_reads_all_of_it(
     contract: str, tmp_path: Path
 ) -> None:
