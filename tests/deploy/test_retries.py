@@ -1,6 +1,7 @@
 """The end of `scripts/test`: failed tests are retried alone, and the verdict of each is printed last."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,11 @@ def retry(folder: Path, *failed: str) -> tuple[int, str]:
     cache.mkdir(parents=True)
     (cache / "lastfailed").write_text(json.dumps({f"test_it.py::{name}": True for name in failed}))
     done = subprocess.run(
-        [sys.executable, folder / "scripts" / "test_again"], capture_output=True, text=True, timeout=240
+        [sys.executable, folder / "scripts" / "test_again"],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # importing them is most of a run's time
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     return done.returncode, done.stdout
 
