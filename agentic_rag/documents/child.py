@@ -91,6 +91,7 @@ class Frame(TypedDict, total=False):
     batch: list[tuple[Json, list[int], list[float]]]
     code: DocumentCode
     message: str
+    detail: str
     end: int
 
 

@@ -297,7 +297,7 @@ class Ingestion:
                 with anyio.CancelScope(shield=True):
                     await process.reset()
                     if failure is not None:
-                        await self._record_failure(document_id, job.domain_id, failure.code, str(failure))
+                        await self._record_failure(document_id, job.domain_id, failure)
                 self._end(document_id, job)
         if job.scope.cancel_called:
             return
@@ -335,22 +335,24 @@ class Ingestion:
         except _ScansFirst as scans:
             job.scans = scans
             return
-        except (DocumentError, AgenticRagError) as exc:
-            code, message = exc.code, str(exc)
-        except IndexFault as exc:
-            code, message = "INDEX_UNAVAILABLE", str(exc)
+        except (DocumentError, AgenticRagError, IndexFault) as exc:
+            failure: Exception = exc
         except Exception as exc:  # the server must outlive any file
             log.error("ingesting %s failed", document_id, exc_info=exc)
-            code, message = "INTERNAL_ERROR", "something went wrong on the server; see its log"
+            failure = exc
         await reader.reset()
-        await self._record_failure(document_id, job.domain_id, code, message)
+        await self._record_failure(document_id, job.domain_id, failure)
 
-    async def _record_failure(self, document_id: DocumentId, domain_id: str, code: str, message: str) -> None:
+    async def _record_failure(self, document_id: DocumentId, domain_id: str, failure: Exception) -> None:
+        """Set the document's row to ``failed``, with a sentence for the uploader, and remove its chunks."""
+        if isinstance(failure, DocumentError) and failure.detail:
+            log.info("reading %s failed: %s", document_id, failure.detail)
         try:
             await self._index.delete_document(collection_of(domain_id), document_id)  # no half-indexed document
         except IndexFault as exc:
             log.warning("chunks of %s are left until it is tried again: %s", document_id, exc)
         try:
+            code, message = await self._explain(document_id, failure)
             await self._set(
                 document_id,
                 status=DocumentStatus.FAILED,
@@ -366,6 +368,17 @@ class Ingestion:
             log.error("ingesting %s: %s", document_id, exc)
             return
         self._tell_changed(domain_id)
+
+    async def _explain(self, document_id: DocumentId, failure: Exception) -> tuple[str, str]:
+        """Return the code and the text of a failure; the text of an unreadable file names the file and what to do."""
+        if isinstance(failure, DocumentError):
+            document = await self._db.read(lambda conn: documents.get(conn, document_id))
+            return failure.code, str(failure) if document is None else failure.sentence(document.name)
+        if isinstance(failure, AgenticRagError):
+            return failure.code, str(failure)
+        if isinstance(failure, IndexFault):
+            return "INDEX_UNAVAILABLE", str(failure)
+        return "INTERNAL_ERROR", "something went wrong on the server; see its log"
 
     async def _ingest(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
         document, folder = await self._claim(document_id, job.seize)

@@ -63,7 +63,11 @@ class _Repeated:
 
     def of_layout(self, slide: Any, page: int) -> Iterator[Block]:
         """Yield the blocks of the fixed shapes of a slide's layout and master that no slide before has shown."""
-        for source in (slide.slide_layout, slide.slide_layout.slide_master):
+        try:
+            sources = (slide.slide_layout, slide.slide_layout.slide_master)
+        except KeyError:  # the relations of a part are damaged
+            return
+        for source in sources:
             name = str(source.part.partname).lstrip("/")
             if name in self.layouts:
                 continue
@@ -80,6 +84,14 @@ def _title(slide: Any) -> Any:
     return None if title is None else title._element
 
 
+def _position(shape: Any) -> tuple[int | None, int | None]:
+    """Return the top and left of a shape, which a placeholder takes from its layout."""
+    try:
+        return shape.top, shape.left
+    except KeyError:  # the relations of the layout are damaged
+        return None, None
+
+
 def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) -> Iterator[Block]:
     part = str(slide.part.partname).lstrip("/")
     parts.mark_read(part)
@@ -88,7 +100,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     name = "" if body is None else " ".join(text_lines(body, parts, part))
     # Without its own heading, a slide would belong to the heading of the slide before.
     yield heading(name or f"Slide {page}", 1, page)
-    tops = {shape.shape_id: (shape.top, shape.left) for shape in slide.shapes}
+    tops = {shape.shape_id: _position(shape) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
     for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
         properties = next((each for each in shape.iter("{*}cNvPr")), None)
