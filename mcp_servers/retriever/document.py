@@ -35,7 +35,7 @@ class Block:
     `level` is 1..6 for a heading, else 0. `page` counts from 1; a slide is a page. `cells` is `Sheet!A2:D9` for rows of
     a sheet. Each line of a `list`, `code` or `table` block is a unit that no chunk boundary cuts. A `table` block with
     several lines begins with its header; each line is a row, written by `join_row`. `scanned` marks text that OCR read
-    from an image.
+    from an image; with `scanned_by` "model", a language model read it.
     """
 
     kind: BlockKind
@@ -44,6 +44,7 @@ class Block:
     page: int | None = None
     cells: str | None = None
     scanned: bool = False
+    scanned_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,10 @@ def test_a_damaged_file_is_read_or_refused_by_a_sentence_with_its_name_and_a_rem
             parse(bad, path.name)
         except DocumentError as error:
             refusals.append(error)
-    for error in refusals:
-        sentence = error.sentence(path.name)
+    for refusal in refusals:
+        sentence = refusal.sentence(path.name)
         assert sentence.startswith(f'"{path.name}" was not read: ')
-        assert sentence.endswith(ADVICE[error.code])
+        assert sentence.endswith(ADVICE[refusal.code])
         assert not MACHINE_WORDS.search(sentence), sentence
 
 
