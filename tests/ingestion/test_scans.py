@@ -231,5 +231,5 @@ async def test_a_model_that_cannot_see_is_refused_as_reader_of_scans(tmp_path: P
         status, code, message = await rig.refused(
             "PATCH", f"/api/domains/{domain}", {"settings": {"scans": {"reader": "model"}}}
         )
-        assert (status, code) == (422, "INVALID_INPUT")
+        assert (status, code) == (422, "VALIDATION_ERROR")
         assert message == "settings.scans.reader: there is no language model."
