@@ -140,13 +140,30 @@ def _notes(name: str, page: int, parts: Parts) -> Iterator[Block]:
 def _comments(slide: str, page: int, parts: Parts) -> Iterator[Block]:
     """Yield the comments on a slide, of older and newer versions of PowerPoint."""
     lines: list[str] = []
+    authors = _authors(parts)
     for relation in parts.relations(slide).values():
         if relation.kind == "comments" and relation.target in parts:
             root = parts.xml(relation.target)
             for element in () if root is None else root.iter():
                 if local(element) == "text":
-                    lines.append(unescape(element.text or ""))
+                    words = unescape(element.text or "")
                 elif local(element) == "txBody":
-                    lines.append(" ".join(text_lines(element, parts, relation.target)))
-    if lines := [f"- Comment: {' '.join(line.split())}" for line in lines if line.strip()]:
+                    words = " ".join(text_lines(element, parts, relation.target))
+                else:
+                    continue
+                author = authors.get(element.getparent().get("authorId", ""), "")
+                if words.strip():
+                    lines.append(f"- Comment{f' by {author}' if author else ''}: {' '.join(words.split())}")
+    if lines:
         yield Block("list", "\n".join(lines), page=page)
+
+
+def _authors(parts: Parts) -> dict[str, str]:
+    """Return the names of the authors of comments by their ids."""
+    names = {}
+    for kind in ("commentAuthors", "authors"):
+        for part in parts.related_parts("ppt/presentation.xml", kind):
+            root = parts.xml(part)
+            for author in () if root is None else root.iter("{*}cmAuthor", "{*}author"):
+                names[author.get("id", "")] = " ".join(author.get("name", "").split())[:80]
+    return names
