@@ -76,8 +76,8 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
     """Return the chunk of a point; reverses `point_payload`."""
     document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
     headings, page, cells, text, start, end, offsets, *added = orjson.loads(payload[STORED])
-    absent: tuple[Any, ...] = ((), False, "")
-    tables, scanned, scanned_by = (*added, *absent[len(added) :])  # earlier points have fewer members
+    absent: list[Any] = [(), False, ""]
+    tables, scanned, scanned_by = list(added) + absent[len(added) :]  # earlier points have fewer members
     return Chunk(
         chunk_id=chunk_id,
         document_id=document_id,
