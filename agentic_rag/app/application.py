@@ -55,6 +55,7 @@ from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
+from agentic_rag.documents.model_scans import PageModel
 from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
@@ -474,8 +475,10 @@ async def _open_machinery(
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     reindex_gate = ReindexGate(database, ground.directory)
+    model, chain = _language_model(choice.model, observer), _defaults(settings, choice).chain
+    page_model = PageModel(database, ground.directory, model, calls, ground.spending, chain)
     knowledge = await stack.enter_async_context(
-        open_knowledge(settings, database, ground.directory, ground.threads, reindex_gate)
+        open_knowledge(settings, database, ground.directory, ground.threads, page_model, reindex_gate)
     )
     roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()

@@ -31,9 +31,10 @@ from agentic_rag.store.secrets import SECRETS
 from agentic_rag.store.sign_ins import ACCOUNTS, SIGN_INS
 from agentic_rag.store.signals import SIGNALS
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
+from mcp_servers.retriever.errors import DocumentCode, DocumentError
 
-MISSING = "DOCUMENT_MISSING"
-GONE_FILE = "The file is not in the backup: it was deleted, or taken away, when that was made."
+MISSING: DocumentCode = "DOCUMENT_MISSING"
+GONE_FILE = "the file is not in the backup, because it was deleted or moved before the backup was made"
 
 _unfinished = TURNS.c.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.WAITING))
 
@@ -112,9 +113,9 @@ def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> t
     conn.execute(sa.update(DOCUMENTS).values(owner="", lease_until=None))
     if not with_index:
         conn.execute(sa.delete(COLLECTIONS))  # these describe generations of an index that was not restored
-    columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status)
+    columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status, DOCUMENTS.c.name)
     queued = gone = 0
-    for ident, domain, path, status in conn.execute(sa.select(*columns)).all():
+    for ident, domain, path, status, name in conn.execute(sa.select(*columns)).all():
         if status in (DocumentStatus.FAILED, DocumentStatus.DELETING):
             continue
         if not (workspaces / domain / "documents" / path).is_file():
@@ -124,7 +125,7 @@ def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> t
                 DocumentId(ident),
                 status=DocumentStatus.FAILED,
                 error_code=MISSING,
-                error_message=GONE_FILE,
+                error_message=DocumentError(MISSING, GONE_FILE).sentence(name),
                 dense_state=DenseState.NONE,
                 chunk_count=None,
                 updated_at=now(),

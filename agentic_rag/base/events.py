@@ -138,11 +138,13 @@ class Reference:
     table: Absent[CitedTable] = None
     """The cited rows, where the passage is a table."""
     scanned: Absent[bool] = None
-    """True: OCR read the passage from a scan."""
+    """True: the passage was read from a scan, by OCR if `scanned_by` is absent."""
     document_date: Absent[str] = None
     """The date of the document, `YYYY-MM-DD`, if it is known."""
     review_by: Absent[str] = None
     """The day until which the document should be reviewed, `YYYY-MM-DD`."""
+    scanned_by: Absent[str] = None
+    """``model``: a language model read the passage from the scan, not OCR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,7 @@ class SourceReference:
     scanned: Absent[bool] = None
     document_date: Absent[str] = None
     review_by: Absent[str] = None
+    scanned_by: Absent[str] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,9 @@ class Passage:
     """Path of the delegate that found the passage; None: the agent that owns the transcript."""
     tables: Absent[tuple[PassageTable, ...]] = None
     scanned: Absent[bool] = None
-    """True: OCR read it from a scan."""
+    """True: it was read from a scan, by OCR if `scanned_by` is absent."""
+    scanned_by: Absent[str] = None
+    """``model``: a language model read it."""
     document_date: Absent[str] = None
     """The date of the document, `YYYY-MM-DD`, if it is known."""
     review_by: Absent[str] = None

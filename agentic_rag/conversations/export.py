@@ -26,6 +26,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "images": "Images sent with this question: {}",
         "hidden": "The quoted passages are shown only to people who have access to these documents.",
         "scanned": "read from a scan",
+        "scannedByModel": "read from a scan by the model",
     },
     "zh": {
         "you": "提问",
@@ -38,6 +39,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "images": "随此问题发送的图片：{} 张",
         "hidden": "引用的原文仅对有权访问这些文档的人显示。",
         "scanned": "由扫描件识别",
+        "scannedByModel": "由模型识别自扫描件",
     },
 }
 
@@ -106,7 +108,7 @@ def _source_line(exported: ExportedConversation, reference: Reference) -> str:
 def _place(exported: ExportedConversation, reference: Reference) -> list[str]:
     words = exported.words
     page = None if reference.page is None else words["page"].format(reference.page)
-    scanned = words["scanned"] if reference.scanned else None
+    scanned = words["scannedByModel" if reference.scanned_by == "model" else "scanned"] if reference.scanned else None
     return [part for part in (reference.document_name, page, reference.cells, scanned) if part]
 
 

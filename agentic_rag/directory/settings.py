@@ -15,7 +15,7 @@ from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidI
 from agentic_rag.base.forms import Form, check_form, require_shape
 from agentic_rag.base.json_form import Json
 from agentic_rag.directory.document_labels import MAX_RULES, FolderPattern, Group, Labels
-from agentic_rag.models.profiles import Effort, refusal_of
+from agentic_rag.models.profiles import Effort, profile_of, refusal_of
 from agentic_rag.tools.base import Verdict
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, SecretValue, Value, sealed_name
 from agentic_rag.tools.entries.placeholders import NAME, find_placeholders, names_before_path
@@ -143,6 +143,17 @@ class EvaluationSettings(Form):
         return self.gate.get(kind, DEFAULT_MODES[kind])
 
 
+class ScanSettings(Form):
+    """How scanned pages are read.
+
+    ``reader``: "ocr" (the extra ``ocr`` of this server) or "model" (the domain's model gets an image of each page, at
+    the cost of a model call). ``pages``: maximum number of pages of one document that the model reads.
+    """
+
+    reader: Literal["ocr", "model"] = "ocr"
+    pages: int = Field(50, ge=1, le=1_000)
+
+
 class DomainSettings(Form):
     """All settings of a domain with their defaults. None means the operator's default."""
 
@@ -166,6 +177,7 @@ class DomainSettings(Form):
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
     retrieval_prefer_newer: bool = False
     """Whether passages of an older version of a document come after those of its newer versions."""
+    scans: ScanSettings = Field(default_factory=ScanSettings)
     reranker: Reranker | None = None
     """Name of a fastembed cross-encoder, which must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
@@ -321,6 +333,9 @@ def _check_together(settings: DomainSettings, default_model: str) -> list[Invali
     if settings.memory_scope == "domain" and settings.memory.every is not None:
         reason = 'what one user said is not remembered for all (memoryScope "domain"); set memoryScope "user".'
         problems.append(InvalidInput("settings.memory.extract", reason))
+    if settings.scans.reader == "model" and not (model and profile_of(model).images):
+        reason = f'the model {model!r} cannot see images; set reader "ocr".' if model else "there is no language model."
+        problems.append(InvalidInput("settings.scans.reader", reason))
     return problems
 
 

@@ -34,19 +34,17 @@ WARM_TEXT = "中文"
 
 @dataclass(frozen=True, slots=True)
 class ScansOfJob:
-    """Pages that OCR has already read, each a `ScanPage` as JSON.
-
-    ``wanted``: OCR can read further pages first. ``limit``: the maximum number of pages of one document that OCR reads.
-    """
+    """Scanned pages that have been read already, each a `ScanPage` as JSON. The other members are those of `Scans`."""
 
     pages: tuple[Json, ...] = ()
     wanted: bool = False
     limit: int | None = None
+    by_model: bool = False
 
     def to_scans(self) -> Scans:
         """Return the pages by their page numbers."""
         pages = map(ScanPage.from_json, self.pages)
-        return Scans({page.page: page for page in pages}, self.wanted, self.limit)
+        return Scans({page.page: page for page in pages}, self.wanted, self.limit, self.by_model)
 
 
 NO_SCANS = ScansOfJob()
@@ -91,6 +89,7 @@ class Frame(TypedDict, total=False):
     batch: list[tuple[Json, list[int], list[float]]]
     code: DocumentCode
     message: str
+    detail: str
     end: int
 
 

@@ -100,16 +100,16 @@ class ChildProcess:
             raise DocumentError("DOCUMENT_TIMEOUT", f"{self._work} took more than {self._seconds:g} s") from None
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as exc:
             await self.aclose()
-            raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash") from exc
+            raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file") from exc
         if "code" in frame:
-            raise DocumentError(frame["code"], frame["message"])
+            raise DocumentError(frame["code"], frame["message"], frame.get("detail", ""))
         if "end" not in frame:
             return frame
         if frame["end"] == 0:
             return None
         if frame["end"] in (-signal.SIGXCPU, -signal.SIGKILL):
             raise DocumentError("DOCUMENT_TIMEOUT", f"{self._work} took more than {self._seconds:g} s of work")
-        raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+        raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file")
 
     async def reset(self) -> None:
         """Kill the process if a job is unfinished; the next job starts another process."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import Workers
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.model_scans import PageModel
 from agentic_rag.documents.scan_reading import OcrBudget
 from agentic_rag.store.database import Database
 from mcp_servers.retriever.index import Index
@@ -17,7 +18,8 @@ from mcp_servers.retriever.index import Index
 class DocumentServices:
     """The database, the domain directory, the index, threads for folders that block, and background workers.
 
-    ``max_bytes`` is the size limit of a file; ``ocr`` limits how much of scans is read.
+    ``max_bytes`` is the size limit of a file; ``ocr`` limits how much of scans is read; ``page_model`` reads
+    the scans of domains that chose their model for it.
     """
 
     database: Database
@@ -27,3 +29,4 @@ class DocumentServices:
     workers: Workers
     max_bytes: int
     ocr: OcrBudget
+    page_model: PageModel | None = None

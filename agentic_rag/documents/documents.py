@@ -212,13 +212,15 @@ class Documents:
         return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
 
     async def retry(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
-        """Queue a failed document again; a document in any other state is returned unchanged.
+        """Queue a failed document again, or an indexed one with scanned pages that can be read now.
+
+        A document in any other state is returned unchanged.
 
         Raises:
             NotFound: the domain has no such document.
         """
         document = await self.get(domain_id, document_id, EVERY_DOCUMENT)
-        if document.status is not DocumentStatus.FAILED:
+        if document.status is not DocumentStatus.FAILED and not await self.knowledge.ingestion.can_read_more(document):
             return document
         await self.knowledge.ingestion.requeue(document_id)
         queued = await self.get(domain_id, document_id, EVERY_DOCUMENT)

@@ -45,7 +45,7 @@ def write_frame(out: BinaryIO, value: AnyFrame) -> None:
 
 def refuse(out: BinaryIO, error: DocumentError) -> None:
     """Answer a job with an error, without starting it."""
-    write_frame(out, {"code": error.code, "message": error.message})
+    write_frame(out, {"code": error.code, "message": error.message, "detail": error.detail})
     write_frame(out, {"end": 0})
 
 
@@ -132,7 +132,7 @@ def _answer(
         for frame in frames():
             write_frame(out, frame)
     except DocumentError as error:
-        write_frame(out, {"code": error.code, "message": error.message})
+        write_frame(out, {"code": error.code, "message": error.message, "detail": error.detail})
     except MemoryError:
         needed = f"reading the file needs more than {memory_bytes / 2**20:.0f} MiB of memory"
         write_frame(out, {"code": "DOCUMENT_TOO_LARGE", "message": needed})

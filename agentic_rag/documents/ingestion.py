@@ -9,11 +9,11 @@ batch by batch and never holds a whole document in memory.
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO, Unpack
+from typing import BinaryIO, Protocol, Unpack
 
 import anyio
 from sqlalchemy import Connection
@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import AgenticRagError, StorageError
 from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.workers import FairQueue
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.child import ScansOfJob
@@ -28,22 +29,25 @@ from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import documents_of, open_document
+from agentic_rag.documents.model_scans import ModelPageReader
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.scan_reading import OcrProcess, ScanStore
 from agentic_rag.documents.search import index_errors
-from agentic_rag.store import documents, domains
+from agentic_rag.store import documents, domains, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, IndexFault
-from mcp_servers.retriever.formats.scans import ScansWanted
+from mcp_servers.retriever.formats.scans import BY_MODEL, NO_TEXT_LAYER, ScansWanted
 from mcp_servers.safe_files import Folder
 
 log = logging.getLogger(__name__)
 
 SCANS_OF_A_TURN = 4
 """Scanned pages of one document that are read before another domain has its turn."""
+MODEL_WORKERS = 2
+"""Documents in parallel whose scanned pages models read."""
 OF_A_DOMAIN = 2
 """Documents of one domain in parallel: each has its own reading process, so two keep two cores busy."""
 WORKERS = OF_A_DOMAIN + 1
@@ -62,14 +66,30 @@ PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
 
 
 class _ScansFirst(Exception):
-    """Signals that OCR has to read ``pages`` before the document is read again; ``known`` pages are read already."""
+    """Signals that ``pages`` must be read before the document is read again; ``known`` pages are read already.
 
-    def __init__(self, document: DocumentRecord, folder: Folder, pages: Sequence[int], known: int) -> None:
+    ``by_model``: the domain's model reads them, not OCR.
+    """
+
+    def __init__(
+        self, document: DocumentRecord, folder: Folder, pages: Sequence[int], known: int, by_model: bool
+    ) -> None:
         super().__init__(document.id)
         self.document = document
         self.folder = folder
         self.pages = list(pages)
         self.known = known
+        self.by_model = by_model
+
+
+class _PageReader(Protocol):
+    """Reads scanned pages: OCR, or the model of a domain."""
+
+    async def read(self, file: BinaryIO, document: DocumentRecord, page: int) -> Json: ...
+
+    async def reset(self) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 class _DocumentLost(Exception):
@@ -86,9 +106,9 @@ class _Job:
     ended: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
     scans: _ScansFirst | None = None
-    """The pages that OCR still has to read."""
-    waits_for_ocr: bool = False
-    """Whether the job waits in the queue of scans, where no task touches its chunks."""
+    """The scanned pages that are still to be read."""
+    waits_for_scans: bool = False
+    """Whether the job waits in a queue of scans, where no task touches its chunks."""
 
 
 class Ingestion:
@@ -108,7 +128,9 @@ class Ingestion:
         self._reserve = reserve
         self._ocr = workshop.ocr
         self._scans = ScanStore(workshop.database)
+        self._page_model = workshop.page_model
         self._scan_queue: FairQueue[tuple[str, DocumentId]] = FairQueue(1)
+        self._model_queue: FairQueue[tuple[str, DocumentId]] = FairQueue(1)
         self._owner = new_id("proc")
         self._jobs: dict[DocumentId, _Job] = {}
         self._queue: FairQueue[tuple[str, DocumentId]] = FairQueue(OF_A_DOMAIN)
@@ -116,7 +138,12 @@ class Ingestion:
         for _ in range(WORKERS):
             workshop.workers.repeat("taking in documents", self._work, RESTART_SECONDS)
         if self._ocr.usable:
-            workshop.workers.repeat("reading scans", self._work_on_scans, RESTART_SECONDS)
+            ocr = partial(self._work_on_scans, self._scan_queue, partial(OcrProcess, self._ocr))
+            workshop.workers.repeat("reading scans", ocr, RESTART_SECONDS)
+        if self._page_model is not None and self._page_model.usable:
+            by_model = partial(self._work_on_scans, self._model_queue, partial(ModelPageReader, self._page_model))
+            for _ in range(MODEL_WORKERS):
+                workshop.workers.repeat("reading scans with models", by_model, RESTART_SECONDS)
         workshop.workers.repeat("keeping leases of documents", self._renew_leases, HEARTBEAT_SECONDS, at_once=False)
         workshop.workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
 
@@ -158,7 +185,7 @@ class Ingestion:
         job = self._jobs.get(document_id)
         if job is not None:
             job.scope.cancel()
-            if job.waits_for_ocr:
+            if job.waits_for_scans:
                 del self._jobs[document_id]
                 job.ended.set()
             elif job.begun:
@@ -193,6 +220,18 @@ class Ingestion:
             if await self.requeue(document.id):
                 self.submit(document)
 
+    async def can_read_more(self, document: DocumentRecord) -> bool:
+        """Return whether an indexed document has scanned pages without text, and something that can read them."""
+        limit = None if self._page_model is None else await self._page_model.page_limit(document.domain_id)
+        if document.status is not DocumentStatus.INDEXED or (limit is None and not self._ocr.usable):
+            return False
+        known = (await self._scans.pages(document)).values()
+        return (
+            any(note.startswith(NO_TEXT_LAYER) for note in document.progress.notes or ())
+            or any(content.get("error") for content in known)
+            or (limit is not None and any(content.get("reader") != BY_MODEL for content in known))
+        )
+
     async def requeue(
         self,
         document_id: DocumentId,
@@ -217,6 +256,7 @@ class Ingestion:
                 return False
             if before is not None and "sha256" in change:
                 documents.apply_expected(conn, before, change["sha256"])
+            scans.delete_failed(conn, document_id)
             there = documents.update(conn, document_id, **change)
             if quotas is not None and before is not None and change.get("size", 0) > before.size:
                 quotas.check_documents(conn, before.domain_id)
@@ -264,40 +304,43 @@ class Ingestion:
         self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
 
     def _queue_scans(self, document_id: DocumentId, job: _Job) -> None:
-        job.scope, job.waits_for_ocr = anyio.CancelScope(), True
-        self._scan_queue.put(job.domain_id, (job.domain_id, document_id))
+        job.scope, job.waits_for_scans = anyio.CancelScope(), True
+        queue = self._model_queue if job.scans is not None and job.scans.by_model else self._scan_queue
+        queue.put(job.domain_id, (job.domain_id, document_id))
 
-    async def _work_on_scans(self) -> None:
-        async with aclosing(OcrProcess(self._ocr)) as process:
+    async def _work_on_scans(
+        self, queue: FairQueue[tuple[str, DocumentId]], make_reader: Callable[[], _PageReader]
+    ) -> None:
+        async with aclosing(make_reader()) as reader:
             while True:
-                domain_id, document_id = await self._scan_queue.get()
+                domain_id, document_id = await queue.get()
                 try:
                     job = self._jobs.get(document_id)
-                    if job is not None and job.waits_for_ocr:  # else: stopped while it waited
-                        await self._do_scans(document_id, job, process)
+                    if job is not None and job.waits_for_scans:  # else: stopped while it waited
+                        await self._do_scans(document_id, job, reader)
                 finally:
-                    self._scan_queue.release(domain_id)
+                    queue.release(domain_id)
 
-    async def _do_scans(self, document_id: DocumentId, job: _Job, process: OcrProcess) -> None:
+    async def _do_scans(self, document_id: DocumentId, job: _Job, reader: _PageReader) -> None:
         """Read some pages of a document, then requeue it behind others.
 
         After its last scanned page, the document is queued for reading.
         """
         assert job.scans is not None
-        job.waits_for_ocr = False
+        job.waits_for_scans = False
         failure: AgenticRagError | DocumentError | None = None
         try:
             with job.scope:
-                await self._read_scans(job.scans, process)
+                await self._read_scans(job.scans, reader)
         except (_DocumentLost, AgenticRagError, DocumentError) as exc:
             failure = None if isinstance(exc, _DocumentLost) else exc
             job.scope.cancel()
         finally:
             if job.scope.cancel_called:
                 with anyio.CancelScope(shield=True):
-                    await process.reset()
+                    await reader.reset()
                     if failure is not None:
-                        await self._record_failure(document_id, job.domain_id, failure.code, str(failure))
+                        await self._record_failure(document_id, job.domain_id, failure)
                 self._end(document_id, job)
         if job.scope.cancel_called:
             return
@@ -307,14 +350,14 @@ class Ingestion:
         job.scope, job.scans, job.begun, job.seize = anyio.CancelScope(), None, False, True
         self._queue.put(job.domain_id, (job.domain_id, document_id))
 
-    async def _read_scans(self, scans: _ScansFirst, process: OcrProcess) -> None:
+    async def _read_scans(self, scans: _ScansFirst, reader: _PageReader) -> None:
         document, count = scans.document, scans.known + len(scans.pages)
         for page in scans.pages[:SCANS_OF_A_TURN]:
             progress = DocumentProgress(stage=DocumentStatus.PARSING, scanned=scans.known, scans=count)
             await self._set(document.id, status=DocumentStatus.PARSING, progress=progress)
             await self._reserve.check()
             with await self._threads.run(document.domain_id, open_document, scans.folder, document.path) as file:
-                content = await process.read(file, document, page)
+                content = await reader.read(file, document, page)
             failpoints.reached("ingest.scan")
             await self._scans.put(document, content)
             scans.pages.remove(page)
@@ -332,25 +375,27 @@ class Ingestion:
             return
         except _DocumentLost:
             return
-        except _ScansFirst as scans:
-            job.scans = scans
+        except _ScansFirst as first:
+            job.scans = first
             return
-        except (DocumentError, AgenticRagError) as exc:
-            code, message = exc.code, str(exc)
-        except IndexFault as exc:
-            code, message = "INDEX_UNAVAILABLE", str(exc)
+        except (DocumentError, AgenticRagError, IndexFault) as exc:
+            failure: Exception = exc
         except Exception as exc:  # the server must outlive any file
             log.error("ingesting %s failed", document_id, exc_info=exc)
-            code, message = "INTERNAL_ERROR", "something went wrong on the server; see its log"
+            failure = exc
         await reader.reset()
-        await self._record_failure(document_id, job.domain_id, code, message)
+        await self._record_failure(document_id, job.domain_id, failure)
 
-    async def _record_failure(self, document_id: DocumentId, domain_id: str, code: str, message: str) -> None:
+    async def _record_failure(self, document_id: DocumentId, domain_id: str, failure: Exception) -> None:
+        """Set the document's row to ``failed``, with a sentence for the uploader, and remove its chunks."""
+        if isinstance(failure, DocumentError) and failure.detail:
+            log.info("reading %s failed: %s", document_id, failure.detail)
         try:
             await self._index.delete_document(collection_of(domain_id), document_id)  # no half-indexed document
         except IndexFault as exc:
             log.warning("chunks of %s are left until it is tried again: %s", document_id, exc)
         try:
+            code, message = await self._explain(document_id, failure)
             await self._set(
                 document_id,
                 status=DocumentStatus.FAILED,
@@ -366,6 +411,17 @@ class Ingestion:
             log.error("ingesting %s: %s", document_id, exc)
             return
         self._tell_changed(domain_id)
+
+    async def _explain(self, document_id: DocumentId, failure: Exception) -> tuple[str, str]:
+        """Return the code and the text of a failure; the text of an unreadable file names the file and what to do."""
+        if isinstance(failure, DocumentError):
+            document = await self._db.read(lambda conn: documents.get(conn, document_id))
+            return failure.code, str(failure) if document is None else failure.sentence(document.name)
+        if isinstance(failure, AgenticRagError):
+            return failure.code, str(failure)
+        if isinstance(failure, IndexFault):
+            return "INDEX_UNAVAILABLE", str(failure)
+        return "INTERNAL_ERROR", "something went wrong on the server; see its log"
 
     async def _ingest(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
         document, folder = await self._claim(document_id, job.seize)
@@ -403,18 +459,24 @@ class Ingestion:
         self._tell_changed(document.domain_id)
 
     async def _begin(self, document: DocumentRecord, folder: Folder, file: BinaryIO, reader: ReadingProcess) -> Summary:
-        """Read the file, with the pages that OCR has read so far.
+        """Read the file, with the scanned pages that have been read so far.
 
         Raises:
-            _ScansFirst: OCR has to read further pages.
+            _ScansFirst: further pages are to be read first.
         """
         known = await self._scans.pages(document)
-        left = self._ocr.pages - len(known) if self._ocr.usable else 0
-        scans = ScansOfJob(tuple(known.values()), left > 0, self._ocr.pages if self._ocr.usable else None)
+        limit = None if self._page_model is None else await self._page_model.page_limit(document.domain_id)
+        by_model = limit is not None
+        if by_model:  # the admin chose the model instead of OCR, also for pages that OCR has read
+            known = {page: content for page, content in known.items() if content.get("reader") == BY_MODEL}
+        elif self._ocr.usable:
+            limit = self._ocr.pages
+        left = 0 if limit is None else limit - len(known)
+        wanted_scans = ScansOfJob(tuple(known.values()), left > 0, limit, by_model)
         try:
-            return await reader.begin(file, document.name, document.id, document.sha256, scans)
+            return await reader.begin(file, document.name, document.id, document.sha256, wanted_scans)
         except ScansWanted as wanted:
-            raise _ScansFirst(document, folder, wanted.pages[: max(left, 0)], len(known)) from None
+            raise _ScansFirst(document, folder, wanted.pages[: max(left, 0)], len(known), by_model) from None
 
     async def _claim(self, document_id: DocumentId, seize: bool) -> tuple[DocumentRecord, Folder]:
         moment, until = now(), later(LEASE_SECONDS)

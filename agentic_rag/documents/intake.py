@@ -25,13 +25,13 @@ from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
-from mcp_servers.retriever.errors import MISSING_FILE
+from mcp_servers.retriever.errors import MISSING_FILE, DocumentCode, DocumentError
 from mcp_servers.retriever.formats import media_type
 from mcp_servers.safe_files import Folder, Refused, is_text
 
 log = logging.getLogger(__name__)
 
-MISSING = "DOCUMENT_MISSING"
+MISSING: DocumentCode = "DOCUMENT_MISSING"
 """The error code of a document whose file was removed from the folder."""
 
 
@@ -363,7 +363,7 @@ class Intake:
         fields: DocumentFields = {
             "status": DocumentStatus.FAILED,
             "error_code": MISSING,
-            "error_message": MISSING_FILE,
+            "error_message": DocumentError(MISSING, MISSING_FILE).sentence(document.name),
             "dense_state": DenseState.NONE,
             "chunk_count": None,
             "updated_at": now(),

@@ -24,6 +24,7 @@ from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.lost_documents import LostDocuments
+from agentic_rag.documents.model_scans import PageModel
 from agentic_rag.documents.pages import Pages
 from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing, SwapGate
@@ -111,11 +112,13 @@ async def open_knowledge(
     database: Database,
     directory: Directory,
     threads: DomainThreads,
+    page_model: PageModel | None = None,
     gate: SwapGate | None = None,
 ) -> AsyncIterator[Knowledge]:
     """Open the index and create all components. At the end, their work stops before the index is closed.
 
-    ``gate`` decides whether rebuilt collections go live.
+    ``page_model`` reads scanned pages with the models of their domains, if there is a language model. ``gate`` decides
+    whether rebuilt collections go live.
 
     Raises:
         BadConfiguration: the embedder's setting has no known form.
@@ -128,7 +131,8 @@ async def open_knowledge(
     ):
         async with Workers() as workers:
             ocr = OcrBudget(settings.ocr_pages, settings.ocr_seconds)
-            workshop = DocumentServices(database, directory, index, threads, workers, settings.max_upload_bytes, ocr)
+            most = settings.max_upload_bytes
+            workshop = DocumentServices(database, directory, index, threads, workers, most, ocr, page_model)
             knowledge = Knowledge(settings, workshop, embedding, gate)
             yield knowledge
         if database.shared:

@@ -220,7 +220,7 @@ class Pages:
                 await process.send(orjson.dumps(job), file)
                 frame: PageFrame | None = await process.frame()
             if frame is None or await process.frame() is not None:
-                raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+                raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file")
         except DocumentError as exc:
             await process.reset()
             log.info("page %s of %s is not shown: %s", key.page, record.id, exc.code)
@@ -247,7 +247,7 @@ def _read(frame: PageFrame, key: PageKey) -> _Found:
         passage, cited = (tuple(_box(each) for each in frame[name]) for name in ("passage", "cited"))
         return Marks(float(frame["width"]), float(frame["height"]), passage, cited, bool(frame["whole"]))
     except (KeyError, TypeError, ValueError):
-        return PageUnreadable("DOCUMENT_BROKEN", "the file made its reader answer nonsense")
+        return PageUnreadable("DOCUMENT_BROKEN", "the reader gave an answer that cannot be used")
 
 
 def _box(numbers: Sequence[float]) -> Box:

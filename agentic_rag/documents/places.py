@@ -28,6 +28,7 @@ from agentic_rag.documents.text_positions import Range
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.formats import IMAGE_TYPES
+from mcp_servers.retriever.formats.scans import BY_MODEL
 
 GROUP_CHUNKS = 8
 """Number of preceding chunks searched for the header of a chunk's rows.
@@ -37,6 +38,7 @@ A group of rows has one chunk, or two with long rows.
 
 NO_MARKS = "the text layer of this page does not have the passage as it was read; the page is shown without marks"
 NO_SCAN_MARKS = "the scan of this page was not read as the passage says; the page is shown without marks"
+BY_MODEL_NOTE = "a model read this page from a scan, without positions; the page is shown without marks"
 PARTLY = "parts of the passage were not found in the text layer of this page"
 
 Kind = Literal["page", "table", "text"]
@@ -134,6 +136,8 @@ class Places:
         sentences = [Range(*each) for each in chunk.sentences]
         if chunk.scanned:
             scan = (await self._documents.knowledge.scans.pages(document, number)).get(number)
+            if chunk.scanned_by == BY_MODEL:
+                return OnPage(number, None, BY_MODEL_NOTE)
             marks = None if scan is None else marks_on_scan(scan, chunk.text, sentences, cited)
             if marks is None or not marks.passage:
                 return OnPage(number, marks, NO_SCAN_MARKS)

@@ -63,10 +63,10 @@ class ReadingProcess:
         await self._process.send(orjson.dumps(Job("", name, document_id, version, self._limits, scans)), file)
         frame: Frame | None = await self._process.frame()
         if frame is None:
-            raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+            raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file")
         if "wanted" in frame:
             if await self._process.frame() is not None:
-                raise DocumentError("DOCUMENT_BROKEN", "the file made its reader answer nonsense")
+                raise DocumentError("DOCUMENT_BROKEN", "the reader gave an answer that cannot be used")
             raise ScansWanted(frame["wanted"], frame["pages"] or 0)
         return Summary(
             pages=frame["pages"],

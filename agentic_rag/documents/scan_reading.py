@@ -128,7 +128,7 @@ class OcrProcess:
             await self._process.send(orjson.dumps(job), file)
             frame: Mapping[str, object] | None = await self._process.frame()
             if frame is None or await self._process.frame() is not None:
-                raise DocumentError("DOCUMENT_BROKEN", "the page made its reader crash")
+                raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this page")
         except DocumentError as exc:
             await self._process.reset()
             return {"page": page, "width": 0.0, "height": 0.0, "turn": 0, "lines": [], "error": exc.message}

@@ -117,6 +117,7 @@ class Reference:
     verified: Absent[bool] = None
     table: Absent[CitedTable] = None
     scanned: Absent[bool] = None
+    scanned_by: Absent[str] = None
     document_date: Absent[str] = None
     review_by: Absent[str] = None
 

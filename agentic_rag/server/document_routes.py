@@ -167,7 +167,7 @@ class Problem:
 class Progress:
     """Progress of the current stage, and facts about the document.
 
-    ``chunks`` ``of`` all are stored. OCR has read ``scanned`` of ``scans`` pages.
+    ``chunks`` ``of`` all are stored. ``scanned`` of ``scans`` scanned pages have been read.
     """
 
     stage: DocumentStatus
@@ -321,6 +321,7 @@ class Chunk:
     end: int
     sentences: Sequence[tuple[int, int]]
     scanned: Absent[bool] = None
+    scanned_by: Absent[str] = None
 
 
 @answer()
@@ -579,7 +580,7 @@ def _stale(stale: stale_report.StaleDocument) -> StaleDocument:
 
 
 def _chunk(chunk: chunking.Chunk) -> Chunk:
-    return answer_from(Chunk, chunk, scanned=chunk.scanned or None)
+    return answer_from(Chunk, chunk, scanned=chunk.scanned or None, scanned_by=chunk.scanned_by or None)
 
 
 def _line(record: RetrievalRecord) -> RetrievalLine:

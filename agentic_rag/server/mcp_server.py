@@ -431,6 +431,7 @@ def _describe(source: Any) -> Json:
         "cells": "cells",
         "table": "table",
         "scanned": "scanned",
+        "scannedBy": "scanned_by",
         "documentDate": "document_date",
         "reviewBy": "review_by",
         "verified": "verified",
@@ -458,6 +459,8 @@ def _place(chunk: Chunk) -> Json:
         place["heading_path"] = list(chunk.heading_path)
     if chunk.scanned:
         place["scanned"] = True
+    if chunk.scanned_by:
+        place["scanned_by"] = chunk.scanned_by
     return place | {name: value for name in ("page", "cells") if (value := getattr(chunk, name)) is not None}
 
 

@@ -143,6 +143,7 @@ def _bodies(
                     reference.scanned,
                     reference.document_date,
                     reference.review_by,
+                    reference.scanned_by,
                 ),
                 None,
             )

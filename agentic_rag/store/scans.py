@@ -1,4 +1,4 @@
-"""Scanned pages: the lines and boxes that OCR read, kept as long as their document.
+"""Scanned pages: the lines that OCR or a model read, and the boxes of OCR, kept as long as their document.
 
 Only the retriever's ``formats.scans`` interprets a page's content.
 """
@@ -43,6 +43,13 @@ def of_document(conn: Connection, document_id: DocumentId, sha256: str, page: in
     if page is not None:
         query = query.where(_scans.page == page)
     return ScanRecord.all(conn, query.order_by(_scans.page))
+
+
+def delete_failed(conn: Connection, document_id: DocumentId) -> None:
+    """Delete the pages of a document that could not be read, so that another attempt reads them."""
+    rows = ScanRecord.all(conn, sa.select(SCANS).where(_scans.document_id == document_id))
+    for page in [row.page for row in rows if row.content.get("error")]:
+        conn.execute(sa.delete(SCANS).where(_scans.document_id == document_id, _scans.page == page))
 
 
 def delete(conn: Connection, document_id: DocumentId, *, except_sha256: str = "") -> None:

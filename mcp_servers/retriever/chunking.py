@@ -54,7 +54,8 @@ class Chunk:
 
     `text` equals `parsed.text[start:end]`, and `sentences` are offsets within `text`, in order.
     `chunk_id` is a UUID in its usual text form, so that it is a valid point id. `tables` are the tables among the
-    lines, in order. `scanned` means that OCR read the text from an image.
+    lines, in order. `scanned` means that OCR read the text from an image, or a language model
+    if `scanned_by` is "model".
     """
 
     chunk_id: str
@@ -70,6 +71,7 @@ class Chunk:
     sentences: tuple[Span, ...]
     tables: tuple[ChunkTable, ...] = ()
     scanned: bool = False
+    scanned_by: str = ""
 
     def to_json(self) -> Json:
         """Return the chunk as JSON values for a point's payload on a server and for the output of a reading process.
@@ -116,6 +118,7 @@ class _Place(NamedTuple):
     page: int | None
     cells: str | None
     scanned: bool
+    scanned_by: str
 
 
 def chunk_id(document_id: str, ordinal: int) -> str:
@@ -149,6 +152,7 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
                     sentences=tuple(Span(unit.start - start, unit.end - start) for unit in group),
                     tables=tuple(_tables(group)),
                     scanned=place.scanned,
+                    scanned_by=place.scanned_by,
                 )
             )
     return chunks
@@ -178,7 +182,8 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
             path = [*(above for above in path if above[0] < block.level), (block.level, block.text)]
             is_body = not _has_body(blocks, index)
         if is_body:
-            here = _Place(tuple(title for _, title in path), block.page, block.cells, block.scanned)
+            headings = tuple(title for _, title in path)
+            here = _Place(headings, block.page, block.cells, block.scanned, block.scanned_by)
             if here != place:
                 if place and units:
                     yield place, units

@@ -22,6 +22,13 @@ HEADING_LIMIT = 200
 ROW_GROUP_TOKENS = 250
 """Approximate size of a group of whole table rows, each group with the table's header."""
 
+MAX_HEADER_ROWS = 3
+"""Maximum number of rows that are joined as the header of a table."""
+
+_HAS_DIGIT = re.compile(r"\d")
+_FIGURE = re.compile(r"\s*(?!(?:19|20)\d\d\s*$)[(+−-]?[$€£¥]?\s?\d[\d\s.,:/'%€$£¥)-]*")
+"""A number, an amount, a date or a time, which rarely occurs in a header, unlike a year."""
+
 CELL_SEPARATOR = " | "
 """Separator of the cells of a table row in a block's text."""
 
@@ -35,7 +42,7 @@ class Block:
     `level` is 1..6 for a heading, else 0. `page` counts from 1; a slide is a page. `cells` is `Sheet!A2:D9` for rows of
     a sheet. Each line of a `list`, `code` or `table` block is a unit that no chunk boundary cuts. A `table` block with
     several lines begins with its header; each line is a row, written by `join_row`. `scanned` marks text that OCR read
-    from an image.
+    from an image; with `scanned_by` "model", a language model read it.
     """
 
     kind: BlockKind
@@ -44,6 +51,7 @@ class Block:
     page: int | None = None
     cells: str | None = None
     scanned: bool = False
+    scanned_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +116,68 @@ def split_row(line: str) -> tuple[str, ...]:
 
 
 def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
-    """Split a table into groups of whole rows, and repeat the first row as the header of each group.
+    """Split a table into groups of whole rows, and repeat the header in each group.
 
-    Yields `(first, last, text)`: indexes into `rows` (without the repeated header) and the lines, written by
-    `join_row`. A table of one row is its own group.
+    The header is the first row, or the first rows joined by `join_headers`. Yields `(first, last, text)`: indexes into
+    `rows` (without the header) and the lines, written by `join_row`. A table of one row is its own group.
     """
     lines = [join_row(row) for row in rows]
     if len(lines) == 1:
         yield 0, 0, lines[0]
         return
-    header, first = lines[0], 1
+    joined, first = join_headers(rows)
+    header = join_row(joined)
     tokens = [estimate_tokens(line) for line in lines]
-    size = tokens[0]
-    for index in range(1, len(lines)):
+    least = size = estimate_tokens(header)
+    for index in range(first, len(lines)):
         if index > first and size + tokens[index] > ROW_GROUP_TOKENS:
             yield first, index - 1, "\n".join([header, *lines[first:index]])
-            first, size = index, tokens[0]
+            first, size = index, least
         size += tokens[index]
     yield first, len(lines) - 1, "\n".join([header, *lines[first:]])
+
+
+def join_headers(rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], int]:
+    """Return the header of a table of at least two rows, and the number of rows of which it consists.
+
+    A row of group headings above the header is joined with it: `2030 | 2030` above `Q1 | Q2` is `2030 Q1 | 2030 Q2`. In
+    such a row, a heading covers several columns: its text is repeated in each of them, or the cells after it are empty.
+    A column outside of the groups, and always the first one, has a cell in one of the two rows only, or the same text
+    in both. Figures below the two rows show that they are no data.
+    """
+    header: Sequence[str] = rows[0]
+    best = header, 1
+    for count in range(1, min(len(rows) - 1, MAX_HEADER_ROWS)):
+        joined = _join_groups(header, rows[count])
+        if joined is None:
+            break
+        header = joined
+        names = [cell for cell in joined if cell]
+        if len(set(names)) == len(names) and any(map(_HAS_DIGIT.search, rows[count + 1])):
+            best = joined, count + 1
+    return best
+
+
+def _join_groups(groups: Sequence[str], header: Sequence[str]) -> list[str] | None:
+    """Return two rows joined as one header, or None if the first one has no headings over groups of columns."""
+    if len(groups) != len(header) or any(map(_FIGURE.fullmatch, header)):
+        return None
+    above = [cell.strip() for cell in groups]
+    below = [cell.strip() for cell in header]
+    for at in range(1, len(above)):  # a heading whose cells are not merged
+        if not above[at] and below[at] and below[at - 1] and above[at - 1] and above[at - 1] != below[at - 1]:
+            above[at] = above[at - 1]
+    in_group = [
+        bool(cell) and cell in (above[at - 1 : at] + above[at + 1 : at + 2]) and cell != below[at]
+        for at, cell in enumerate(above)
+    ]
+    alone = [at for at, grouped in enumerate(in_group) if not grouped]
+    names = [below[at] for at, grouped in enumerate(in_group) if grouped]
+    spanning = [at for at in alone if not above[at] or not below[at] or above[at] == below[at]]
+    if not names or not all(names) or not spanning or (0 in alone and 0 not in spanning):
+        return None
+    pairs = zip(above, below, strict=True)
+    return [upper if upper == lower else f"{upper} {lower}".strip() for upper, lower in pairs]
 
 
 def full_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:

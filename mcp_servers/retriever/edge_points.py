@@ -60,7 +60,7 @@ def point_payload(chunk: Chunk) -> Payload:
     offsets = [offset for span in chunk.sentences for offset in span]
     tables = [[*table] for table in chunk.tables]
     place = (chunk.heading_path, chunk.page, chunk.cells)
-    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, chunk.scanned)
+    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, chunk.scanned, chunk.scanned_by)
     payload: Payload = {
         DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
         ORDINAL: chunk.ordinal,
@@ -76,7 +76,8 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
     """Return the chunk of a point; reverses `point_payload`."""
     document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
     headings, page, cells, text, start, end, offsets, *added = orjson.loads(payload[STORED])
-    tables, scanned = added or ((), False)  # points of earlier chunkers have neither
+    absent: list[Any] = [(), False, ""]
+    tables, scanned, scanned_by = list(added) + absent[len(added) :]  # earlier points have fewer members
     return Chunk(
         chunk_id=chunk_id,
         document_id=document_id,
@@ -91,6 +92,7 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
         sentences=tuple(map(Span, offsets[::2], offsets[1::2])),
         tables=tuple(ChunkTable(first, last, tuple(header)) for first, last, header in tables),
         scanned=scanned,
+        scanned_by=scanned_by,
     )
 
 

@@ -21,6 +21,7 @@
 The errors know nothing of HTTP status codes or MCP; the routes and tools map them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,7 +37,20 @@ DocumentCode = Literal[
 ]
 
 
-MISSING_FILE = "the file is not in the documents folder any more; put it back, or delete the document"
+MISSING_FILE = "the file is not in the documents folder any more"
+
+MAX_SHOWN_NAME = 200
+ADVICE: Mapping[DocumentCode, str] = {
+    "DOCUMENT_UNSUPPORTED": "",  # the reason itself names the supported formats
+    "DOCUMENT_EMPTY": "Upload a file that contains text.",
+    "DOCUMENT_ENCRYPTED": "Remove the protection and upload the file again.",
+    "DOCUMENT_SCANNED": "Upload a version with a text layer, or have its scans read with OCR.",
+    "DOCUMENT_TOO_LARGE": "Split the file and upload its parts.",
+    "DOCUMENT_BROKEN": "Open it in the program that wrote it, save it again, and upload the new file.",
+    "DOCUMENT_MISSING": "Put it back, or delete the document.",
+    "DOCUMENT_TIMEOUT": "Try again, or split the file and upload its parts.",
+}
+"""What the uploader can do, by the kind of failure."""
 
 
 class RetrieverError(Exception):
@@ -45,13 +59,22 @@ class RetrieverError(Exception):
 
 @dataclass(eq=False)
 class DocumentError(RetrieverError):
-    """A file that cannot be ingested. ``message`` is a sentence for the uploader."""
+    """A file that cannot be ingested.
+
+    ``message``: the reason in plain words, without the file's name. ``detail``: a library's exception, for the log.
+    """
 
     code: DocumentCode
     message: str
+    detail: str = ""
 
     def __str__(self) -> str:
         return self.message
+
+    def sentence(self, name: str) -> str:
+        """Return the text for the uploader: the file's name, the reason, and what to do."""
+        shown = name if len(name) <= MAX_SHOWN_NAME else f"{name[: MAX_SHOWN_NAME - 1]}…"
+        return f'"{shown}" was not read: {self.message}. {ADVICE[self.code]}'.strip()
 
 
 class IndexFault(RetrieverError):

@@ -54,7 +54,7 @@ class Hit:
 
     ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the score of the fusion.
     ``passage`` is the number of its first chunk in the document, from 1. ``tables`` are the tables among its sentences.
-    ``scanned`` means that OCR read the text from an image.
+    ``scanned`` means that OCR read the text from an image, or a language model if ``scanned_by`` is "model".
     """
 
     document_id: str
@@ -68,6 +68,7 @@ class Hit:
     passage: int = 0
     tables: tuple[HitTable, ...] = ()
     scanned: bool = False
+    scanned_by: str = ""
 
     def to_json(self) -> Json:
         """Return the hit as JSON for the structured content of a tool result."""
@@ -168,7 +169,7 @@ def share_place(one: Chunk, other: Chunk) -> bool:
 
 
 def _place(chunk: Chunk) -> tuple[object, ...]:
-    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells, chunk.scanned
+    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells, chunk.scanned, chunk.scanned_by
 
 
 def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score: float = 1.0) -> Hit:
@@ -194,6 +195,7 @@ def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score:
         passage=first.ordinal + 1,
         tables=tables_of(sentences, {chunk.chunk_id: chunk for chunk in chunks}),
         scanned=first.scanned,
+        scanned_by=first.scanned_by,
     )
 
 

@@ -18,6 +18,8 @@ DEFAULT_LIMITS = ParseLimits()
 MAX_NOTES = 30
 """Maximum number of notes of one document; the last one replaces the rest by their number."""
 MAX_NOTE_CHARACTERS = 400
+MAX_DETAIL = 300
+DAMAGED = "the file is damaged, or its form is one that the reader does not know"
 NO_SCANS = Scans()
 
 
@@ -28,7 +30,8 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
 
     Raises:
         ScansWanted: OCR is to read further pages first.
-        DocumentError: the file cannot be read; any exception of a format library becomes ``DOCUMENT_BROKEN``.
+        DocumentError: the file cannot be read. Any exception of a format library becomes ``DOCUMENT_BROKEN`` with
+            `DAMAGED`; its own words are in ``detail`` only.
         MemoryError: the file needs more memory than the process has.
     """
     known = format_of(name)
@@ -45,9 +48,9 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
     except (DocumentError, MemoryError):
         raise
     except Exception as exc:  # third-party readers raise anything on broken files: this is the one boundary
-        by = f" by {known.extension}" if known.extension else ""
-        reason = f"the file cannot be read{by} ({type(exc).__name__}: {exc})"[:500]
-        raise DocumentError("DOCUMENT_BROKEN", reason) from exc
+        detail = f"{type(exc).__name__}: {exc}"[:MAX_DETAIL]
+        reason = f"the reader {known.extension} failed ({detail})" if known.extension else DAMAGED
+        raise DocumentError("DOCUMENT_BROKEN", reason, detail) from exc
     if scans.wanted and parsed.unread_scans:
         raise ScansWanted(parsed.unread_scans, parsed.pages or len(parsed.unread_scans))
     if not any(block.text.strip() for block in parsed.blocks):

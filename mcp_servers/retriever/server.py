@@ -431,7 +431,8 @@ def _passages(members: Json, note: str, shown: _Shown) -> CallToolResult:
 def _passage(number: int, hit: Hit, document: DocumentFacts | None) -> str:
     where = " › ".join((hit.document_name, *hit.heading_path))
     places = [f"page {hit.page}" if hit.page is not None else None, hit.cells]
-    places.append("read from a scan" if hit.scanned else None)
+    if hit.scanned:
+        places.append(f"read from a scan{' by the model' if hit.scanned_by == 'model' else ''}")
     places += [f"columns: {join_row(each.header)}" for each in hit.tables if each.header and not each.has_header]
     if document:
         places += [f"passage {hit.passage} of {document.passages}", document.date]

@@ -37,6 +37,8 @@ WORDS = {
         "keep": "Use these settings for answers",
         "kept": "Saved. Answers now use",
         "expertise": "Expertise",
+        "scans": "Scanned pages are read by",
+        "scan pages": "Pages per document",
         "preview": "What the model receives",
         "save": "Save",
         "saved": "Saved. Applies from the next message.",
@@ -60,6 +62,8 @@ WORDS = {
         "keep": "将其用于回答",
         "kept": "已保存：此后",
         "expertise": "专长",
+        "scans": "扫描页的读取方式",
+        "scan pages": "每个文档的页数",
         "preview": "模型收到的内容",
         "save": "保存",
         "saved": "已保存，从下一轮起生效。",
@@ -130,11 +134,15 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
         await expect(preview.locator(".token-sum")).not_to_have_text(before)  # nothing is saved yet
         await desk.goto(f"#/domains/{domain}/settings")  # what was typed is still there
         await expect(page.get_by_label(words["expertise"])).to_have_value(re.compile("^Leave, notice"))
+        await expect(page.get_by_label(words["scan pages"])).to_be_hidden()
+        await page.get_by_label(words["scans"]).select_option("model")
+        await page.get_by_label(words["scan pages"]).fill("20")
         await page.get_by_role("button", name=words["save"], exact=True).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["expertise"].startswith("Leave, notice")
         assert settings["retrievalThreshold"] == 0.2
+        assert settings["scans"] == {"reader": "model", "pages": 20}
 
         conversation = await desk.rig.conversation(domain)
         await desk.rig.say(conversation, "How many days?")

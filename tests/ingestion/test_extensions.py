@@ -108,7 +108,7 @@ def test_an_extension_that_fails_costs_its_document_and_its_leg_alone(installed:
     told, _ = used(installed, tmp_path / "data", "acme:large", "a.pairs", "c.txt")
     status, _, error = told["documents"]["a.pairs"]
     assert (status, error["code"]) == ("failed", "DOCUMENT_BROKEN")
-    assert "by pairs (acme-things 1.2) (ValueError: two lines are needed)" in error["message"]
+    assert "the reader pairs (acme-things 1.2) failed (ValueError: two lines are needed)" in error["message"]
     assert told["documents"]["c.txt"][0] == "indexed"
     assert told["hits"]
     assert told["mode"] == "lexical"

@@ -40,7 +40,7 @@ async def test_a_document_whose_file_was_taken_away_is_found_no_more_and_says_wh
         assert await rescan(rig, domain) == 0
         lost = (await listed(rig, domain))["leave.md"]
         assert (lost["status"], lost["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
-        assert "put it back" in lost["error"]["message"]
+        assert "Put it back" in lost["error"]["message"]
         path = f"/api/domains/{domain}/documents/{document['id']}"
         assert (await rig.ok("GET", f"{path}/chunks"))["items"] == []
         assert await names_found(rig, domain, "paid leave") == []

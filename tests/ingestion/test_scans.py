@@ -2,6 +2,7 @@
 
 import io
 import sys
+from base64 import b64decode
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from agentic_rag.documents.model_scans import NO_TEXT
 from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
-from agentic_rag.testing.steps import Cite, say, use
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import read_image
@@ -152,4 +155,81 @@ async def test_without_ocr_a_scan_says_so(tmp_path: Path) -> None:
         domain = await rig.domain()
         document = await rig.upload(domain, "notice.pdf", scan(picture(NOTICE)))
         assert document["error"]["code"] == "DOCUMENT_SCANNED"
-        assert document["error"]["message"].startswith("scanned PDF: no text layer on 1 of 1 pages")
+        assert "scanned PDF: no text layer on 1 of 1 pages" in document["error"]["message"]
+
+
+class SeeingModel(ScriptedModel):
+    """A scripted model that records the images it gets."""
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The images of all requests so far."""
+        blocks = [block for request in self.requests for block in request.messages[0]["content"]]
+        data = [b64decode(block["source"]["data"]) for block in blocks if block["type"] == "image"]
+        return [Image.open(io.BytesIO(each)) for each in data]
+
+
+PAGE_AS_MARKDOWN = "# Notice 7\n\nThe inner berth is closed.\n\n| Quay | Fee |\n|---|---|\n| North |  |\n| South | 12 |"
+
+
+async def test_a_domains_model_reads_scans_within_its_page_limit_with_cost_and_failures_per_page(
+    tmp_path: Path,
+) -> None:
+    whole = pypdfium2.PdfDocument(files.pdf(tmp_path / "a.pdf", [[(10, "The keeper signs the list.")]]))
+    whole.import_pages(pypdfium2.PdfDocument(scan(*(picture([str(number)]) for number in range(4)))))
+    file = io.BytesIO()
+    whole.save(file)
+    model = SeeingModel(
+        say(PAGE_AS_MARKDOWN),
+        Step((Say("no"),), stop_reason="refusal"),
+        Step((Say("first line\nhalf a li"),), stop_reason="max_tokens"),
+        say("second attempt"),
+        say(NO_TEXT),
+        use("search_documents", query="which fee has the south quay"),
+        say("Twelve.", Cite(0, 1)),
+    )
+    async with Rig(tmp_path, instead=model, ocr_pages=0) as rig:
+        domain = await rig.domain(scans={"reader": "model", "pages": 3})
+        document = await uploaded(rig, domain, "mixed.pdf", file.getvalue())
+        assert document["progress"]["notes"] == [
+            "read from a scan by the model: pages 2, 4",
+            f"scanned pages 3 were not read: the model '{model.requests[1].model}' declined to read it",
+            "scanned pages 4 were only read in part: its text is longer than 8,192 tokens",
+            "no text layer on 1 of 5 pages; the model reads 3 pages of a document",
+        ]
+        assert [(max(each.size), each.format) for each in model.images] == [(1240, "PNG")] * 3
+        assert not any(request.tools for request in model.requests)
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        chunks = (await rig.ok("GET", f"{path}/chunks"))["items"]
+        by_page = {chunk["page"]: chunk for chunk in chunks}
+        assert [chunk["page"] for chunk in chunks] == [1, 2, 4]
+        assert by_page[2]["headingPath"] == ["Notice 7"]
+        assert by_page[2]["text"] == "The inner berth is closed.\n\nQuay | Fee\nNorth | \nSouth | 12".replace(
+            "| \n", "|\n"
+        )
+        assert (by_page[2]["scanned"], by_page[2]["scannedBy"]) == (True, "model")
+        assert by_page[4]["text"] == "first line"
+        used = await rig.ok("GET", "/api/usage?groupBy=agent")
+        assert [(row["agent"], row["calls"], row["input"] > 0) for row in used["items"]] == [("(scan)", 3, True)]
+        await rig.ok("POST", f"{path}/retry")
+        again = await settled(rig, domain, document["id"])
+        assert again["progress"]["notes"][:2] == [
+            "read from a scan by the model: pages 2-3",
+            "no text was found on scanned pages: 4",
+        ], "the failed pages were read again"
+        events = await rig.say(await rig.conversation(domain), "Which fee has the south quay?")
+        (cited,) = [event for event in events if event["type"] == "source_reference"]
+        assert (cited["scanned"], cited["scannedBy"], cited["page"]) == (True, "model", 2)
+        place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{cited['chunkId']}/place")
+        shown = "a model read this page from a scan, without positions; the page is shown without marks"
+        assert place["notes"][0] == shown
+
+
+async def test_a_model_that_cannot_see_is_refused_as_reader_of_scans(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scripted=False, model="extractive") as rig:
+        domain = await rig.domain()
+        status, code, message = await rig.refused(
+            "PATCH", f"/api/domains/{domain}", {"settings": {"scans": {"reader": "model"}}}
+        )
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert message == "settings.scans.reader: there is no language model."

@@ -420,6 +420,9 @@ def test_lines_in_another_encoding_are_read_in_theirs(tmp_path: Path) -> None:
         "每年结算一次。",
         "Größe",
     ]
+    mixed = ("Größe der Öffnung".encode(), "Türen prüfen".encode("cp1252"), "锅炉检修".encode("gbk"))
+    (tmp_path / "a.txt").write_bytes(b"\n".join(mixed))
+    assert parse(tmp_path / "a.txt", "a.txt").text == "Größe der Öffnung\nTüren prüfen\n锅炉检修"
     (tmp_path / "a.txt").write_bytes("Größe Füße Äpfel ".encode() + b"Stra\xdfe")
     parsed = parse(tmp_path / "a.txt", "a.txt")
     assert parsed.notes == ("characters that could not be decoded: 1",)

@@ -92,6 +92,7 @@ def verify(
         verified=verified,
         table=_cited_table(citation, citable),
         scanned=citable.source.scanned,
+        scanned_by=citable.source.scanned_by,
         document_date=citable.source.document_date,
         review_by=citable.source.review_by,
     )

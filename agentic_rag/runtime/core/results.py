@@ -375,6 +375,7 @@ def search_result_block(hit: Json) -> Block:
                 score=_score(hit),
                 tables=_rows_of(hit) or None,
                 scanned=True if hit.get("scanned") else None,
+                scanned_by=hit.get("scanned_by") or None,
                 document_date=hit.get("document_date"),
                 review_by=hit.get("review_by"),
             )
@@ -395,7 +396,8 @@ def _rows_of(hit: Json) -> tuple[PassageTable, ...]:
 def _place(hit: Json) -> str:
     """Return the position of a passage, with which a model can ask for its surroundings."""
     places = [f"p. {hit['page']}" if hit.get("page") is not None else None, hit.get("cells")]
-    places.append("read from a scan" if hit.get("scanned") else None)
+    if hit.get("scanned"):
+        places.append(f"read from a scan{' by the model' if hit.get('scanned_by') == 'model' else ''}")
     places += [f"columns: {' | '.join(each['header'])}" for each in hit.get("tables") or () if _lacks_header(each)]
     if hit.get("passages"):
         places += [f"passage {hit.get('passage')} of {hit['passages']}", hit.get("date")]

@@ -694,6 +694,7 @@ class Turn:
                     verified=reference.verified,
                     table=reference.table,
                     scanned=reference.scanned,
+                    scanned_by=reference.scanned_by,
                     document_date=reference.document_date,
                     review_by=reference.review_by,
                 )

@@ -264,6 +264,7 @@ def more_of(citation: Citation) -> Json:
         "cells",
         "table",
         "scanned",
+        "scannedBy",
         "documentDate",
         "reviewBy",
     )

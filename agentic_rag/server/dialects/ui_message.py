@@ -381,6 +381,7 @@ def _source_of(reference: Mapping[str, object], ident: str) -> Json:
         "agent",
         "table",
         "scanned",
+        "scannedBy",
         "documentDate",
         "reviewBy",
     )

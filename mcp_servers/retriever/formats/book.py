@@ -14,7 +14,7 @@ from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLim
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import decode_html, html_parts
-from mcp_servers.retriever.formats.package import open_zip, parse_xml
+from mcp_servers.retriever.formats.package import DAMAGED_MEMBER, open_zip, parse_xml
 
 _NO_BOOK = "the file is not an EPUB book, or it is damaged"
 _CONTAINER = "META-INF/container.xml"
@@ -29,7 +29,7 @@ def read_epub(path: Path, limits: ParseLimits) -> ParsedDocument:
     with path.open("rb") as file, open_zip(file, limits, _NO_BOOK) as archive:
         try:
             return _read_book(archive)
-        except (KeyError, etree.XMLSyntaxError, zipfile.BadZipFile, NotImplementedError) as exc:
+        except (KeyError, etree.XMLSyntaxError, *DAMAGED_MEMBER) as exc:
             raise DocumentError("DOCUMENT_BROKEN", _NO_BOOK) from exc
 
 
@@ -59,7 +59,12 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
         elif item is not None and item.get("media-type", _PAGES[0]) not in _PAGES:
             notes.append(f"a chapter of the kind {item.get('media-type', '')[:60]!r} was not read")
         else:
-            page = html_parts(decode_html(archive.read(name)), is_chapter=True)
+            try:
+                data = archive.read(name)
+            except DAMAGED_MEMBER:
+                notes.append(f"a chapter is damaged and was not read: {name[:80]!r}")
+                continue
+            page = html_parts(decode_html(data), is_chapter=True)
             notes += page.notes
             if page.blocks and name in labels and not any(block.kind == "heading" for block in page.blocks):
                 blocks.append(heading(labels[name], 2))

@@ -57,7 +57,7 @@ def guess(sample: bytes) -> str:
     runs = _HIGH_RUNS.findall(sample)
     high = sum(map(len, runs))
     latin = {name: _letters(sample, name, frequent, _LATIN_RANK_WEIGHT) for name, frequent in _LATIN.items()}
-    if high < _ALONE * len(runs):
+    if has_lone_accents(sample):
         return max(latin, key=lambda name: latin[name])
     wide = {name: _wide(sample, name, weigh) for name, weigh in _WIDE.items()}
     wide["euc_kr"] += _SPACED if sample.count(b" ") > high / 16 else 0.0
@@ -67,6 +67,12 @@ def guess(sample: bytes) -> str:
     rare = {name: score * _RUNS_OF_ACCENTS for name, score in latin.items()}
     scores = {**wide, **others, **rare}  # the first of equal scores wins: Chinese is the most common
     return max(scores, key=lambda name: scores[name])
+
+
+def has_lone_accents(line: bytes) -> bool:
+    """Return whether the bytes beyond ASCII stand alone, as accents of Latin letters do."""
+    runs = _HIGH_RUNS.findall(line)
+    return sum(map(len, runs)) < _ALONE * len(runs)
 
 
 def _letters(sample: bytes, encoding: str, frequent: str, rank_weight: float) -> float:

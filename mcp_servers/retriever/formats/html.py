@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups, spread
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
+from mcp_servers.retriever.formats.numbering import show_count
 from mcp_servers.retriever.formats.text import decode_as, with_address
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
@@ -87,11 +88,19 @@ def decode_html(data: bytes) -> str:
     return decode_as(data, declared[1].decode("ascii") if declared else "")
 
 
+_LIST_KINDS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+"""Kinds of numbers by the ``type`` of an ordered list."""
+
+
 @dataclass(slots=True)
 class _List:
-    """An open list; ``number`` is the number of the next item, None for a list without numbers."""
+    """An open list; ``number`` is the number of the next item, None for a list without numbers.
+
+    ``kind`` is the ``type`` of an ordered list: 1, a, A, i or I.
+    """
 
     number: int | None
+    kind: str = "1"
 
 
 @dataclass(slots=True)
@@ -294,11 +303,13 @@ class _Builder:
         elif tag == "pre":
             self._preformatted += 1
         elif tag in ("ul", "ol"):
-            self._lists.append(_List(_count(attributes.get("start"), 1) if tag == "ol" else None))
+            number = _count(attributes.get("start"), 1) if tag == "ol" else None
+            self._lists.append(_List(number, str(attributes.get("type") or "1")))
             self._item = "- "
         elif tag == "li" and self._lists:
             number = self._lists[-1].number
-            self._item = "- " if number is None else f"{number}. "
+            kind = _LIST_KINDS.get(self._lists[-1].kind, "decimal")
+            self._item = "- " if number is None else f"{show_count(number, kind)}. "
             self._lists[-1].number = None if number is None else number + 1
         elif tag == "table":
             self._table = _Table()

@@ -32,6 +32,12 @@ MAX_HEADING_CHARACTERS = 120
 CELL_GAP = 0.9
 """White space of this many font sizes inside a line separates two cells: justified text has less."""
 
+MIN_ROWS = 3
+"""Minimum number of rows whose cells, returned as separate lines, are joined."""
+
+MAX_CELL_WORDS = 6
+"""Mean number of words of a line from which lines beside each other are columns of prose, not cells."""
+
 MAX_ROW_DISTANCE = 3.5
 """Font sizes between two rows of one unruled table."""
 
@@ -707,7 +713,7 @@ class _Row:
 
 def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
     """Find tables by their columns; return them with the lines between, and whether some columns are ambiguous."""
-    lines = _local_order(lines)
+    lines = _join_rows(_local_order(lines))
     items: list[Table | list[Line]] = []
     unclear = False
     done = 0
@@ -739,6 +745,52 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | lis
     if done < len(lines):
         items.append(list(lines[done:]))
     return items, unclear
+
+
+def _join_rows(lines: Sequence[Line]) -> list[Line]:
+    """Join the cells of a row that PDFium returns as lines of one height, because the gaps between them are wide.
+
+    Only at least `MIN_ROWS` such rows, one below the other and with short texts, are a table.
+    """
+    rows: list[list[Line]] = []
+    for line in lines:
+        last = rows[-1][-1] if rows else None
+        if last is not None and _is_beside(last, line):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    joined: list[Line] = []
+    run: list[list[Line]] = []
+    for row in [*rows, []]:
+        has_cells = len(row) > 1 or (bool(row) and len(row[0].parts) > 1)
+        is_next = has_cells and (not run or 0 < run[-1][0].base - row[0].base <= MAX_ROW_DISTANCE * row[0].size)
+        if not is_next:
+            joined += _joined_run(run)
+            run = []
+        if has_cells:
+            run.append(row)
+        else:
+            joined += row
+    return joined
+
+
+def _joined_run(rows: Sequence[Sequence[Line]]) -> Iterator[Line]:
+    pieces = [line for row in rows for line in row]
+    is_table = len(rows) >= MIN_ROWS and sum(len(line.words) for line in pieces) < MAX_CELL_WORDS * len(pieces)
+    for row in rows:
+        if is_table and len(row) > 1:
+            yield row[0].with_words([word for line in row for word in line.words])
+        else:
+            yield from row
+
+
+def _is_beside(one: Line, other: Line) -> bool:
+    """Return whether a line is to the right of another one, at the same height and in the same size."""
+    return (
+        abs(one.base - other.base) < 0.1 * one.size
+        and abs(one.size - other.size) < 0.11 * one.size
+        and other.left >= one.right
+    )
 
 
 def _local_order(lines: Sequence[Line]) -> list[Line]:
@@ -816,8 +868,9 @@ def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bo
     if len(line.parts) > 1 or abs(line.size - above.size) > 0.11 * above.size or not near:
         return False
     row = lines[last].parts
-    pitches = [one.base - other.base for one, other in pairwise(lines[first : last + 1]) if len(other.parts) > 1]
-    if pitches and distance > 0.9 * min(pitch for pitch in pitches if pitch > 0):
+    rows = pairwise(lines[first : last + 1])
+    pitches = [pitch for one, other in rows if len(other.parts) > 1 and (pitch := one.base - other.base) > 0]
+    if pitches and distance > 0.9 * min(pitches):
         return False
     return _fits_one(line.parts[0], [part for each in lines[first : last + 1] for part in each.parts]) and (
         line.left > row[0].right or line.right < row[1].left

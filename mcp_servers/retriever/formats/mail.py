@@ -205,7 +205,7 @@ def read_part(name: str, data: bytes, limits: ParseLimits) -> ParsedDocument:
     except (DocumentError, MemoryError):
         raise
     except Exception as exc:  # one broken attachment must not fail the mail
-        raise DocumentError("DOCUMENT_BROKEN", f"it cannot be read ({type(exc).__name__})") from exc
+        raise DocumentError("DOCUMENT_BROKEN", "it is damaged") from exc
     finally:
         _depth.reset(token)
 

@@ -40,11 +40,16 @@ def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
         source = source[front.end() :]
         date = latest_date(*_DATE.findall(front["data"]))
     environment: dict[str, Any] = {}
-    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(source, environment)
-    blocks.extend(_blocks(tokens))
+    blocks.extend(markdown_blocks(source, environment))
     if unused := _unused_references(environment, "\n".join(block.text for block in blocks)):
         blocks.append(Block("list", "\n".join(unused)))
     return ParsedDocument(tuple(block for block in blocks if block.text.strip()), date=date)
+
+
+def markdown_blocks(source: str, environment: dict[str, Any] | None = None) -> Iterator[Block]:
+    """Yield the blocks of a Markdown text. ``environment`` receives its link definitions."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    yield from _blocks(parser.parse(source, {} if environment is None else environment))
 
 
 def _unused_references(environment: Json, text: str) -> list[str]:

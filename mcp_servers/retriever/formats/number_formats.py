@@ -5,9 +5,11 @@ names of months in other languages) are left out; formats that depend on the vie
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from fractions import Fraction
 from functools import lru_cache
 
 _DIGITS = 15
@@ -30,6 +32,70 @@ _MONTHS = (
 )
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _CHINESE_DAYS = "一二三四五六日"
+_LOCALE = re.compile(r"\$[^-\]]*-(?:[0-9A-Fa-f]*?)([0-9A-Fa-f]{1,4})")
+_LOCALE_NAMES = {
+    0x05: (
+        "ledna února března dubna května června července srpna září října listopadu prosince",
+        "pondělí úterý středa čtvrtek pátek sobota neděle",
+    ),
+    0x06: (
+        "januar februar marts april maj juni juli august september oktober november december",
+        "mandag tirsdag onsdag torsdag fredag lørdag søndag",
+    ),
+    0x07: (
+        "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+        "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag",
+    ),
+    0x0A: (
+        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+        "lunes martes miércoles jueves viernes sábado domingo",
+    ),
+    0x0B: (
+        "tammikuu helmikuu maaliskuu huhtikuu toukokuu kesäkuu heinäkuu elokuu syyskuu lokakuu marraskuu joulukuu",
+        "maanantai tiistai keskiviikko torstai perjantai lauantai sunnuntai",
+    ),
+    0x0C: (
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        "lundi mardi mercredi jeudi vendredi samedi dimanche",
+    ),
+    0x10: (
+        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+        "lunedì martedì mercoledì giovedì venerdì sabato domenica",
+    ),
+    0x13: (
+        "januari februari maart april mei juni juli augustus september oktober november december",
+        "maandag dinsdag woensdag donderdag vrijdag zaterdag zondag",
+    ),
+    0x14: (
+        "januar februar mars april mai juni juli august september oktober november desember",
+        "mandag tirsdag onsdag torsdag fredag lørdag søndag",
+    ),
+    0x15: (
+        "stycznia lutego marca kwietnia maja czerwca lipca sierpnia września października listopada grudnia",
+        "poniedziałek wtorek środa czwartek piątek sobota niedziela",
+    ),
+    0x16: (
+        "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+        "segunda-feira terça-feira quarta-feira quinta-feira sexta-feira sábado domingo",
+    ),
+    0x19: (
+        "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
+        "понедельник вторник среда четверг пятница суббота воскресенье",
+    ),
+    0x1D: (
+        "januari februari mars april maj juni juli augusti september oktober november december",
+        "måndag tisdag onsdag torsdag fredag lördag söndag",
+    ),
+    0x04: (
+        "一月 二月 三月 四月 五月 六月 七月 八月 九月 十月 十一月 十二月",
+        "星期一 星期二 星期三 星期四 星期五 星期六 星期日",
+    ),
+    0x11: (
+        "1月 2月 3月 4月 5月 6月 7月 8月 9月 10月 11月 12月",
+        "月曜日 火曜日 水曜日 木曜日 金曜日 土曜日 日曜日",
+    ),
+}
+"""Names of months and days by the primary language (the low ten bits) of a format's locale, such as ``[$-407]``."""
 
 LOCALE_DATES = frozenset({"mm-dd-yy", "m/d/yy h:mm", "m/d/yyyy h:mm", "m/d/yyyy", "mm/dd/yy"})
 """Built-in formats whose order of day and month depends on the viewer's country, so they are shown as ISO dates."""
@@ -71,7 +137,7 @@ def plain_number(value: float | int) -> str:
     """Return a number in the format General."""
     if isinstance(value, int) or (value.is_integer() and abs(value) < 10**_DIGITS):
         return str(int(value))
-    return f"{value:.{_DIGITS}g}"
+    return f"{value:.{_DIGITS}g}".replace("e", "E")
 
 
 def _choose(value: float | int, sections: tuple[tuple[_Token, ...], ...]) -> tuple[tuple[_Token, ...], float | int]:
@@ -109,8 +175,30 @@ def _format(value: float | int, section: tuple[_Token, ...]) -> str:
     if not any(token.kind == "digits" for token in section):
         return "".join(map(_literal, section)).strip() or plain_number(value)
     if any(token.kind == "other" and token.text == "/" for token in section):
-        return plain_number(value)  # fractions: the number itself is exact
+        return _fraction(value, section)
     return _decimal(value, section)
+
+
+def _fraction(value: float | int, section: tuple[_Token, ...]) -> str:
+    """Return a number as a whole and a fraction, such as `2 3/8`; exact decimals if the format has another form."""
+    slash = next(at for at, token in enumerate(section) if token.text == "/")
+    after = section[slash + 1] if slash + 1 < len(section) else None
+    places = [token for token in section[:slash] if token.kind == "digits"]
+    fixed = "".join(token.text for token in section[slash + 1 :] if token.text.isdigit() or token.kind == "digits")
+    if after is None or not places or not fixed or len(fixed) > 4:
+        return plain_number(value)
+    exact = Fraction(Decimal(repr(abs(value))))
+    if fixed.strip("0#?").isdigit() and fixed.isdigit():  # a given denominator, such as # ??/16
+        lower = int(fixed)
+        upper = int(exact * lower + Fraction(1, 2))
+    else:
+        nearest = exact.limit_denominator(10 ** len(fixed) - 1)
+        upper, lower = nearest.numerator, nearest.denominator
+    whole, rest = divmod(upper, lower) if len(places) > 1 else (0, upper)
+    sign = "-" if value < 0 and upper else ""
+    if not rest:
+        return f"{sign}{whole}"
+    return f"{sign}{f'{whole} ' if whole else ''}{rest}/{lower}"
 
 
 def _decimal(value: float | int, section: tuple[_Token, ...]) -> str:
@@ -263,6 +351,7 @@ def _duration(value: timedelta, section: tuple[_Token, ...]) -> str:
 
 def _moment(value: datetime | date | time, section: tuple[_Token, ...]) -> str:
     moment = value if isinstance(value, datetime) else _full(value)
+    months, days = _names_of(section)
     half_day = any(token.kind == "ampm" for token in section)
     shown: list[str] = []
     before = ""
@@ -273,7 +362,7 @@ def _moment(value: datetime | date | time, section: tuple[_Token, ...]) -> str:
             if letter == "m" and len(token.text) < 3:
                 following = next((t.text[0].lower() for t in section[at + 1 :] if t.kind == "date"), "")
                 letter = "n" if before == "h" or following == "s" else "m"
-            shown.append(_part(moment, letter, len(token.text), half_day))
+            shown.append(_part(moment, letter, len(token.text), half_day, months, days))
             before = letter
         elif token.kind == "ampm":
             names = ("上午", "下午") if token.text.startswith("上") else ("AM", "PM")
@@ -289,14 +378,24 @@ def _full(value: date | time) -> datetime:
     return datetime.combine(date(1900, 1, 1), value) if isinstance(value, time) else datetime.combine(value, time())
 
 
-def _part(moment: datetime, letter: str, size: int, half_day: bool) -> str:
+def _names_of(section: tuple[_Token, ...]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names of months and days in the language of a format; English if it names none that is known."""
+    for token in section:
+        if token.kind == "bracket" and (found := _LOCALE.match(token.text)):
+            names = _LOCALE_NAMES.get(int(found[1], 16) & 0x3FF)
+            if names is not None:
+                return names[0].split(), names[1].split()
+    return _MONTHS, _DAYS
+
+
+def _part(moment: datetime, letter: str, size: int, half_day: bool, months: Sequence[str], days: Sequence[str]) -> str:
     if letter in ("y", "e", "b"):
         return f"{moment.year % 100:02d}" if letter == "y" and size <= 2 else f"{moment.year:04d}"
     if letter == "m" and size >= 3:
-        name = _MONTHS[moment.month - 1]
+        name = months[moment.month - 1]
         return name[:3] if size == 3 else name[:1] if size == 5 else name
     if letter == "d" and size >= 3:
-        name = _DAYS[moment.weekday()]
+        name = days[moment.weekday()]
         return name[:3] if size == 3 else name
     if letter == "a":
         return ("星期" if size == 4 else "") + _CHINESE_DAYS[moment.weekday()]

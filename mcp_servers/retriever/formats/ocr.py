@@ -14,7 +14,7 @@ import pypdfium2
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.layout import Page, lay_out
-from mcp_servers.retriever.formats.scans import Corners, ScanLine, ScanPage, Scans, lay_out_scan
+from mcp_servers.retriever.formats.scans import BY_MODEL, Corners, ScanLine, ScanPage, Scans, lay_out_scan
 
 DPI = 150
 MAX_PIXELS = 6_000_000
@@ -234,7 +234,11 @@ def read_image(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> Parse
     blocks: list[Block] = lay_out(pages).blocks
     if not blocks and not unread:
         raise DocumentError("DOCUMENT_EMPTY", failed[0].error or NO_TEXT if failed else NO_TEXT)
-    notes = [f"page {scan.page} was not read: {scan.error}" for scan in failed[:20]]
+    notes = [
+        f"page {scan.page} was {'only read in part' if scan.lines else 'not read'}: {scan.error}"
+        for scan in failed[:20]
+    ]
     if blocks:
-        notes.insert(0, "read from a scan by OCR")
+        by_model = any(scan.reader == BY_MODEL for scan in scans.pages.values())
+        notes.insert(0, f"read from a scan by {'the model' if by_model else 'OCR'}")
     return ParsedDocument(tuple(blocks), count, tuple(notes), unread_scans=unread)

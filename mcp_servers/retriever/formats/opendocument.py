@@ -27,7 +27,14 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.drawing import local
 from mcp_servers.retriever.formats.numbering import show_count
-from mcp_servers.retriever.formats.package import Parts, check_prologues, open_zip, parse_xml, unread_parts
+from mcp_servers.retriever.formats.package import (
+    DAMAGED_MEMBER,
+    Parts,
+    check_prologues,
+    open_zip,
+    parse_xml,
+    unread_parts,
+)
 from mcp_servers.retriever.formats.sheets import Merge, repeat_merged, sheet_row, table_blocks
 from mcp_servers.retriever.formats.text import with_address
 
@@ -93,7 +100,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
             content = parse_xml(archive.read("content.xml"))
             styles = parse_xml(archive.read("styles.xml")) if "styles.xml" in names else None
             date = _date(archive)
-        except (KeyError, etree.XMLSyntaxError, zipfile.BadZipFile) as exc:
+        except (KeyError, etree.XMLSyntaxError, *DAMAGED_MEMBER) as exc:
             raise DocumentError("DOCUMENT_BROKEN", _NO_DOCUMENT) from exc
         body = content.find(f"{_OFFICE}body/{_OFFICE}{kind}")
         if body is None:

@@ -1,15 +1,17 @@
 """Zip packages: Office files, OpenDocument files and books, checked before a library unpacks or parses them.
 
 The module enforces the limits of a package, repairs files that Office reads but our libraries do not (Strict Open XML,
-relations to missing parts, parts without a type), and writes notes on parts that no reader reads.
+relations to missing or damaged parts, parts without a type), and writes notes on parts that no reader reads.
 """
 
 import io
 import posixpath
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,12 +23,37 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+DAMAGED_MEMBER = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
+"""Exceptions of `zipfile` for a member that cannot be unpacked, or whose checksum is wrong."""
 _PROLOGUE_BYTES = 4096
 _MAX_MEMBERS = 20_000
 _CONTENT_TYPES = "[Content_Types].xml"
 NO_OFFICE_FILE = "the file is not an Office document, or it is damaged"
 _PROPERTIES = "docProps/core.xml"
 _DATES = re.compile(r"<dcterms:(?:created|modified)\b[^<>]{0,200}>([^<]{0,40})<")
+
+_COPY_BYTES = 1 << 20
+MAX_NAMED = 5
+"""Maximum number of damaged parts named in one note."""
+_ESSENTIAL = re.compile(
+    r"\[Content_Types\]\.xml|_rels/\.rels|(?:word|xl|ppt)/_rels/(?:document|workbook|presentation)\d*\.xml\.rels"
+    r"|word/document\d*\.xml|xl/(?:workbook|styles|sharedStrings)\.xml|ppt/presentation\.xml",
+    re.IGNORECASE,
+)
+"""Parts without which there is no text, or cells would be read wrong: a date would be a number."""
+
+_SHEET = b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData/></worksheet>'
+_SLIDE = (
+    b'<p:%s xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"><p:cSld><p:spTree><p:nvGrpSpPr>'
+    b'<p:cNvPr id="1" name=""/><p:cNvGrpSpPr/><p:nvPr/></p:nvGrpSpPr><p:grpSpPr/></p:spTree></p:cSld></p:%s>'
+)
+_EMPTY_PARTS = (
+    (re.compile(r"xl/worksheets/[^/]+\.xml"), _SHEET),
+    (re.compile(r"ppt/slides/[^/]+\.xml"), _SLIDE % (b"sld", b"sld")),
+    (re.compile(r"ppt/slideLayouts/[^/]+\.xml"), _SLIDE % (b"sldLayout", b"sldLayout")),
+    (re.compile(r"ppt/slideMasters/[^/]+\.xml"), _SLIDE % (b"sldMaster", b"sldMaster")),
+)
+"""Empty parts that stand in for damaged ones, so that the other sheets and slides keep their places."""
 
 _STRICT = b"http://purl.oclc.org/ooxml/"
 _STRICT_NAMESPACE = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/([\w/]+)")
@@ -137,10 +164,10 @@ class Parts:
 
     def xml(self, name: str) -> Any:
         """Return the root of a part, or add a note and return None if the part is missing or broken."""
-        data = self.bytes(name)
         try:
+            data = self.bytes(name)
             return None if data is None else parse_xml(data)
-        except etree.XMLSyntaxError:
+        except (etree.XMLSyntaxError, *DAMAGED_MEMBER):
             self.notes.append(f"the part {name[:80]} is broken and was not read")
             return None
 
@@ -157,23 +184,31 @@ def _relations(data: bytes, folder: str) -> Iterator[tuple[str, Relation]]:
 def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
     """Check an Office file and return it in a form that a library can open.
 
-    A Strict Open XML file, and one with relations to parts that it lacks, is opened as a repaired copy in memory.
+    A Strict Open XML file, one with relations to parts that it lacks, and one with damaged parts is opened as a
+    repaired copy in memory. The copy leaves out or empties the damaged parts, because a part with a wrong checksum
+    may hold wrong values.
 
     Raises:
-        DocumentError: see `check_package`.
+        DocumentError: see `check_package`; or a part is damaged that the others depend on.
     """
     check_package(path, limits)
     with path.open("rb") as file, zipfile.ZipFile(file) as package:
-        names = set(package.namelist())
+        damaged = sorted(_find_damaged(package))
+        if essential := next(filter(_ESSENTIAL.fullmatch, damaged), None):
+            raise DocumentError("DOCUMENT_BROKEN", f"its part {essential[:80]} is damaged")
+        empty = {name: part for name in damaged for pattern, part in _EMPTY_PARTS if pattern.fullmatch(name)}
+        names = set(package.namelist()) - (set(damaged) - set(empty))
         is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
-        dangling = {name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name))}
+        dangling = {
+            name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name, names))
+        }
         untyped = _untyped_endings(package)
-        if not is_strict and not dangling and not untyped:
+        if not is_strict and not dangling and not untyped and not damaged:
             return OfficeFile(path)
         copy = io.BytesIO()
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as repaired:
             for name in sorted(names):
-                data = package.read(name)
+                data = empty[name] if name in empty else package.read(name)
                 if name in dangling:
                     data = _remove_relations(data, dangling[name])
                 if name == _CONTENT_TYPES and untyped:
@@ -181,15 +216,29 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
                 if is_strict and name.endswith((".xml", ".rels", ".vml")):
                     data = _STRICT_NAMESPACE.sub(_name_namespace, data)
                 repaired.writestr(name, data)
-    count = sum(map(len, dangling.values()))
-    notes = (f"parts that the file refers to are missing in it: {count}",) if count else ()
-    return OfficeFile(path, copy.getvalue(), notes)
+    count = sum(map(len, dangling.values())) - (len(damaged) - len(empty))
+    notes = [f"parts that the file refers to are missing in it: {count}"] if count > 0 else []
+    if damaged:
+        shown = ", ".join(name[:80] for name in damaged[:MAX_NAMED])
+        more = f" and {len(damaged) - MAX_NAMED} more" if len(damaged) > MAX_NAMED else ""
+        notes.append(f"incomplete: damaged parts of the file were not read: {shown}{more}")
+    return OfficeFile(path, copy.getvalue(), tuple(notes))
 
 
-def _find_dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
-    """Return the ids of relations whose part is not in the package."""
+def _find_damaged(package: zipfile.ZipFile) -> Iterator[str]:
+    """Yield the names of members that cannot be unpacked."""
+    for member in package.infolist():
+        try:
+            with package.open(member) as stream:
+                while stream.read(_COPY_BYTES):
+                    pass
+        except DAMAGED_MEMBER:
+            yield member.filename
+
+
+def _find_dangling(package: zipfile.ZipFile, rels: str, names: Collection[str]) -> list[str]:
+    """Return the ids of relations whose part is not among ``names``."""
     folder = posixpath.dirname(posixpath.dirname(rels))
-    names = package.NameToInfo
     lost = []
     for relation in parse_xml(package.read(rels)):
         target = relation.get("Target", "")
@@ -269,7 +318,7 @@ def open_zip(file: BinaryIO, limits: ParseLimits, refusal: str) -> zipfile.ZipFi
             package.close()
             raise DocumentError("DOCUMENT_ENCRYPTED", "the file is protected by a password")
         return package
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
+    except (*DAMAGED_MEMBER, RuntimeError) as exc:
         raise DocumentError("DOCUMENT_BROKEN", refusal) from exc
 
 
@@ -282,9 +331,9 @@ def check_prologues(package: zipfile.ZipFile, endings: tuple[str, ...]) -> None:
     try:
         for each in package.infolist():
             if each.filename.endswith(endings):
-                with package.open(each) as member:
+                with suppress(*DAMAGED_MEMBER), package.open(each) as member:
                     _check_prologue(member.read(_PROLOGUE_BYTES))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
+    except RuntimeError as exc:
         raise DocumentError("DOCUMENT_BROKEN", NO_OFFICE_FILE) from exc
 
 
@@ -302,8 +351,9 @@ def package_date(path: Path) -> str | None:
     with path.open("rb") as file, zipfile.ZipFile(file) as package:
         if _PROPERTIES not in package.namelist():
             return None
-        with package.open(_PROPERTIES) as member:
+        with suppress(*DAMAGED_MEMBER), package.open(_PROPERTIES) as member:
             return latest_date(*_DATES.findall(member.read(_PROLOGUE_BYTES).decode(errors="ignore")))
+    return None
 
 
 def unread_parts(path: Path, parts: Parts) -> Iterator[str]:
@@ -326,7 +376,8 @@ def unread_parts(path: Path, parts: Parts) -> Iterator[str]:
                 others["embedded objects were not read: {}"] += 1
             elif not _MACHINERY.match(name) and name.endswith((".xml", ".vml")):
                 kind = next((kind for pattern, kind in _KINDS if pattern.search(name)), f"the part {name[:80]}")
-                kinds[kind] += _count_texts(package.read(member))
+                with suppress(*DAMAGED_MEMBER):  # `open_office` has named damaged parts
+                    kinds[kind] += _count_texts(package.read(member))
     yield from (note.format(count) for note, count in others.items() if count)
     yield from (f"{kind} were not read: {count} texts" for kind, count in kinds.items() if count)
 

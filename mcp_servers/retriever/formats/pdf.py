@@ -28,7 +28,7 @@ from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Word, lay_out, merge_collinear
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
-from mcp_servers.retriever.formats.scans import Scans, lay_out_scan
+from mcp_servers.retriever.formats.scans import BY_MODEL, NO_TEXT_LAYER, Scans, lay_out_scan
 
 MAX_OBJECTS = 50_000
 """Objects of a page that are searched for rules."""
@@ -212,8 +212,8 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     wanted = [number for number in empty if number in unread.drawn_pages and not incomplete]
     read = [scans.pages[number] for number in empty if number in scans.pages]
     for scan in read:
-        after = pages[scan.page - 1].after
-        pages[scan.page - 1] = replace(lay_out_scan(scan), after=after)
+        page = lay_out_scan(scan)
+        pages[scan.page - 1] = replace(page, after=(*page.after, *pages[scan.page - 1].after))
     left = tuple(number for number in wanted if number not in scans.pages)
     layout = lay_out(pages)
     notes = [
@@ -235,21 +235,23 @@ def _scan_notes(empty: Sequence[int], scans: Scans, count: int, incomplete: bool
     """Return notes on the pages without a text layer: those read by OCR and those not read."""
     read = [scans.pages[number] for number in empty if number in scans.pages]
     missing = [number for number in empty if number not in scans.pages]
-    found = [scan.page for scan in read if scan.lines]
     blank = [scan.page for scan in read if not scan.lines and not scan.error]
-    notes = [f"read from a scan by OCR: pages {_numbers(found)}"] if found else []
+    notes = []
+    for reader, who in (("", "OCR"), (BY_MODEL, "the model")):
+        if own := [scan.page for scan in read if scan.lines and scan.reader == reader]:
+            notes.append(f"read from a scan by {who}: pages {_numbers(own)}")
     if blank:
         notes.append(f"no text was found on scanned pages: {_numbers(blank)}")
-    failed: dict[str, list[int]] = defaultdict(list)
+    failed: dict[tuple[str, str], list[int]] = defaultdict(list)
     for scan in read:
         if scan.error:
-            failed[scan.error].append(scan.page)
-    notes += [f"scanned pages {_numbers(pages)} were not read: {error}" for error, pages in failed.items()]
+            failed["only read in part" if scan.lines else "not read", scan.error].append(scan.page)
+    notes += [f"scanned pages {_numbers(pages)} were {how}: {error}" for (how, error), pages in failed.items()]
     if missing and not incomplete:
         hint = "" if has_ocr() else f"; {OCR_HINT}"
         if scans.limit is not None and len(scans.pages) >= scans.limit:
-            hint = f"; OCR reads {scans.limit} pages of a document"
-        notes.append(f"no text layer on {len(missing)} of {count} pages{hint}")
+            hint = f"; {'the model' if scans.by_model else 'OCR'} reads {scans.limit} pages of a document"
+        notes.append(f"{NO_TEXT_LAYER} {len(missing)} of {count} pages{hint}")
     return notes
 
 

@@ -8,6 +8,7 @@ page objects and a trailer. PDFium then finds the objects by scanning the file.
 import re
 import zlib
 from collections.abc import Iterator
+from itertools import zip_longest
 
 TAIL_BYTES = 2_048
 """Bytes at the end of a PDF that contain its end mark; some programs write more data after the mark."""
@@ -62,7 +63,7 @@ def salvage(data: bytes) -> bytes | None:
 def _objects(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each complete object."""
     found = list(_OBJECT.finditer(data))
-    for match, following in zip(found, [*found[1:], None], strict=True):
+    for match, following in zip_longest(found, found[1:]):
         body = data[match.end() : following.start() if following else len(data)]
         if b"endobj" in body:
             yield int(match[1]), body
@@ -91,8 +92,6 @@ def _unpack(streams: list[bytes]) -> Iterator[tuple[int, bytes]]:
         offset = int(first[1])
         numbers = [int(number) for number in re.findall(rb"\d{1,9}", content[:offset])[: 2 * int(count[1])]]
         places = list(zip(numbers[::2], numbers[1::2], strict=False))
-        for (number, place), (_, after) in zip(places, [*places[1:], (0, len(content))], strict=True):
-            yield (
-                number,
-                content[offset + place : offset + after] if after != len(content) else content[offset + place :],
-            )
+        ends = [*(offset + place for _, place in places[1:]), len(content)]
+        for (number, place), end in zip(places, ends, strict=False):  # a damaged stream may list no object
+            yield number, content[offset + place : end]

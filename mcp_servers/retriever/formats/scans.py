@@ -5,7 +5,7 @@ The server stores a `ScanPage` with its document: highlights use its boxes, and 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple, Self, TypedDict
 
@@ -37,6 +37,12 @@ class ScanLine:
         return min(xs), min(ys), max(xs), max(ys)
 
 
+NO_TEXT_LAYER = "no text layer on"
+"""Beginning of the note on pages that were not read, because they are images."""
+BY_MODEL = "model"
+"""``reader`` of a page that a language model has read; its lines are Markdown and have no position."""
+
+
 class ScanForm(TypedDict):
     """A `ScanPage` as JSON values. A line is its text, its score and its eight corners."""
 
@@ -46,13 +52,15 @@ class ScanForm(TypedDict):
     turn: int
     lines: list[list[str | float]]
     error: str | None
+    reader: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """The result of OCR on a page of this size in points.
+    """The result of OCR, or of a language model, on a page of this size.
 
-    ``turn`` is the clockwise rotation of the text in degrees: 0, 90, 180 or 270. ``error`` is the reason if OCR failed.
+    ``turn`` is the clockwise rotation of the text in degrees: 0, 90, 180 or 270. ``error`` is the reason if reading
+    failed, or why the lines are not all. ``reader`` is `BY_MODEL`, or empty for OCR.
     """
 
     page: int
@@ -61,6 +69,7 @@ class ScanPage:
     turn: int
     lines: tuple[ScanLine, ...]
     error: str | None = None
+    reader: str = ""
 
     def to_json(self) -> ScanForm:
         """Return the page as JSON values; `from_json` reverses it."""
@@ -71,6 +80,7 @@ class ScanPage:
             "turn": self.turn,
             "lines": [[line.text, line.score, *line.corners] for line in self.lines],
             "error": self.error,
+            "reader": self.reader,
         }
 
     @classmethod
@@ -88,20 +98,22 @@ class ScanPage:
             int(data["turn"]),
             tuple(lines),
             data.get("error"),
+            data.get("reader", ""),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Scanned pages that OCR has read, by number.
+    """Scanned pages that have been read, by number.
 
-    ``wanted`` means that OCR reads further pages if the reader names them. ``limit`` is the most pages that OCR reads
-    of a document.
+    ``wanted`` means that further pages can be read if the reader names them. ``limit`` is the most pages that are read
+    of a document. ``by_model``: a language model reads them instead of OCR.
     """
 
     pages: Mapping[int, ScanPage] = field(default_factory=dict)
     wanted: bool = False
     limit: int | None = None
+    by_model: bool = False
 
 
 class ScansWanted(Exception):
@@ -114,7 +126,16 @@ class ScansWanted(Exception):
 
 
 def lay_out_scan(scan: ScanPage) -> Page:
-    """Return a page's lines in an upright frame: turned by its direction, then by the mean slope of its lines."""
+    """Return a page's lines in an upright frame: turned by its direction, then by the mean slope of its lines.
+
+    The lines of a language model are Markdown without positions: they become blocks at once.
+    """
+    if scan.reader == BY_MODEL:
+        from mcp_servers.retriever.formats.markdown import markdown_blocks  # loaded only for such pages
+
+        blocks = markdown_blocks("\n".join(line.text for line in scan.lines))
+        own = (replace(block, page=scan.page, scanned=True, scanned_by=BY_MODEL) for block in blocks)
+        return Page((), after=tuple(block for block in own if block.text.strip()))
     lines = []
     for pieces in _rows(scan):
         first = pieces[0]

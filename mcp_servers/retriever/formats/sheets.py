@@ -283,19 +283,46 @@ def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_
 
 def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
     """Yield the comments on the cells of a sheet as one list."""
-    texts: dict[str, list[str]] = {}
+    texts: dict[str, list[tuple[str, str]]] = {}
+    people = _people(parts)
     for kind in ("threadedComment", "comments"):  # a threaded comment is repeated in the older form
-        own: dict[str, list[str]] = {}
+        own: dict[str, list[tuple[str, str]]] = {}
         for name in parts.related_parts(sheet, kind):
             root = parts.xml(name)
+            authors = [] if root is None else [each.text or "" for each in root.iter("{*}author")]
             for element in () if root is None else root.iter("{*}comment", "{*}threadedComment"):
                 words = "".join(each.text or "" for each in element.iter("{*}t", "{*}text"))
-                own.setdefault(element.get("ref", ""), []).append(" ".join(unescape(words).split()))
-        for cell, lines in own.items():
-            texts.setdefault(cell, lines)
-    lines = [f"- Comment on {cell}: {text}" for cell, words in texts.items() for text in words if text]
+                number = element.get("authorId", "")
+                author = people.get(element.get("personId", ""), "")
+                if number.isdecimal() and int(number) < len(authors):
+                    author = authors[int(number)]
+                author = "" if author.startswith("tc=") else " ".join(author.split())[:80]  # the id of a thread
+                own.setdefault(element.get("ref", ""), []).append((author, " ".join(unescape(words).split())))
+        for cell, comments in own.items():
+            texts.setdefault(cell, comments)
+    lines = [
+        f"- Comment on {cell}{f' by {author}' if author else ''}: {_without_author(text, author)}"
+        for cell, comments in texts.items()
+        for author, text in comments
+        if text
+    ]
     if lines:
         yield Block("list", "\n".join(lines))
+
+
+def _people(parts: Parts) -> dict[str, str]:
+    """Return the names of the authors of threaded comments by their ids."""
+    people = {}
+    for name in parts.related_parts("xl/workbook.xml", "person"):
+        root = parts.xml(name)
+        for person in () if root is None else root.iter("{*}person"):
+            people[person.get("id", "")] = person.get("displayName", "")
+    return people
+
+
+def _without_author(text: str, author: str) -> str:
+    """Return a comment without its author's name, with which Excel begins the text."""
+    return (text.removeprefix(f"{author}:").strip() or text) if author else text
 
 
 def _drawings(parts: Parts, sheet: str) -> list[Block]:
@@ -354,11 +381,22 @@ def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocume
     else:
         delimiter, spaced = _dialect(text, usual)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=spaced)
+    title = text.partition("\n")[0].strip()
     rows = [
         _Row(number, {at: cell for at, cell in enumerate(cells) if cell.strip()})
         for number, cells in enumerate(reader, first)
     ]
-    return ParsedDocument(tuple(table_blocks([row for row in rows if row.cells], "")))
+    rows = [row for row in rows if row.cells]
+    if _begins_with_title(rows):  # the line has the delimiter, but as punctuation
+        rows[0] = _Row(rows[0].number, {0: title})
+    return ParsedDocument(tuple(table_blocks(rows, "")))
+
+
+def _begins_with_title(rows: Sequence[_Row]) -> bool:
+    """Return whether the first row is a sentence above a wider header: fewer cells than all rows below it."""
+    if len(rows) < 3 or not 1 < len(rows[0].cells) < len(rows[1].cells) or not _is_header(rows[1]):
+        return False
+    return all(row.filled == rows[1].filled for row in rows[2:_SNIFFED_LINES]) and not _is_header(rows[2])
 
 
 def _dialect(text: str, usual: str) -> tuple[str, bool]:

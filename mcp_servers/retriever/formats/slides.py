@@ -63,7 +63,11 @@ class _Repeated:
 
     def of_layout(self, slide: Any, page: int) -> Iterator[Block]:
         """Yield the blocks of the fixed shapes of a slide's layout and master that no slide before has shown."""
-        for source in (slide.slide_layout, slide.slide_layout.slide_master):
+        try:
+            sources = (slide.slide_layout, slide.slide_layout.slide_master)
+        except KeyError:  # the relations of a part are damaged
+            return
+        for source in sources:
             name = str(source.part.partname).lstrip("/")
             if name in self.layouts:
                 continue
@@ -80,6 +84,14 @@ def _title(slide: Any) -> Any:
     return None if title is None else title._element
 
 
+def _position(shape: Any) -> tuple[int | None, int | None]:
+    """Return the top and left of a shape, which a placeholder takes from its layout."""
+    try:
+        return shape.top, shape.left
+    except KeyError:  # the relations of the layout are damaged
+        return None, None
+
+
 def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) -> Iterator[Block]:
     part = str(slide.part.partname).lstrip("/")
     parts.mark_read(part)
@@ -88,7 +100,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     name = "" if body is None else " ".join(text_lines(body, parts, part))
     # Without its own heading, a slide would belong to the heading of the slide before.
     yield heading(name or f"Slide {page}", 1, page)
-    tops = {shape.shape_id: (shape.top, shape.left) for shape in slide.shapes}
+    tops = {shape.shape_id: _position(shape) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
     for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
         properties = next((each for each in shape.iter("{*}cNvPr")), None)
@@ -128,13 +140,30 @@ def _notes(name: str, page: int, parts: Parts) -> Iterator[Block]:
 def _comments(slide: str, page: int, parts: Parts) -> Iterator[Block]:
     """Yield the comments on a slide, of older and newer versions of PowerPoint."""
     lines: list[str] = []
+    authors = _authors(parts)
     for relation in parts.relations(slide).values():
         if relation.kind == "comments" and relation.target in parts:
             root = parts.xml(relation.target)
             for element in () if root is None else root.iter():
                 if local(element) == "text":
-                    lines.append(unescape(element.text or ""))
+                    words = unescape(element.text or "")
                 elif local(element) == "txBody":
-                    lines.append(" ".join(text_lines(element, parts, relation.target)))
-    if lines := [f"- Comment: {' '.join(line.split())}" for line in lines if line.strip()]:
+                    words = " ".join(text_lines(element, parts, relation.target))
+                else:
+                    continue
+                author = authors.get(element.getparent().get("authorId", ""), "")
+                if words.strip():
+                    lines.append(f"- Comment{f' by {author}' if author else ''}: {' '.join(words.split())}")
+    if lines:
         yield Block("list", "\n".join(lines), page=page)
+
+
+def _authors(parts: Parts) -> dict[str, str]:
+    """Return the names of the authors of comments by their ids."""
+    names = {}
+    for kind in ("commentAuthors", "authors"):
+        for part in parts.related_parts("ppt/presentation.xml", kind):
+            root = parts.xml(part)
+            for author in () if root is None else root.iter("{*}cmAuthor", "{*}author"):
+                names[author.get("id", "")] = " ".join(author.get("name", "").split())[:80]
+    return names

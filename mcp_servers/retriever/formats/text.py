@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.encodings import guess
+from mcp_servers.retriever.formats.encodings import guess, has_lone_accents
 
 # UTF-32 before UTF-16, because its mark begins with that of UTF-16.
 _MARKS = (
@@ -19,6 +19,9 @@ _MARKS = (
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _GOOD_TO_BAD = 2
 """Minimum number of valid UTF-8 characters beyond ASCII for each invalid byte; other encodings never have as many."""
+
+_NO_CHANCE = 3
+"""Characters beyond ASCII of a line that are valid UTF-8 by chance no more: two are, as in 联通 in GBK."""
 
 SAMPLE_BYTES = 1 << 16
 """Bytes of a file that the detection of its encoding reads."""
@@ -115,13 +118,25 @@ def _decode(data: bytes) -> str:
         text = data.decode("utf-8", "replace")
     # A truncated file, or two concatenated ones: lose a few bytes, not the whole text.
     bad = text.count("\ufffd")
-    if len(_BEYOND_ASCII.findall(text)) - bad >= _GOOD_TO_BAD * bad:
+    if len(_BEYOND_ASCII.findall(text)) - bad >= _GOOD_TO_BAD * bad or _has_utf8_lines(data, bad):
         return _decode_lines(data)
     return data.decode(guess(data[:SAMPLE_BYTES]), "replace")
 
 
+def _has_utf8_lines(data: bytes, bad: int) -> bool:
+    """Return whether whole lines of a file are UTF-8, although others are not (``bad`` bytes are invalid)."""
+    characters = 0
+    for line in data.split(b"\n"):
+        try:
+            count = len(_BEYOND_ASCII.findall(line.decode("utf-8")))
+        except UnicodeDecodeError:
+            continue
+        characters += count if count >= _NO_CHANCE else 0
+    return characters * 4 >= bad and characters > 0
+
+
 def _decode_lines(data: bytes) -> str:
-    """Decode a file that is mostly UTF-8; detect one encoding for all its other lines."""
+    """Decode a file with lines in UTF-8; detect one encoding for its other Latin lines, and one for the rest."""
     lines = data.split(b"\n")
     texts = [line.decode("utf-8", "replace") for line in lines]
     other = [
@@ -131,9 +146,11 @@ def _decode_lines(data: bytes) -> str:
     ]
     if other == [len(lines) - 1] and texts[-1].count("\ufffd") == 1 and texts[-1].endswith("\ufffd"):
         return "\n".join(texts)  # truncated inside a character
-    encoding = guess(b"\n".join(lines[at] for at in other)[:SAMPLE_BYTES])
-    for at in other:
-        texts[at] = lines[at].decode(encoding, "replace")
+    latin = [at for at in other if has_lone_accents(lines[at])]
+    for group in (latin, [at for at in other if at not in set(latin)]):
+        encoding = guess(b"\n".join(lines[at] for at in group)[:SAMPLE_BYTES])
+        for at in group:
+            texts[at] = lines[at].decode(encoding, "replace")
     return "\n".join(texts)
 
 

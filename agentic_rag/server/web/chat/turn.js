@@ -165,7 +165,7 @@ export class AnswerPart {
         h("span", { class: "visually-hidden" }, t("chat.openSource", { number: each.number, name: each.documentName })),
         h("span", { class: "source-number" }, formatNumber(each.number)),
         h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || (isOnly ? t("chat.sourceOpen") : shortened(each.citedText))),
-        each.scanned && h("span", { class: "faint" }, t("chat.scanned")),
+        each.scanned && h("span", { class: "faint" }, t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")),
         each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
     const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);

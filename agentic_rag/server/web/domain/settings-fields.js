@@ -10,7 +10,7 @@ export const GROUPS = [
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["access", ["groupLabels", "folderLabels"]],
-  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker"]],
+  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "scans"]],
   ["start", ["starters"]],
   ["tools", ["toolPolicy", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
@@ -57,6 +57,7 @@ export function settingField(schema, key, { roles, onchange }) {
   const make = SPECIAL[key] ?? BY_TYPE[bounds.enum ? "enum" : bounds.type] ?? jsonField;
   if (key === "memory") bounds.default = MEMORY_DEFAULT;
   if (key === "evaluation") bounds.default = EVALUATION_DEFAULT;
+  if (key === "scans") bounds.default = SCANS_DEFAULT;
   const made = make(key, bounds, { roles, onchange });
   const { read, write } = made;
   made.read = () => countingValue(read(), bounds);
@@ -288,6 +289,26 @@ function memoryField(key, bounds, { onchange }) {
   return finish(made, bounds, read, write);
 }
 
+const SCANS_DEFAULT = { reader: "ocr", pages: 50 };
+
+function scansField(key, bounds, { onchange }) {
+  const reader = field(t("settings.scanReader"), select(["ocr", "model"].map((each) => [each, t(`settings.scanReader.${each}`)]), { onchange: () => (draw(), onchange()) }), { hint: hintOf(key) });
+  const pages = field(t("settings.scanPages"), input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }), { hint: t("settings.hint.scanPages") });
+  const made = h("div", { class: "stack-small" }, reader, pages);
+  const draw = () => (pages.hidden = reader.control.value !== "model");
+  made.setError = reader.setError;
+  const read = () => {
+    if (reader.control.value !== "model") return null;
+    return { reader: "model", ...(pages.control.value ? { pages: Number(pages.control.value) } : {}) };
+  };
+  const write = (value) => {
+    reader.control.value = value?.reader ?? "ocr";
+    pages.control.value = (value?.pages ?? SCANS_DEFAULT.pages) === SCANS_DEFAULT.pages ? "" : value.pages;
+    draw();
+  };
+  return finish(made, bounds, read, write);
+}
+
 const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000 };
 const CHANGE_KINDS = ["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"];
 
@@ -318,4 +339,4 @@ function evaluationField(key, bounds, { onchange }) {
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, evaluation: evaluationField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };

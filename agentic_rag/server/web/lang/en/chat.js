@@ -137,6 +137,7 @@ export default {
   "chat.reviewOverdue": "review was due {date}",
   "chat.save": "Save",
   "chat.scanned": "read from a scan",
+  "chat.scannedByModel": "read from a scan by the model",
   "chat.score": "Estimated relevance of this passage",
   "chat.search": "Search conversations",
   "chat.searches": "Searches made",

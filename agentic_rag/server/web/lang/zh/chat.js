@@ -137,6 +137,7 @@ export default {
   "chat.reviewOverdue": "复核期限为 {date}",
   "chat.save": "保存",
   "chat.scanned": "识别自扫描件",
+  "chat.scannedByModel": "由模型识别自扫描件",
   "chat.score": "该段落相关的可能性",
   "chat.search": "搜索对话",
   "chat.searches": "检索记录",

@@ -1,0 +1,158 @@
+"""Damaged files: one bad part costs one part, and each refusal is a sentence that a person can act on."""
+
+import random
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.retriever.document import ParsedDocument
+from mcp_servers.retriever.errors import ADVICE, DocumentError
+from mcp_servers.retriever.parsing import parse
+
+from . import files, office_files
+
+TESTS = Path(__file__).parents[1]
+CORPUS = sorted(
+    path
+    for folder in (TESTS / "fixtures" / "field", TESTS.parent / "bench" / "questions" / "documents")
+    for path in folder.iterdir()
+    if path.suffix not in (".py", ".json")
+)
+MACHINE_WORDS = re.compile(r"[A-Za-z]+(?:Error|Exception|Warning)\b|\w+Zip\w+|Errno|Traceback|argument|0x|rId\d|None\b")
+"""Words of programs, which a sentence for the uploader does not contain."""
+
+
+def cut(data: bytearray, chance: random.Random) -> bytearray:
+    return data[: chance.randrange(1, len(data))]
+
+
+def flipped(data: bytearray, chance: random.Random) -> bytearray:
+    for _ in range(1 + len(data) // 4000):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return data
+
+
+def overwritten(data: bytearray, chance: random.Random) -> bytearray:
+    at = chance.randrange(len(data))
+    end = min(len(data), at + chance.randrange(1, 600))
+    data[at:end] = chance.randbytes(end - at)
+    return data
+
+
+@pytest.mark.attack(kind="files")
+@pytest.mark.parametrize("path", CORPUS, ids=[path.name for path in CORPUS])
+def test_a_damaged_file_is_read_or_refused_by_a_sentence_with_its_name_and_a_remedy(path: Path, tmp_path: Path) -> None:
+    whole = path.read_bytes()
+    refusals: list[DocumentError] = []
+    for seed, damage in enumerate((cut, flipped, overwritten, cut, flipped)):
+        bad = tmp_path / f"bad{path.suffix}"
+        bad.write_bytes(damage(bytearray(whole), random.Random(f"{path.name} {seed}")))
+        try:
+            parse(bad, path.name)
+        except DocumentError as error:
+            refusals.append(error)
+    for refusal in refusals:
+        sentence = refusal.sentence(path.name)
+        assert sentence.startswith(f'"{path.name}" was not read: ')
+        assert sentence.endswith(ADVICE[refusal.code])
+        assert not MACHINE_WORDS.search(sentence), sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("no-object.pdf", b"%PDF-1.7\n"),
+        (
+            "empty-object-stream.pdf",
+            b"%PDF-1.7\n1 0 obj <</Type/ObjStm/N 3/First 9>> stream\nx\nendobj\n2 0 obj <</Type",
+        ),
+        ("odd-object-stream.pdf", b"%PDF-1.7\n1 0 obj\n"),
+    ],
+)
+def test_a_cut_pdf_without_a_whole_page_says_so(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DocumentError) as caught:
+        parse(tmp_path / name, name)
+    assert "its end is missing, and no page is whole" in caught.value.sentence(name)
+
+
+def with_damaged_part(path: Path, part: str) -> Path:
+    """Damage the compressed data of a part of a package, so that its checksum is wrong."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(part)
+    data = bytearray(path.read_bytes())
+    start = (
+        member.header_offset
+        + 30
+        + int.from_bytes(data[member.header_offset + 26 : member.header_offset + 28], "little")
+    )
+    start += int.from_bytes(data[member.header_offset + 28 : member.header_offset + 30], "little")
+    for at in range(start + member.compress_size // 2, start + member.compress_size):
+        data[at] ^= 0x5A
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "part", "kept"),
+    [
+        ("a.docx", office_files.word, "word/comments.xml", "link text"),
+        ("a.xlsx", office_files.sheets, "xl/worksheets/sheet2.xml", "header one"),
+        ("a.pptx", files.slides, "ppt/slides/slide1.xml", ""),
+        ("b.pptx", files.slides, "ppt/slideLayouts/slideLayout1.xml", ""),
+        ("c.pptx", files.slides, "ppt/slideLayouts/_rels/slideLayout1.xml.rels", ""),
+        ("d.pptx", files.slides, "ppt/theme/theme1.xml", ""),
+        ("b.docx", files.word, "docProps/core.xml", ""),
+        ("b.xlsx", files.workbook, "docProps/app.xml", ""),
+    ],
+)
+def test_a_damaged_part_costs_that_part_and_is_named(
+    tmp_path: Path, name: str, make: Callable[[Path], Path], part: str, kept: str
+) -> None:
+    whole = read(make(tmp_path / name))
+    parsed = read(with_damaged_part(tmp_path / name, part))
+    assert f"incomplete: damaged parts of the file were not read: {part}" in parsed.notes
+    assert kept in parsed.text
+    assert {block.text for block in parsed.blocks} <= {block.text for block in whole.blocks} | {"Slide 1"}
+    assert len(parsed.text) > len(whole.text) / 3
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "part"),
+    [
+        ("a.docx", files.word, "word/document.xml"),
+        ("a.xlsx", files.workbook, "xl/styles.xml"),
+        ("a.pptx", files.slides, "ppt/presentation.xml"),
+    ],
+)
+def test_a_file_whose_main_part_is_damaged_is_refused_by_the_name_of_the_part(
+    tmp_path: Path, name: str, make: Callable[[Path], Path], part: str
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(DocumentError) as caught:
+        read(with_damaged_part(tmp_path / name, part))
+    assert (
+        caught.value.sentence(name) == f'"{name}" was not read: its part {part} is damaged. {ADVICE["DOCUMENT_BROKEN"]}'
+    )
+
+
+def test_a_damaged_chapter_of_a_book_costs_that_chapter(tmp_path: Path) -> None:
+    chapters = "".join(f'<item id="c{n}" href="c{n}.xhtml" media-type="application/xhtml+xml"/>' for n in (1, 2))
+    spine = '<itemref idref="c1"/><itemref idref="c2"/>'
+    members = {
+        "META-INF/container.xml": '<container><rootfile full-path="book.opf"/></container>',
+        "book.opf": f"<package><manifest>{chapters}</manifest><spine>{spine}</spine></package>",
+        "c1.xhtml": "<html><body><p>first chapter</p></body></html>" * 9,
+        "c2.xhtml": "<html><body><p>second chapter</p></body></html>",
+    }
+    book = files.package(tmp_path / "a.epub", {member: text.encode() for member, text in members.items()})
+    parsed = read(with_damaged_part(book, "c1.xhtml"))
+    assert parsed.text == "second chapter"
+    assert parsed.notes == ("a chapter is damaged and was not read: 'c1.xhtml'",)
+
+
+def read(path: Path) -> ParsedDocument:
+    return parse(path, path.name)

@@ -1,0 +1,159 @@
+"""Header rows, number formats, comments and delimited texts: what a person sees in the file is in the blocks."""
+
+import datetime
+from pathlib import Path
+
+import docx
+import openpyxl
+import pytest
+from openpyxl.comments import Comment
+from reportlab.lib.pagesizes import A4, landscape
+from reportlab.platypus import SimpleDocTemplate, Table
+
+from mcp_servers.retriever.document import join_headers, join_row
+from mcp_servers.retriever.formats.number_formats import show_date, show_number
+from mcp_servers.retriever.parsing import parse
+
+DATA = ["A", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header"),
+    [
+        (
+            [["Berth", "2030", "2030", "2031", "2031"], ["Berth", "Q1", "Q2", "Q1", "Q2"], DATA],
+            ["Berth", "2030 Q1", "2030 Q2", "2031 Q1", "2031 Q2"],
+        ),
+        (
+            [["", "Summer", "", "Winter", ""], ["Berth", "day", "week", "day", "week"], DATA],
+            ["Berth", "Summer day", "Summer week", "Winter day", "Winter week"],
+        ),
+        (
+            [["Berth", "Fee", "Fee", "Winter", "Note"], ["Berth", "day", "week", "day", "Note"], DATA],
+            ["Berth", "Fee day", "Fee week", "Winter day", "Note"],
+        ),
+        (
+            [["x", "All", "All", "All", "All"], ["x", "a", "a", "b", "b"], ["x", "1st", "2nd", "1st", "2nd"], DATA],
+            ["x", "All a 1st", "All a 2nd", "All b 1st", "All b 2nd"],
+        ),
+        ([["Rule", "Text", "Text"], ["one", "be", "quiet"], ["two", "be", "kind"]], ["Rule", "Text", "Text"]),
+        ([["Rule", "Fee", "Fee"], ["one", "1", "2"], ["two", "3", "4"]], ["Rule", "Fee", "Fee"]),
+        ([["a", "b", ""], ["x", "y", "z"], ["1", "2", "3"]], ["a", "b", ""]),
+    ],
+)
+def test_group_headings_are_joined_with_the_header_below_them_and_data_is_not(
+    rows: list[list[str]], header: list[str]
+) -> None:
+    joined, count = join_headers(rows)
+    assert list(joined) == header
+    is_joined = header != rows[0]
+    assert count == (len(rows) - 1 if is_joined else 1)
+
+
+def test_each_group_of_rows_has_the_joined_header_in_a_sheet_and_in_a_letter(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.title = "Fees"
+    for row in (["Berth", "Summer", None, "Winter", None], [None, "day", "week", "day", "week"]):
+        sheet.append(row)
+    for merge in ("A1:A2", "B1:C1", "D1:E1"):
+        sheet.merge_cells(merge)
+    for number in range(60):
+        sheet.append([f"Berth {number} on the long quay of the harbour", number, 2 * number, 3, 4])
+    sheet["B3"].comment = Comment("Ann Lee:\nask again", "Ann Lee")
+    book.save(tmp_path / "a.xlsx")
+    parsed = parse(tmp_path / "a.xlsx", "a.xlsx")
+    tables = [block for block in parsed.blocks if block.kind == "table"]
+    assert len(tables) > 1
+    header = "Berth | Summer day | Summer week | Winter day | Winter week"
+    assert {block.text.partition("\n")[0] for block in tables} == {header}
+    assert (tables[0].cells or "").startswith("Fees!A3:E")
+    assert "- Comment on B3 by Ann Lee: ask again" in parsed.text
+    letter = docx.Document()
+    table = letter.add_table(3, 3)
+    for at, text in enumerate(("Berth", "Fee", "", "", "day", "week", "A", "10", "60")):
+        table.cell(at // 3, at % 3).text = text
+    table.cell(0, 1).merge(table.cell(0, 2))
+    table.cell(0, 0).merge(table.cell(1, 0))
+    letter.save(str(tmp_path / "a.docx"))
+    assert parse(tmp_path / "a.docx", "a.docx").text == "Berth | Fee day | Fee week\nA | 10 | 60"
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "shown"),
+    [
+        (1.5, "# ?/?", "1 1/2"),
+        (2.375, "# ??/16", "2 6/16"),
+        (0.25, "# ?/?", "1/4"),
+        (3, "# ?/?", "3"),
+        (-1.3333, "# ?/?", "-1 1/3"),
+        (1.75, "?/?", "7/4"),
+        (0.000012, "General", "1.2E-05"),
+    ],
+)
+def test_fractions_and_small_numbers_are_shown_as_in_a_sheet(value: float, code: str, shown: str) -> None:
+    assert show_number(value, code) == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("[$-407]d. mmmm yyyy", "2. August 2031"),
+        ("[$-40C]dddd d mmmm yyyy", "samedi 2 août 2031"),
+        ("[$-0419]d mmmm yyyy", "2 августа 2031"),
+        ("[$-2C0A]dddd", "sábado"),
+        ("[$-409]mmm d", "Aug 2"),
+        ("[$-804]mmmm", "八月"),
+        ("[$-7FFF]mmmm", "August"),
+    ],
+)
+def test_names_of_months_are_in_the_language_of_the_format(code: str, shown: str) -> None:
+    assert show_date(datetime.datetime(2031, 8, 2), code) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Name;Preis\nSeil;12,50\nBoje;1.234,00\n".encode("cp1252"), "Name | Preis\nSeil | 12,50\nBoje | 1.234,00"),
+        (b"name|price\nrope|12.50\n", "name | price\nrope | 12.50"),
+        (b"name\tprice\nrope, long\t12,5\n", "name | price\nrope, long | 12,5"),
+        ("name;price\nrope;12,5\n".encode("utf-16"), "name | price\nrope | 12,5"),
+        ("name,price\nrope,12.5\n".encode("utf-16-be"), "name | price\nrope | 12.5"),
+        ("\ufeffname,price\nrope,12.5\n".encode(), "name | price\nrope | 12.5"),
+        (b"Price list, valid from 2031\nName,Price,Unit\nRope,12.50,m\nLamp,3.00,pc\n", "Price list, valid from 2031"),
+        (b"a,b,c\n1,2\n3,4,5,6\n", "a | b | c |\n1 | 2 |  |\n3 | 4 | 5 | 6"),
+    ],
+)
+def test_delimited_texts_of_all_kinds_become_their_table(tmp_path: Path, text: bytes, shown: str) -> None:
+    (tmp_path / "a.csv").write_bytes(text)
+    assert parse(tmp_path / "a.csv", "a.csv").blocks[0].text == shown
+
+
+WIDE = [[f"B{number}", str(number), str(2 * number), str(3 * number)] for number in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "shown"),
+    [
+        ([["Berth", "day", "week", "x"]], WIDE, "Berth | day | week | x"),
+        (
+            [["Berth", "Summer", "", "Winter", ""], ["", "day", "week", "day", "week"]],
+            [[*row, "5"] for row in WIDE],
+            "Berth | Summer day | Summer week | Winter day | Winter week",
+        ),
+        (
+            [["Berth", "day", "week", "x", "y"]],
+            [[*row[:2], "", *row[2:]] for row in WIDE],
+            "Berth | day | week | x | y",
+        ),
+    ],
+    ids=["plain", "two header rows", "empty column"],
+)
+def test_a_table_without_rules_keeps_its_rows_however_wide_its_gaps_are(
+    tmp_path: Path, header: list[list[str]], rows: list[list[str]], shown: str
+) -> None:
+    path = tmp_path / "wide.pdf"
+    for width in (40, 70, 100):
+        SimpleDocTemplate(str(path), pagesize=landscape(A4)).build([Table([*header, *rows], colWidths=width)])
+        (block,) = parse(path, path.name).blocks
+        assert block.text.split("\n") == [shown, *(join_row(row) for row in rows)], f"columns of {width} points"
