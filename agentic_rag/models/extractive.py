@@ -215,7 +215,7 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, list[FoundPas
         hits: list[FoundPassage] = []
         for part in content:
             if part["type"] == "search_result":
-                hits.append(_found(part, next(count)))
+                hits.append(_read_passage(part, next(count)))
                 by_title.setdefault(part["title"], []).append(hits[-1])
             elif part["type"] == "text" and part["text"].startswith(blocks_of.SHOWN_BEFORE):
                 hits += [hit for title in part["text"].split("\n")[1:] for hit in by_title.get(title, ())]
@@ -223,7 +223,7 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, list[FoundPas
             yield {**block, "content": content}, hits
 
 
-def _found(block: Block, index: int) -> FoundPassage:
+def _read_passage(block: Block, index: int) -> FoundPassage:
     """Return a hit. If the tool names no tables, neighbouring sentences with cells are a table with a header."""
     texts = tuple(part["text"] for part in block["content"])
     origin = blocks_of.Passage.of(block)
@@ -281,7 +281,7 @@ def _calls(turn: Turn, request: base.ModelRequest) -> list[Block]:
     choice = request.tool_choice or {"type": "auto"}
     offered = {tool["name"]: tool for tool in request.tools}
     if choice["type"] == "tool" and choice["name"] in offered:
-        plan = [(choice["name"], _forced(offered[choice["name"]]["input_schema"], turn.question))]
+        plan = [(choice["name"], _demanded_arguments(offered[choice["name"]]["input_schema"], turn.question))]
     else:
         plan = [(name, values) for name, values in _plan(turn) if name in offered and choice["type"] != "none"]
     plan = [(name, fitting) for name, values in plan if (fitting := _fit(offered[name], values)) is not None]
@@ -319,7 +319,7 @@ def _plan(turn: Turn) -> Iterator[tuple[str, Json]]:
         yield SEARCH, {"query": " ".join([turn.question, *content_words(turn.before)])[:MAX_QUERY]}
 
 
-def _forced(schema: Json, question: str) -> Json:
+def _demanded_arguments(schema: Json, question: str) -> Json:
     """Return the arguments of a call that the request demands: each required text is the question."""
     declared = schema.get("properties") or {}
     wanted = {name: declared.get(name) or {} for name in schema.get("required") or ()}
