@@ -3,14 +3,12 @@
 The composition root creates the object.
 """
 
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
 
 from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.app.mcp_hub import McpHub
-from agentic_rag.base.events import Notice
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
@@ -20,11 +18,6 @@ from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store.database import Database
 from agentic_rag.tools.base import Toolset
-
-EXTRACTIVE = Notice(
-    "EXTRACTIVE_MODEL",
-    "No language model is configured: answers are quotes from the documents. Set ANTHROPIC_API_KEY for full answers.",
-)
 
 
 class Services:
@@ -40,12 +33,8 @@ class Services:
         database: Database,
         access: Access,
         directory: Directory,
-        *,
-        quotes_only: bool,
     ) -> None:
-        """Take the parts. ``quotes_only``: the model is not a language model, and turns say so in a notice."""
         self._model = model
-        self._quotes_only = quotes_only
         self._calls = calls
         self._tools = tools
         self._roles = roles
@@ -53,11 +42,6 @@ class Services:
         self._database = database
         self._access = access
         self._directory = directory
-
-    @property
-    def opening_notices(self) -> Sequence[Notice]:
-        """See `AgentServices.opening_notices`."""
-        return (EXTRACTIVE,) if self._quotes_only else ()
 
     @property
     def alone(self) -> bool:

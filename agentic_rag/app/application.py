@@ -512,7 +512,6 @@ async def _open_machinery(
                 database,
                 ground.access,
                 ground.directory,
-                quotes_only=isinstance(choice.model, ExtractiveModel),
             ),
             TurnBookkeeping(naming, ground.spending),
             database=database,

@@ -5,9 +5,9 @@ Owns the detection of summary requests and the choice of sentences. Pure.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from agentic_rag.base.messages import Block, plain_text, text_block
+from agentic_rag.base.messages import Block, Message, plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 
 MAX_EXTRACT = 200
@@ -31,6 +31,12 @@ def asks_for_summary(request: ModelRequest) -> bool:
     last = request.messages[-1]["content"][-1]
     noted = last["text"].removeprefix(_NOTE) if last["type"] == "text" and last["text"].startswith(_NOTE) else ""
     return bool(_ASKED.match(plain_text(request.system)) or _ASKED.match(noted))
+
+
+def begins_later(messages: Sequence[Message]) -> bool:
+    """Whether a request holds only the end of its conversation, because the rest was summarized or left out."""
+    texts = (block["text"] for block in messages[0]["content"] if block["type"] == "text") if messages else ()
+    return any(text.startswith(("[summary of the earlier", *_LEFT_OUT[1:])) for text in texts)
 
 
 def summarize(request: ModelRequest) -> list[Block]:

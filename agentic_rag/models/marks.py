@@ -23,8 +23,8 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.models.extractive import CJK, is_stop_word
 from agentic_rag.models.mark_reader import Mark, MarkReader
+from agentic_rag.models.words import CJK, is_stop_word
 
 INSTRUCTION = (
     "Search results are given to you as numbered passages: [1], [2] and so on. Right after each statement that "

@@ -388,9 +388,6 @@ class Agent:
             await self._store_told(self.transcript.told or told, [])
             await self._resume(resume)
             return
-        if self.parent is None:
-            for notice in self.resources.services.opening_notices:
-                self.log.append(notice)
         changed = await self._changed_role()
         for notice in missing_notices(toolset, admin=self._definition.binding.admin):
             self.log.append(notice)

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.base.events import EventBody, Notice, Terminal, ToolStatus
+from agentic_rag.base.events import EventBody, Terminal, ToolStatus
 from agentic_rag.base.ids import SessionId, TurnId, WaitId
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.telemetry import Observer
@@ -36,11 +36,6 @@ MAX_INTERRUPTS = 256
 
 class AgentServices(Protocol):
     """The services that a turn uses. The composition root builds the one implementation."""
-
-    @property
-    def opening_notices(self) -> Sequence[Notice]:
-        """Notices at the beginning of a user's turn, for example that no language model is configured."""
-        ...
 
     @property
     def alone(self) -> bool:

@@ -51,6 +51,7 @@ def conversation(retriever: Retriever) -> Conversation:
                     "document_name": hit.document_name,
                     "heading_path": list(hit.heading_path),
                     "page": hit.page,
+                    "relevance_score": hit.relevance_score,
                     "sentences": [{"chunk_id": each.chunk_id, "text": each.text} for each in hit.sentences],
                 }
             )

@@ -236,7 +236,8 @@ async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None
         "guide.md › Levels", "Level | Airflow | Sound", "1 Away | 60 m³/h | 17 dB(A)", "3 Boost | 230 m³/h | 31 dB(A)"
     )
     answer = await everything(search_documents=answering(table)).ask("How loud is boost?")
-    assert cited(answer) == ["Level | Airflow | Sound", "3 Boost | 230 m³/h | 31 dB(A)"]
+    assert cited(answer) == ["3 Boost | 230 m³/h | 31 dB(A)"]
+    assert "> | Level | Airflow | Sound |\n> | --- | --- | --- |\n> | 3 Boost | 230 m³/h | 31 dB(A) |" in said(answer)
 
 
 async def test_the_steps_after_a_colon_are_quoted_with_it_in_one_citation() -> None:
@@ -316,3 +317,111 @@ def test_an_interrupted_question_before_the_new_one_is_not_answered() -> None:
     blocks = decide(request(messages, ("search_documents",)))
     assert blocks[0]["input"]["query"] == "How often must I change the filters?"
     assert blocks[0]["id"] != first[0]["id"]
+
+
+def notices(answers: list[list[Block]]) -> list[bool]:
+    """Whether each answer says how to configure a model."""
+    ways = ("ANTHROPIC_API_KEY", "OpenAI", "Ollama")
+    return [all(way in said(answer) for way in ways) for answer in answers]
+
+
+async def test_the_notice_about_the_missing_model_is_in_the_first_answer_only() -> None:
+    talk = everything()
+    questions = ("How often must I change the filters?", "What does a set of filters cost?", "过滤网多久换一次？")
+    assert notices([await talk.ask(question) for question in questions]) == [True, False, False]
+
+
+async def test_the_notice_is_in_the_language_of_the_first_question() -> None:
+    answer = said(await everything().ask("过滤网多久换一次？"))
+    assert "没有配置语言模型" in answer
+    assert "language model" not in answer
+
+
+async def test_the_notice_is_not_repeated_after_the_conversation_was_summarized() -> None:
+    talk = everything()
+    talk.messages.append(user_message("[summary of the earlier conversation]\nFacts:\n- Filters cost 34 pounds."))
+    talk.messages.append({"role": "assistant", "content": [text_block("Noted.")]})
+    assert notices([await talk.ask("How often must I change the filters?")]) == [False]
+
+
+async def test_a_user_who_asks_about_the_model_is_told_even_after_the_notice() -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    assert notices([await talk.ask("What can you do?")]) == [True]
+
+
+async def test_the_role_writer_says_that_a_role_needs_a_model_and_searches_nothing() -> None:
+    prompt = text_block('Activate your role: promptx_action with role "nuwa".')
+    talk = Conversation({"promptx_action": ROLE, "search_documents": HITS}, system=(prompt,))
+    answer = await talk.ask("Write a role for a gardener.")
+    assert "Writing a role needs a language model" in said(answer)
+    assert notices([answer]) == [True]
+    assert talk.called == [["promptx_action"]]
+
+
+async def test_rows_of_a_passage_that_only_its_meaning_fits_stay_a_table() -> None:
+    note = "Searched by words and meaning. Best match 0.60 of 1."
+    rows = ("档位 | 风量 | 备注", "一档 |  | 静音", "二档 | 120 |")
+    hit = search_result("说明.md", "风量如下。", *rows, "滤网另售。")
+    answer = said(await everything(search_documents=answering(note, hit)).ask("How strong is the airflow?"))
+    table = "> | 档位 | 风量 | 备注 |\n> | --- | --- | --- |\n> | 一档 |  | 静音 |\n> | 二档 | 120 |  |"
+    assert f"> 风量如下。\n>\n{table}\n>\n> 滤网另售。" in answer
+
+
+async def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:
+    hit = search_result("guide.md", "Key | Meaning", "a|b | either airflow")
+    answer = said(await everything(search_documents=answering(hit)).ask("Which key means either airflow?"))
+    assert r"> | a\|b | either airflow |" in answer
+
+
+async def test_a_comparison_quotes_a_sentence_about_each_thing() -> None:
+    hits = [
+        search_result("sheffield.md", "Sick pay starts at once.", "Sheffield staff have 27 days of leave."),
+        search_result("shanghai.md", "Shanghai staff have 12 days of leave.", "Lunch is free.", source="doc_2"),
+    ]
+    answer = await everything(search_documents=answering(*hits)).ask("Compare the leave in Sheffield and Shanghai.")
+    assert "27 days" in said(answer)
+    assert "12 days" in said(answer)
+    assert len(cited(answer)) == 2
+
+
+async def test_a_second_passage_is_quoted_only_if_the_search_finds_it_as_relevant() -> None:
+    def hit(number: int, score: float) -> Block:
+        passage = {"documentId": f"d{number}", "documentName": f"{number}.md", "chunkIds": ["c"], "score": score}
+        return search_result(f"{number}.md", f"过滤网每{number}个月更换一次。") | {"_passage": passage}
+
+    note = "Searched by words and meaning. Best match 0.60 of 1."
+    question = "How often must I change the filters?"
+    far = await everything(search_documents=answering(note, hit(3, 0.6), hit(6, 0.2))).ask(question)
+    near = await everything(search_documents=answering(note, hit(3, 0.6), hit(6, 0.55))).ask(question)
+    assert (len(cited(far)), len(cited(near))) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Is there a gym in Sheffield?",
+        "Is it allowed to smoke in the cabin?",
+        "Was kostet das Ticket nach Hexby?",
+        "Gibt es ein Fitnessstudio in Hexby?",
+        "Who repairs the motor?",
+    ],
+)
+async def test_a_complete_question_is_not_searched_with_the_words_of_the_one_before(question: str) -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    await talk.ask(question)
+    assert talk.steps[-1][-1]["input"] == {"query": question}
+
+
+@pytest.mark.parametrize("question", ["Is it cheaper there?", "Gilt das auch im Winter?", "Wie oft ist es im Winter?"])
+async def test_a_question_that_refers_back_is_searched_with_the_words_of_the_one_before(question: str) -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    await talk.ask(question)
+    assert talk.steps[-1][-1]["input"] == {"query": f"{question} change filters"}
+
+
+async def test_a_summary_without_hits_still_says_that_it_needs_a_model() -> None:
+    talk = everything(search_documents=answering("Nothing in the documents matches."))
+    assert "A summary needs a language model" in said(await talk.ask("Summarise the handbook."))

@@ -29,7 +29,7 @@ from agentic_rag.chat.screen import Screen
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.languages import languages_of
 from agentic_rag.domains import components
-from agentic_rag.models import extractive
+from agentic_rag.models import extractive, words
 from agentic_rag.models.base import BlockStarted, BlockStopped, Citation, ModelRequest, TextDelta
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
@@ -144,8 +144,9 @@ def installers(text: str) -> None:
 
 def asked(text: str) -> None:
     extractive.question_terms(text)
-    extractive.content_words(text)
-    extractive.language_of(text)
+    words.content_words(text)
+    words.terms(text)
+    words.language_of(text)
     extractive.pieces(text)
     extractive.decide(_request(user_message(f"{text} x"), system=f"{extractive.ACTION} role {text}"))
 

@@ -12,7 +12,7 @@ import anyio
 from sqlalchemy import Connection, update
 
 from agentic_rag.base.errors import StorageFull
-from agentic_rag.base.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
+from agentic_rag.base.events import AgentEvent, EventBody, Terminal, ToolStatus
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import Message, text_block
 from agentic_rag.base.redaction import Redactor
@@ -139,7 +139,6 @@ class Services:
 
     given_model: Model
     tools: MemoryToolset
-    opening_notices: Sequence[Notice] = ()
     today: date = date(2026, 11, 22)
     alone: bool = True
     model_calls: ModelCalls = field(default_factory=lambda: ModelCalls("scripted"))
