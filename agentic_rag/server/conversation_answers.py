@@ -37,7 +37,7 @@ class Conversation:
     """A conversation's record; its messages have their own route. ``turn`` is the running or queued one, if any.
 
     ``outcome`` tells how the last turn ended: ``done``, ``failed`` or ``interrupted``. ``pinned`` is absent unless
-    true. ``assistantId`` is an older name of ``domainId``.
+    true. ``model`` is the chosen one, absent for the domain's own. ``assistantId`` is an older name of ``domainId``.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Conversation:
     last_message_at: str | None
     pinned: Absent[bool] = None
     outcome: Absent[TurnStatus] = None
+    model: Absent[str] = None
 
 
 @answer()

@@ -55,12 +55,14 @@ class TurnFrame(Frame):
 class MessageFrame(TurnFrame):
     """Send a message and follow its turn from event 1. With ``images`` the text may be empty.
 
-    NULs in ``content`` are removed later.
+    ``model`` is one of the domain's ``models``, for this message and the later ones of the conversation. NULs in
+    ``content`` are removed later.
     """
 
     conversation_id: ConversationIdent
     content: str
     images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
+    model: Ident | None = None
     client_message_id: Ident | None = None
     on_busy: Literal["reject", "queue"] = "reject"
 
@@ -70,6 +72,7 @@ class RetryFrame(TurnFrame):
 
     conversation_id: ConversationIdent
     message_id: MessageIdent
+    model: Ident | None = None
     client_message_id: Ident | None = None
 
 

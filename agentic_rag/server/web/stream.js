@@ -306,16 +306,16 @@ export class Stream {
   }
 
   /** Send a message; resolves to `accepted` once the server has it. Sent again as the same after a lost connection. */
-  send({ conversationId, content, images, clientMessageId = newKey(), onBusy }) {
-    return this.#ask({ type: "message", conversationId, content, images, clientMessageId, onBusy }, true);
+  send({ conversationId, content, images, model, clientMessageId = newKey(), onBusy }) {
+    return this.#ask({ type: "message", conversationId, content, images, model, clientMessageId, onBusy }, true);
   }
 
-  retry({ conversationId, messageId, clientMessageId = newKey() }) {
-    return this.#ask({ type: "retry", conversationId, messageId, clientMessageId }, true);
+  retry({ conversationId, messageId, model, clientMessageId = newKey() }) {
+    return this.#ask({ type: "retry", conversationId, messageId, model, clientMessageId }, true);
   }
 
-  edit({ conversationId, messageId, content, clientMessageId = newKey() }) {
-    return this.#ask({ type: "edit", conversationId, messageId, content, clientMessageId }, true);
+  edit({ conversationId, messageId, content, model, clientMessageId = newKey() }) {
+    return this.#ask({ type: "edit", conversationId, messageId, content, model, clientMessageId }, true);
   }
 
   /** Answer a wait. The first answer counts, so that saying it again is told that it was answered before. */

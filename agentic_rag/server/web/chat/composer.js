@@ -4,7 +4,7 @@ import { lazily, loadAll } from "../api.js";
 import { draft } from "../drafts.js";
 import { debounce, h, replace } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
-import { button, toast, toastError } from "../ui.js";
+import { button, select, toast, toastError } from "../ui.js";
 
 const MOST_CHARACTERS = 10_000;
 const MOST_IMAGES = 8;
@@ -38,12 +38,13 @@ export class Composer {
     this.documents = h("div", {});
     this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
     this.speak = this.#speechButton();
+    this.models = h("span", { class: "composer-model", hidden: true });
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
     this.stop = button(t("chat.stop"), { icon: "stop", compact: true, onclick: () => this.given.stop() });
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, this.models, h("span", { class: "grow" }), this.count, this.stop, this.send));
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -98,6 +99,25 @@ export class Composer {
     if (mayAdd) this.file.removeAttribute("accept");
     else this.file.accept = IMAGE_TYPES.join(",");
     this.#changed();
+  }
+
+  /** Offer the models that one may choose here, the domain's own first; none without a choice. */
+  setModels(models) {
+    this.models.hidden = models.length === 0;
+    this.picker = models.length ? select(models.map((each) => [each, each]), { "aria-label": t("chat.model") }) : null;
+    replace(this.models, this.picker);
+  }
+
+  /** Show the conversation's model. One that may no longer be chosen gives way to the domain's own. */
+  chooseModel(model) {
+    if (!this.picker) return;
+    this.picker.value = model ?? "";
+    if (!this.picker.value) this.picker.selectedIndex = 0;
+  }
+
+  /** The model that answers what is sent; undefined without a choice. */
+  get model() {
+    return this.picker?.value;
   }
 
   /** The page is left, or its domain: what is being sent goes on, and is shown no more. */

@@ -28,7 +28,7 @@ const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running, outcome),
- * onWaiting(waiting), onResumed(), onUnsent(content)}`. */
+ * onWaiting(waiting), onResumed(), onUnsent(content), model()}`. */
 export class ConversationView {
   constructor(desk, conversationId) {
     Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true, ends: 0 });
@@ -417,7 +417,7 @@ export class ConversationView {
   }
 
   #deliver({ content, images, key }) {
-    const common = { content, clientMessageId: key, onBusy: "queue" };
+    const common = { content, clientMessageId: key, onBusy: "queue", model: this.desk.model() };
     if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
     const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
     return api("POST", `${this.path}/messages`, { body }); // too long for a frame
@@ -450,11 +450,11 @@ export class ConversationView {
   }
 
   async #retry(turn) {
-    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, clientMessageId: key }));
+    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }));
   }
 
   async #edit(turn, content) {
-    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, clientMessageId: key }));
+    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, model: this.desk.model(), clientMessageId: key }));
   }
 
   async #again(turn, question, ask) {

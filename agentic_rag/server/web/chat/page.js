@@ -108,6 +108,7 @@ class ChatPage {
     if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
     this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.setModels(found.models ?? []);
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
@@ -181,6 +182,7 @@ class ChatPage {
         onWaiting: (waiting) => this.list.setWaiting(conversationId, waiting),
         onUnsent: (content, images) => this.composer.giveBack(content, images),
         onResumed: () => this.#say(t("chat.wasRestarted"), 8),
+        model: () => this.composer.model,
       },
       conversationId,
     );
@@ -196,6 +198,7 @@ class ChatPage {
       const record = await view.open();
       if (view !== this.view) return;
       this.#setTitle(record.title);
+      this.composer.chooseModel(record.model);
       this.composer.setRunning(view.running !== null || record.turn !== null);
       this.#showPlace();
     } catch (error) {

@@ -135,6 +135,7 @@ def upgrade() -> None:
         sa.Column("last_message_at", sa.String(), nullable=True),
         sa.Column("pinned", sa.Boolean(), nullable=False),
         sa.Column("outcome", sa.String(), nullable=True),
+        sa.Column("model", sa.String(), nullable=True),
         sa.Column("client_name", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("owner_id", "domain_id", "client_name"),

@@ -104,6 +104,7 @@ export default {
   "chat.mayNotAttach": "Only an admin of this domain can add documents. You can attach images.",
   "chat.menuOf": "Actions for “{title}”",
   "chat.message": "Message",
+  "chat.model": "Model",
   "chat.more": "More",
   "chat.new": "New conversation",
   "chat.nextBranch": "Next branch",

@@ -104,6 +104,7 @@ export default {
   "chat.mayNotAttach": "只有此知识域的管理员可以添加文档。图片可以添加。",
   "chat.menuOf": "“{title}”的操作",
   "chat.message": "消息",
+  "chat.model": "模型",
   "chat.more": "更多",
   "chat.new": "新对话",
   "chat.nextBranch": "下一个分支",
