@@ -25,7 +25,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import AgentEvent, Notice, ToolStatus
 from agentic_rag.base.forms import is_visible, one_line
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
-from agentic_rag.base.messages import clean_text
+from agentic_rag.base.messages import KeptAttachment, clean_text
 from agentic_rag.conversations.exchanges import Exchange, store_exchanges
 from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
 from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
@@ -55,6 +55,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import LiveSession
+from agentic_rag.store import attachments as attachment_rows
 from agentic_rag.store import (
     branches,
     conversations,
@@ -81,6 +82,8 @@ MAX_TITLE = 200
 READ_TITLE = 2_000
 """Characters of a title that are read; a longer one is refused."""
 MAX_CONTEXT_DOCUMENTS = 1_000
+MAX_ATTACHMENTS = 8
+"""Maximum attached files of one message."""
 MAX_KNOWN = 1_024
 """Maximum number of cached conversation records."""
 
@@ -438,6 +441,7 @@ class Conversations:
         scheduled: ScheduledRun | None = None,
         body: str = "",
         model: str | None = None,
+        attachments: Sequence[str] = (),
     ) -> Accepted:
         """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
 
@@ -451,11 +455,13 @@ class Conversations:
             scheduled: the terms of a run of a schedule.
             body: untrusted text for the model, which follows the content and does not count against its limit.
             model: the model for this message and the later ones of the conversation.
+            attachments: ids of files that were attached to the conversation (`Attachments.receive`).
 
         Raises:
             ModelNotAllowed: the domain does not allow the model.
-            NotFound: this user has no such conversation, its domain was deleted, or it has no such document.
-            InvalidInput: there are too many documents, or the draft is not a valid role.
+            NotFound: this user has no such conversation, its domain was deleted, or it has no such document or
+                attachment.
+            InvalidInput: there are too many documents or attachments, or the draft is not a valid role.
             Forbidden: this user may not try drafts.
             MessageContentRequired, MessageTooLong: the content is empty or too long.
             ConversationArchived, ConversationFull: the conversation takes no messages.
@@ -471,6 +477,7 @@ class Conversations:
             session, definition, notices = await self._open(
                 user, conversation_id, context_document_ids, draft, model=model
             )
+            attached = await self._attached(session.id, attachments) if attachments else ()
             if staged is None:
                 definition = await self._trials.definition(user, definition, tried)
             else:
@@ -487,6 +494,7 @@ class Conversations:
                 notices=notices,
                 key_id=user.key_id,
                 images=sent,
+                attachments=attached,
             )
             await self._keep_choice(user, conversation_id, model, accepted)
         except NotFound:
@@ -621,6 +629,22 @@ class Conversations:
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
+
+    async def _attached(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
+        """Return the attachments of a conversation with these ids.
+
+        Raises:
+            NotFound: the conversation has no such attachment.
+            InvalidInput: there are too many.
+        """
+        if len(ids) > MAX_ATTACHMENTS:
+            raise InvalidInput("attachments", f"{len(ids)} files; at most {MAX_ATTACHMENTS} are possible in a message.")
+        records = await self._db.read(lambda conn: attachment_rows.of_session(conn, session_id))
+        known = {each.id: each.to_kept() for each in records}
+        for ident in ids:
+            if ident not in known:
+                raise NotFound("attachment", ident)
+        return [known[ident] for ident in dict.fromkeys(ids)]
 
     async def _keep_choice(
         self, user: User, conversation_id: ConversationId, model: str | None, accepted: Accepted

@@ -131,6 +131,19 @@ class TextPart:
 
 
 @answer()
+class AttachedFile:
+    """A file that was attached to a message. ``notes`` name the parts that were not read."""
+
+    id: str
+    name: str
+    media_type: str
+    size: int
+    passages: int
+    pages: Absent[int] = None
+    notes: Absent[Sequence[str]] = None
+
+
+@answer()
 class Message:
     """A message: its plain text and its content blocks, including tool calls and results.
 
@@ -150,6 +163,7 @@ class Message:
     created_at: str
     html: Absent[str] = None
     parts: Absent[Sequence[TextPart]] = None
+    attachments: Absent[Sequence[AttachedFile]] = None
 
 
 @answer()
@@ -387,7 +401,8 @@ def show_message(message: ShownMessage) -> Message:
     if message.role == "assistant":
         metadata = metadata | sources_and_tokens(to_json(message.references), metadata["usage"])
     references = [answer_from(Reference, each) for each in message.references]
-    return answer_from(Message, message, references=references, metadata=metadata)
+    attached = [answer_from(AttachedFile, each) for each in message.attachments] or None
+    return answer_from(Message, message, references=references, metadata=metadata, attachments=attached)
 
 
 def show_turn(record: TurnRecord) -> Turn:

@@ -33,7 +33,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.forms import Form, OwnJson
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, TurnId
-from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.conversations import MAX_ATTACHMENTS, Conversations
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
 from agentic_rag.operations.deletion import Deletion
@@ -118,6 +118,7 @@ COMPACTION_ERRORS = (
 # Requests
 
 ChosenModel = Annotated[str, Field(min_length=1, max_length=200)]
+AttachmentId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class NewConversation(Form):
@@ -229,8 +230,8 @@ class NewMessage(Form):
     """A message of the user. With ``images`` the text may be empty.
 
     The same ``clientMessageId`` never starts two turns. ``roleDraft``: the turn uses this draft of a role; only authors
-    of the domain may send one. ``model`` is one of the domain's ``models``, for this message and the later ones of the
-    conversation.
+    of the domain may send one. ``attachments`` are ids of files attached to the conversation. ``model`` is one of the
+    domain's ``models``, for this message and the later ones of the conversation.
     """
 
     cleaned = frozenset({"content"})
@@ -238,6 +239,7 @@ class NewMessage(Form):
     role_draft: TriedFiles | None = None
     images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
     model: ChosenModel | None = None
+    attachments: list[AttachmentId] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
     on_busy: Literal["reject", "queue"] = "reject"
 
@@ -420,6 +422,7 @@ class ConversationRoutes:
             on_busy="join" if joins else body.on_busy,
             images=body.images,
             model=body.model,
+            attachments=body.attachments,
             tried=body.role_draft.to_tried() if body.role_draft else None,
         )
         return await self._follow(request, user, conversation, accepted, dialect)

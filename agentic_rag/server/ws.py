@@ -165,6 +165,7 @@ class ConversationService(Protocol):
         on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
         model: str | None = None,
+        attachments: Sequence[str] = (),
     ) -> Accepted: ...
     async def answer_again(
         self,
@@ -444,6 +445,7 @@ class Socket:
             on_busy="join" if frame.on_busy == "reject" and joins_repeats(self._dialect) else frame.on_busy,
             images=frame.images,
             model=frame.model,
+            attachments=frame.attachments,
         )
 
     async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:
