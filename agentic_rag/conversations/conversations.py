@@ -477,7 +477,7 @@ class Conversations:
             session, definition, notices = await self._open(
                 user, conversation_id, context_document_ids, draft, model=model
             )
-            attached = await self._attached(session.id, attachments) if attachments else ()
+            attached = await self._find_attachments(session.id, attachments) if attachments else ()
             if staged is None:
                 definition = await self._trials.definition(user, definition, tried)
             else:
@@ -630,7 +630,7 @@ class Conversations:
         definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
 
-    async def _attached(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
+    async def _find_attachments(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
         """Return the attachments of a conversation with these ids.
 
         Raises:

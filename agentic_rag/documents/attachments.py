@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import AgenticRagError, DocumentUnsupported, InvalidInput, NotFound
-from agentic_rag.base.ids import DocumentId, TurnId
+from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import Incoming, Original, clean_name, split_name
@@ -24,7 +24,7 @@ from agentic_rag.documents.passages import cited_part, paragraph_after, paragrap
 from agentic_rag.documents.places import CitationPlace
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.text_positions import Range
-from agentic_rag.store import attachments, conversations, payloads, turns
+from agentic_rag.store import attachments, conversations, payloads, sessions, turns
 from agentic_rag.store.attachments import AttachmentRecord
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord
@@ -209,6 +209,16 @@ class Attachments:
         if found is None or found.session_id != conversation.session_id:
             raise NotFound("attachment", attachment_id, hidden=found is not None)
         return found
+
+    async def conversation_of(self, attachment_id: str) -> ConversationId | None:
+        """Return the conversation of an attachment, or None if there is no such attachment."""
+
+        def read(conn: Connection) -> ConversationId | None:
+            found = attachments.get(conn, attachment_id)
+            session = None if found is None else sessions.get(conn, found.session_id)
+            return None if session is None else session.labels.conversation_id
+
+        return await self._db.read(read)
 
     async def delete(self, conversation: ConversationRecord, attachment_id: str) -> None:
         """Delete an attachment that no message was sent with.

@@ -11,7 +11,7 @@ from typing import Literal
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.base.errors import BodyTooLarge, ConversationArchived, InvalidInput
+from agentic_rag.base.errors import BodyTooLarge, ConversationArchived, InvalidInput, NotFound
 from agentic_rag.base.ids import ConversationId
 from agentic_rag.base.json_form import Absent
 from agentic_rag.conversations.conversations import MAX_ATTACHMENTS, Conversations
@@ -25,10 +25,11 @@ from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
 from agentic_rag.store.attachments import AttachmentRecord
-from agentic_rag.store.conversations import ConversationStatus
+from agentic_rag.store.conversations import ConversationRecord, ConversationStatus
 
 ATTACHMENTS = f"{CONVERSATION}/attachments"
 ATTACHMENT = f"{ATTACHMENTS}/{{attachment}}"
+ATTACHED_FILE = "/api/attachments/{attachment}"
 
 
 @answer()
@@ -90,38 +91,46 @@ class AttachmentRoutes:
         """List the files attached to a conversation, with those that no message was sent with."""
         record = await self._conversations.get(user, conversation)
         found = await self._attachments.list_of(record)
-        return Items([Redacted(record.domain_id, _shown(each)) for each in found])
+        return Items([Redacted(record.domain_id, _show_record(each)) for each in found])
 
     @route("DELETE", ATTACHMENT, allow="user", errors=[InvalidInput])
     async def delete(self, user: User, conversation: ConversationId, attachment: str) -> None:
         """Delete an attached file that no message was sent with."""
         await self._attachments.delete(await self._conversations.get(user, conversation), attachment)
 
-    @route("GET", f"{ATTACHMENT}/file", allow="user")
-    async def file(self, request: Request, user: User, conversation: ConversationId, attachment: str) -> OriginalFile:
+    @route("GET", f"{ATTACHED_FILE}/file", allow="user")
+    async def file(self, request: Request, user: User, attachment: str) -> OriginalFile:
         """Send an attached file under its own name."""
-        record = await self._conversations.get(user, conversation)
-        original = await self._attachments.original(record, attachment)
+        original = await self._attachments.original(await self._find(user, attachment), attachment)
         return OriginalFile(original, request.headers.get("range"))
 
-    @route("GET", f"{ATTACHMENT}/chunks/{{chunk}}/place", allow="user")
-    async def get_place(
-        self, user: User, conversation: ConversationId, attachment: str, chunk: str, query: PlaceQuery
-    ) -> Redacted[PassagePlace]:
+    @route("GET", f"{ATTACHED_FILE}/chunks/{{chunk}}/place", allow="user")
+    async def get_place(self, user: User, attachment: str, chunk: str, query: PlaceQuery) -> Redacted[PassagePlace]:
         """Show a cited passage of an attached file: in its table, or between its neighbouring paragraphs."""
-        record = await self._conversations.get(user, conversation)
+        record = await self._find(user, attachment)
         place = await self._attachments.place(record, attachment, chunk, query.part(), query.text)
         return self._places.show(record.domain_id, place, query)
+
+    async def _find(self, user: User, attachment: str) -> ConversationRecord:
+        """Return the conversation of an attachment.
+
+        Raises:
+            NotFound: this user has no conversation with such an attachment.
+        """
+        conversation_id = await self._attachments.conversation_of(attachment)
+        if conversation_id is not None and await self._conversations.owns(user, conversation_id):
+            return await self._conversations.get(user, conversation_id)
+        raise NotFound("attachment", attachment, hidden=conversation_id is not None)
 
 
 def _show(received: AttachmentRecord | RefusedFile) -> Attachment | RefusedUpload:
     if isinstance(received, RefusedFile):
         name = clean_name(received.name) if received.name else ""
         return RefusedUpload(name, Problem(received.error.code, str(received.error)))
-    return _shown(received)
+    return _show_record(received)
 
 
-def _shown(record: AttachmentRecord) -> Attachment:
+def _show_record(record: AttachmentRecord) -> Attachment:
     return answer_from(
         Attachment,
         record,

@@ -74,7 +74,7 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         question, answer = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert (question["content"], len(question["blocks"])) == ("How long is the notice?", 1)
         assert [each["name"] for each in question["attachments"]] == ["contract.md"]
-        base = f"/api/conversations/{conversation}/attachments/{item['id']}"
+        base = f"/api/attachments/{item['id']}"
         chunk = answer["references"][0]["chunkId"]
         place = await rig.ok("GET", f"{base}/chunks/{chunk}/place", params={"text": QUOTE, "format": "html"})
         assert (place["documentName"], place["headingPath"]) == ("contract.md", ["Contract", "Notice"])
@@ -152,8 +152,8 @@ async def test_members_attach_files_that_nobody_else_reaches_and_a_shared_link_l
         chunk = f"{item['id']}.0"
         for method, place in (
             ("GET", f"{path}/attachments"),
-            ("GET", f"{path}/attachments/{item['id']}/file"),
-            ("GET", f"{path}/attachments/{item['id']}/chunks/{chunk}/place"),
+            ("GET", f"/api/attachments/{item['id']}/file"),
+            ("GET", f"/api/attachments/{item['id']}/chunks/{chunk}/place"),
             ("DELETE", f"{path}/attachments/{item['id']}"),
             ("GET", f"/api/domains/{domain}/chunks/{chunk}/place"),
             ("GET", f"/api/domains/{domain}/documents/{item['id']}/file"),
