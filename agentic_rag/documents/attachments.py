@@ -6,6 +6,7 @@ they are payloads of the conversation's session. A search ranks their passages i
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.errors import DocumentError, UnreadableRequest
 from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats, suffixes
 from mcp_servers.retriever.hits import Retrieval
 from mcp_servers.retriever.lexical import Sparse
@@ -241,7 +242,7 @@ class Attachments:
             NotFound: the conversation has no such attachment, or its file is missing.
         """
         record = await self.get(conversation, attachment_id)
-        file = await self._files.open(record.ref)
+        file = await self._files.start_reading(record.ref)
         if file is None:
             raise NotFound("attachment", attachment_id)
         return Original(conversation.domain_id, record.name, record.media_type, record.size, file, self._threads)
@@ -353,7 +354,13 @@ class AttachedFiles:
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
         """Return passages as `Library.chunks` does."""
-        chunks, _ = await self._owner.passages(self._records[document_id])
+        record = self._records[document_id]
+        try:
+            chunks, _ = await self._owner.passages(record)
+        except NotFound as exc:
+            raise UnreadableRequest(
+                f"The attached file {record.name} is damaged. Ask the user to attach it again."
+            ) from exc
         return list(chunks[offset : offset + limit])
 
     async def search(
@@ -375,7 +382,8 @@ class AttachedFiles:
             if document_ids is not None and record.id not in document_ids:
                 continue
             if ending is None or record.name.lower().endswith(ending):
-                found += zip(*await self._owner.passages(record), strict=True)
+                with suppress(NotFound):  # a damaged file costs only itself, and reading it says so
+                    found += zip(*await self._owner.passages(record), strict=True)
         if heading is not None:
             found = [each for each in found if heading in each[0].heading_path]
         return await anyio.to_thread.run_sync(search_passages, collection, found, query, top_k, threshold)

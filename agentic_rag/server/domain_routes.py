@@ -97,10 +97,10 @@ class Domain:
     version: int
     created_at: str
     updated_at: str
-    models: Absent[Sequence[str]]
+    models: Absent[Sequence[str]] = None
 
 
-@answer()
+@answer(kw_only=True)
 class SavedDomain(Domain):
     """A domain after a change, with hints for its admin about the change."""
 

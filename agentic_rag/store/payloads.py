@@ -137,7 +137,7 @@ class PayloadFiles:
         """Return a payload; None if its file is missing, unreadable, or does not match its checksum."""
         return await anyio.to_thread.run_sync(self._read, ref, sha256)
 
-    async def open(self, ref: str) -> BinaryIO | None:
+    async def start_reading(self, ref: str) -> BinaryIO | None:
         """Open a payload to read it in parts; None if its file is missing or unreadable."""
         return await anyio.to_thread.run_sync(self._open, ref)
 
