@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentic_rag.testing.steps import say
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 from tests.ws.serving import client, serving
+
+pytestmark = pytest.mark.slow("runs whole turns at several doors")
 
 OFFERED = {"model": "claude-sonnet-5-5", "allowedModels": ["claude-haiku-5-5", "claude-opus-5-5"]}
 

@@ -11,6 +11,9 @@ const MOST_FILES = 8;
 const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
+/** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
+const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
+
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
  * come further. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
 export class AttachedFiles {
@@ -87,7 +90,7 @@ export class AttachedFiles {
         onProgress: (sent, of) => item.status !== "ready" && item.status !== "failed" && this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
         onItems: ([answer]) => {
           const isRefused = answer.status === "refused";
-          this.#change(item, isRefused ? { isRefused, status: "failed", reason: errorText(answer.error) } : { ...answer, notes: answer.notes ?? [] });
+          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error) } : { ...answer, notes: answer.notes ?? [] });
         },
       });
     } catch (error) {

@@ -294,8 +294,8 @@ export class Composer {
         this.#keepImages();
         this.flush();
       } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
-      toast(error.code ? error.message : t("shell.failed"), { kind: "error" });
-      if (!error.code) console.error(error);
+      await loadErrorTexts();
+      toastError(error);
     }
   }
 

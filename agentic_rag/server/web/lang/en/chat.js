@@ -79,6 +79,7 @@ export default {
   "chat.file.ready": "Ready",
   "chat.fileNotes": "Not read: {notes}",
   "chat.fileSending": "Uploading, {share}",
+  "chat.fileUnsupported": "This kind of file cannot be read. Save it as PDF, Word (.docx) or Markdown, for example.",
   "chat.footnote": "Footnote {number}",
   "chat.footnoteBack": "Back to the text",
   "chat.foundActive": { one: "{count} match outside the archive", other: "{count} matches outside the archive" },

@@ -79,6 +79,7 @@ export default {
   "chat.file.ready": "就绪",
   "chat.fileNotes": "未读取：{notes}",
   "chat.fileSending": "正在上传，{share}",
+  "chat.fileUnsupported": "不支持此类文件。请另存为 PDF、Word（.docx）、Markdown 等格式后再上传。",
   "chat.footnote": "脚注 {number}",
   "chat.footnoteBack": "返回正文",
   "chat.foundActive": { other: "归档之外还有 {count} 个结果" },
