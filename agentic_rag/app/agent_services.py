@@ -9,6 +9,7 @@ from datetime import date
 from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.app.mcp_hub import McpHub
+from agentic_rag.base.messages import is_attachment
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
@@ -89,4 +90,4 @@ class HiddenFromReaders:
         binding = definition.binding
         reader = DocumentReader(binding.user, binding.key, trusted=binding.trusted)
         view = await self._views.of_reader(reader, definition.domain_id)
-        return frozenset(each for each in document_ids if not view.shows(each))
+        return frozenset(each for each in document_ids if not is_attachment(each) and not view.shows(each))

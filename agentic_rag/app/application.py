@@ -52,6 +52,7 @@ from agentic_rag.conversations.sign_in_waits import SignInWaits
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
+from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
@@ -176,6 +177,7 @@ class Machinery:
     choice: ChosenModel
     calls: ModelCalls
     knowledge: Knowledge
+    attachments: Attachments
     policy: LaunchPolicy
     tools: McpHub
     roles: Roles
@@ -480,11 +482,17 @@ async def _open_machinery(
     knowledge = await stack.enter_async_context(
         open_knowledge(settings, database, ground.directory, ground.threads, page_model, reindex_gate)
     )
+    reserve = DiskReserve(settings.data, settings.disk_reserve)
+    attachments = Attachments(
+        database, ground.payloads, ground.folder.incoming, reserve, ground.threads, settings.max_upload_bytes
+    )
+    stack.push_async_callback(attachments.aclose)
     roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
         McpHub(
             knowledge.search,
+            attachments,
             settings.roles,
             policy,
             ground.vault,
@@ -533,7 +541,7 @@ async def _open_machinery(
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
-    return Machinery(choice, calls, knowledge, policy, tools, roles, news, naming, runtime, joined)
+    return Machinery(choice, calls, knowledge, attachments, policy, tools, roles, news, naming, runtime, joined)
 
 
 def _own_address(settings: Settings) -> ServerAddress:
@@ -582,6 +590,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         memories=memories,
         extraction=_extraction(ground, machinery, definitions),
         documents=documents,
+        attachments=machinery.attachments,
         views=views,
         stale_reports=StaleReports(database, directory),
         exports=Exports(database, directory, memories, ground.vault, threads),

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from agentic_rag.access.keys import Access
 from agentic_rag.base.settings import Settings, client_environment
 from agentic_rag.base.threads import DomainThreads
+from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.guarded_tools import guard_tools
 from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
@@ -61,6 +62,7 @@ class McpHub:
     def __init__(
         self,
         knowledge: DomainSearch,
+        attachments: Attachments,
         roles: Path,
         policy: LaunchPolicy,
         vault: Vault,
@@ -89,6 +91,7 @@ class McpHub:
         self._children = children
         self._observer = observer
         self._knowledge = knowledge
+        self._attachments = attachments
         self._roles = roles
         self._policy = policy
         self._vault = vault
@@ -236,6 +239,7 @@ class McpHub:
         self._sign_ins = make_sign_ins(self._database, self._vault, self._policy, self._address, self._listener)
         async with make_hub(
             self._knowledge,
+            self._attachments,
             self._knowledge.views,
             self._roles,
             self._policy,

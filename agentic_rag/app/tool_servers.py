@@ -18,6 +18,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.collection import domain_of
+from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
 from agentic_rag.domains.sign_ins import SignIns
@@ -57,6 +58,7 @@ TRIAL_SECONDS = 25.0
 
 def make_hub(
     knowledge: DomainSearch,
+    attachments: Attachments,
     views: DocumentViews,
     roles: Path,
     policy: LaunchPolicy,
@@ -86,7 +88,9 @@ def make_hub(
             shelf,
             hidden_turns,
         ),
-        RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True, visible=knowledge.visible),
+        RETRIEVER: create_retriever(
+            knowledge, knowledge, bound_by_meta=True, visible=knowledge.visible, attached=attachments.of_call
+        ),
     }
     policy.sweep()
     return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts, homes=homes)

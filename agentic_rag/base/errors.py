@@ -156,6 +156,19 @@ class MessageContentRequired(AgenticRagError, code="MESSAGE_CONTENT_REQUIRED", s
     text = "content: a message needs at least one visible character."
 
 
+class ModelNotAllowed(AgenticRagError, code="MODEL_NOT_ALLOWED", status=422, facts=("model", "allowed")):
+    """The domain does not offer the model that a user chose. ``allowed``: the models that it offers."""
+
+    model: str
+    allowed: Sequence[str]
+
+    @property
+    def _offer(self) -> str:
+        return f"Choose one of: {', '.join(self.allowed)}." if self.allowed else "Leave `model` out."
+
+    text = "model: {self.model!r} cannot be chosen in this domain. {self._offer}"
+
+
 class MessageTooLong(AgenticRagError, code="MESSAGE_TOO_LONG", status=400, facts=("length", "limit")):
     """The message is longer than ``limit`` characters."""
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import orjson
 
 from agentic_rag.base.json_form import Absent
-from agentic_rag.base.messages import KeptImage
+from agentic_rag.base.messages import KeptAttachment, KeptImage
 
 
 class ToolStatus(StrEnum):
@@ -158,6 +158,8 @@ class TurnStarted:
     client_message_id: str | None = None
     images: tuple[KeptImage, ...] | None = None
     """The images that were sent with the message; each has a file at ``/api/payloads/{ref}``."""
+    attachments: tuple[KeptAttachment, ...] | None = None
+    """The files that were sent with the message."""
 
 
 @dataclass(frozen=True, slots=True)

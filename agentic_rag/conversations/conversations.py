@@ -25,7 +25,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import AgentEvent, Notice, ToolStatus
 from agentic_rag.base.forms import is_visible, one_line
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
-from agentic_rag.base.messages import clean_text
+from agentic_rag.base.messages import KeptAttachment, clean_text
 from agentic_rag.conversations.exchanges import Exchange, store_exchanges
 from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
 from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
@@ -55,6 +55,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import LiveSession
+from agentic_rag.store import attachments as attachment_rows
 from agentic_rag.store import (
     branches,
     conversations,
@@ -81,6 +82,8 @@ MAX_TITLE = 200
 READ_TITLE = 2_000
 """Characters of a title that are read; a longer one is refused."""
 MAX_CONTEXT_DOCUMENTS = 1_000
+MAX_ATTACHMENTS = 8
+"""Maximum attached files of one message."""
 MAX_KNOWN = 1_024
 """Maximum number of cached conversation records."""
 
@@ -122,6 +125,7 @@ class Conversations:
         transient: bool = False,
         client_name: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        model: str | None = None,
     ) -> ConversationRecord:
         """Create a conversation, in the default domain if none is named.
 
@@ -133,9 +137,11 @@ class Conversations:
             client_name: the client's id for the conversation. If the user has a conversation with this id in the
                 domain, return that one.
             metadata: the client's own data, stored unchanged.
+            model: a model that the domain lets users choose.
 
         Raises:
             NotFound: there is no such domain, or it has no such document.
+            ModelNotAllowed: the domain does not allow the model.
             InvalidInput: the title is too long, there are too many documents, or no domain is named and this user
                 cannot see the default domain.
             QuotaExceeded: the domain has reached its limit of conversations.
@@ -155,6 +161,7 @@ class Conversations:
             started_at=created,
             updated_at=created,
             client_name=client_name,
+            model=None if model is None else await self._definitions.check_choice(domain_id, model),
         )
         labels = SessionLabels(conversation_id=conversation.id, domain_id=domain_id, user_id=user.id)
 
@@ -256,14 +263,16 @@ class Conversations:
         status: ConversationStatus | None = None,
         pinned: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
+        model: str | None = None,
     ) -> ConversationRecord:
-        """Change the given fields. ``metadata`` replaces all previous metadata.
+        """Change the given fields. ``metadata`` replaces all previous metadata; an empty ``model`` is the domain's own.
 
         Raises:
             NotFound: this user has no such conversation.
             InvalidInput: the title is blank or too long.
+            ModelNotAllowed: the domain does not allow the model.
         """
-        await self.get(user, conversation_id)
+        record = await self.get(user, conversation_id)
         fields: conversations.ConversationFields = {"updated_at": now()}
         if title is not None:
             fields |= {"title": _title(title), "title_source": TitleSource.USER}
@@ -273,6 +282,8 @@ class Conversations:
             fields["pinned"] = pinned
         if metadata is not None:
             fields["meta"] = dict(metadata)
+        if model is not None:
+            fields["model"] = await self._definitions.check_choice(record.domain_id, model) if model else None
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
         return await self.get(user, conversation_id)
 
@@ -429,6 +440,8 @@ class Conversations:
         staged: Staging | None = None,
         scheduled: ScheduledRun | None = None,
         body: str = "",
+        model: str | None = None,
+        attachments: Sequence[str] = (),
     ) -> Accepted:
         """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
 
@@ -441,10 +454,14 @@ class Conversations:
             staged: unsaved settings and prompt files, used for this turn of an evaluation.
             scheduled: the terms of a run of a schedule.
             body: untrusted text for the model, which follows the content and does not count against its limit.
+            model: the model for this message and the later ones of the conversation.
+            attachments: ids of files that were attached to the conversation (`Attachments.receive`).
 
         Raises:
-            NotFound: this user has no such conversation, its domain was deleted, or it has no such document.
-            InvalidInput: there are too many documents, or the draft is not a valid role.
+            ModelNotAllowed: the domain does not allow the model.
+            NotFound: this user has no such conversation, its domain was deleted, or it has no such document or
+                attachment.
+            InvalidInput: there are too many documents or attachments, or the draft is not a valid role.
             Forbidden: this user may not try drafts.
             MessageContentRequired, MessageTooLong: the content is empty or too long.
             ConversationArchived, ConversationFull: the conversation takes no messages.
@@ -457,7 +474,10 @@ class Conversations:
         sent = await anyio.to_thread.run_sync(read_images, images) if images else []
         try:
             draft = None if staged is None else staged.draft
-            session, definition, notices = await self._open(user, conversation_id, context_document_ids, draft)
+            session, definition, notices = await self._open(
+                user, conversation_id, context_document_ids, draft, model=model
+            )
+            attached = await self._find_attachments(session.id, attachments) if attachments else ()
             if staged is None:
                 definition = await self._trials.definition(user, definition, tried)
             else:
@@ -474,7 +494,9 @@ class Conversations:
                 notices=notices,
                 key_id=user.key_id,
                 images=sent,
+                attachments=attached,
             )
+            await self._keep_choice(user, conversation_id, model, accepted)
         except NotFound:
             await self._forget(user, conversation_id)
             raise
@@ -523,13 +545,15 @@ class Conversations:
         images: Sequence[GivenImage] | None = None,
         wishes: str = "",
         functions: ClientFunctions = NO_FUNCTIONS,
+        model: str | None = None,
     ) -> Accepted:
         """Answer a user's message again on a new branch, with the same or with new content.
 
         ``message_id`` may also be the id of the answer. ``images`` belong to new content; None keeps the message's
-        images.
+        images. ``model``: as in `send`.
 
         Raises:
+            ModelNotAllowed: the domain does not allow the model.
             NotFound: this user has no such conversation, it has no such message, or its domain was deleted.
             MessageContentRequired, MessageTooLong: the content is empty or too long.
             ConversationArchived, ConversationFull: the conversation takes no messages.
@@ -541,7 +565,7 @@ class Conversations:
             check_content(content, needed=not images)
         sent = None if images is None else await anyio.to_thread.run_sync(read_images, images)
         try:
-            session, definition, notices = await self._open(user, conversation_id)
+            session, definition, notices = await self._open(user, conversation_id, model=model)
             definition = _for_client(definition, wishes, functions)
             accepted = await session.branch(
                 message_id,
@@ -552,6 +576,7 @@ class Conversations:
                 key_id=user.key_id,
                 images=sent,
             )
+            await self._keep_choice(user, conversation_id, model, accepted)
         except NotFound:
             await self._forget(user, conversation_id)
             raise
@@ -583,9 +608,20 @@ class Conversations:
         conversation_id: ConversationId,
         document_ids: Sequence[DocumentId] = (),
         draft: Draft | None = None,
+        *,
+        model: str | None = None,
     ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
-        """Return the session, definition and notices for a turn. ``document_ids`` limit its searches, if given."""
+        """Return the session, definition and notices for a turn.
+
+        ``document_ids`` limit its searches, and ``model`` replaces the conversation's, if given.
+        """
         conversation = await self._place(user, conversation_id)
+        if model is not None:
+            chosen = await self._definitions.check_choice(conversation.domain_id, model)
+            conversation = conversation.replace(model=chosen)
+        elif await self._definitions.choices(conversation.domain_id):
+            # the choice changes between messages, also in another process, so the cached record does not count
+            conversation = conversation.replace(model=(await self.get(user, conversation_id)).model)
         if document_ids:
             conversation = conversation.replace(context_document_ids=_distinct(document_ids))
             domain_id, distinct = conversation.domain_id, conversation.context_document_ids
@@ -593,6 +629,37 @@ class Conversations:
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
+
+    async def _find_attachments(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
+        """Return the attachments of a conversation with these ids.
+
+        Raises:
+            NotFound: the conversation has no such attachment.
+            InvalidInput: there are too many.
+        """
+        if len(ids) > MAX_ATTACHMENTS:
+            raise InvalidInput("attachments", f"{len(ids)} files; at most {MAX_ATTACHMENTS} are possible in a message.")
+        records = await self._db.read(lambda conn: attachment_rows.of_session(conn, session_id))
+        known = {each.id: each.to_kept() for each in records}
+        for ident in ids:
+            if ident not in known:
+                raise NotFound("attachment", ident)
+        return [known[ident] for ident in dict.fromkeys(ids)]
+
+    async def _keep_choice(
+        self, user: User, conversation_id: ConversationId, model: str | None, accepted: Accepted
+    ) -> None:
+        """Store the model of an accepted message as the conversation's. A refused message changes nothing."""
+        if model is None or accepted.duplicate:
+            return
+        record = await self.get(user, conversation_id)
+        chosen = await self._definitions.check_choice(record.domain_id, model)
+        if chosen != record.model:
+            await self._db.write(lambda conn: conversations.update(conn, conversation_id, model=chosen))
+
+    async def model_choices(self, domain_id: str) -> tuple[str, ...]:
+        """Return the models that a user may choose in a domain, the domain's own first; empty without a choice."""
+        return await self._definitions.choices(domain_id)
 
     async def _forget(self, user: User, conversation_id: ConversationId) -> None:
         """Drop the cached record of a conversation after a lookup failed.

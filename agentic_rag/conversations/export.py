@@ -23,6 +23,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "untitled": "Untitled",
         "stopped": "This answer was stopped.",
         "failed": "This answer failed: {}",
+        "attachments": "Files attached to this question: {}",
         "images": "Images sent with this question: {}",
         "hidden": "The quoted passages are shown only to people who have access to these documents.",
         "scanned": "read from a scan",
@@ -36,6 +37,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "untitled": "未命名",
         "stopped": "此回答已被停止。",
         "failed": "此回答失败：{}",
+        "attachments": "此问题的附件：{}",
         "images": "随此问题发送的图片：{} 张",
         "hidden": "引用的原文仅对有权访问这些文档的人显示。",
         "scanned": "由扫描件识别",
@@ -91,6 +93,8 @@ def _notes(exported: ExportedConversation, message: ShownMessage) -> list[str]:
     words = exported.words
     images = sum(block["type"] == "image" for block in message.blocks) if message.role == "user" else 0
     notes = [words["images"].format(images)] if images else []
+    if message.attachments:
+        notes.append(words["attachments"].format(", ".join(each.name for each in message.attachments)))
     if message.metadata.get("interrupted"):
         notes.append(words["stopped"])
     if error := message.metadata.get("error"):

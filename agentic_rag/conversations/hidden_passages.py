@@ -10,7 +10,7 @@ from typing import Any
 
 from agentic_rag.base.events import Reference
 from agentic_rag.base.ids import DocumentId
-from agentic_rag.base.messages import Block, text_block
+from agentic_rag.base.messages import Block, is_attachment, text_block
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
@@ -26,6 +26,13 @@ def hide_in_message(message: ShownMessage, hidden: AbstractSet[str]) -> ShownMes
         blocks=[_hide_in_block(block, hidden) for block in message.blocks],
         references=_hide_in_references(message.references, hidden),
     )
+
+
+def without_attachments(message: ShownMessage) -> ShownMessage:
+    """Return a message without the names, quotes and passages of files attached to the conversation."""
+    cited = {each.document_id for each in message.references if is_attachment(each.document_id)}
+    shown = hide_in_message(message, frozenset(cited)) if cited else message
+    return replace(shown, attachments=())
 
 
 def hide_in_turn(turn: TurnRecord, hidden: AbstractSet[str]) -> TurnRecord:

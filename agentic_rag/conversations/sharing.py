@@ -2,7 +2,7 @@
 
 A link shows the messages that existed when it was made. Sharing is the operator's decision (``share_links``). A reader
 who does not see the domain gets the conversation without the passages that its answers quote. Names and quotes of
-documents whose labels a reader lacks are removed, too.
+documents whose labels a reader lacks are removed, too, and so are those of files attached to the conversation.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from agentic_rag.base.errors import Forbidden, InvalidInput, NotFound, TurnInPro
 from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.export import ExportedConversation, ExportLanguage
+from agentic_rag.conversations.hidden_passages import without_attachments
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Transcripts
 from agentic_rag.directory.directory import Directory
@@ -84,7 +85,7 @@ class Sharing:
         while True:
             page = await self._transcripts.page(record, _PAGE, before, leaf=leaf)
             page = await self._conversations.without_hidden(viewer, record, page)
-            messages[:0] = page.messages
+            messages[:0] = page.messages if share is None else map(without_attachments, page.messages)
             if not page.has_more:
                 break
             before = page.messages[0].id

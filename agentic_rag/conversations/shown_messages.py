@@ -19,6 +19,7 @@ from agentic_rag.base.messages import (
     RETRIEVALS,
     STRUCTURED,
     Block,
+    KeptAttachment,
     plain_text,
     question_blocks,
     without_private,
@@ -58,6 +59,7 @@ class ShownMessage:
     references: tuple[Reference, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     citations: tuple[Citation, ...] = ()
+    attachments: tuple[KeptAttachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def _question(conversation_id: ConversationId, row: MessageRecord, turn: TurnRec
         blocks=[without_private(block) for block in question_blocks(turn.content, turn.images)],
         created_at=row.created_at,
         metadata=metadata,
+        attachments=turn.attachments,
     )
 
 

@@ -65,6 +65,7 @@ ToolRule = Verdict | Annotated[dict[GrantName, Verdict], Field(min_length=1)]
 """The rule for a tool: one verdict for all users, or one for each grant. A grant without a verdict has no rule."""
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 MAX_FALLBACKS = 8
+MAX_CHOICES = 20
 RoleId = Annotated[
     str,
     require_shape(r"\w[\w.-]{0,63}", "a role's id has letters, digits, _, - and ., and begins with a letter or digit"),
@@ -169,6 +170,8 @@ class DomainSettings(Form):
     effort: Effort | None = None
     fallback_model: ModelName | Annotated[tuple[ModelName, ...], Field(max_length=MAX_FALLBACKS)] | None = None
     """Models that answer if the model refuses, or if its service accepts no more requests. They are tried in order."""
+    allowed_models: tuple[ModelName, ...] = Field((), max_length=MAX_CHOICES)
+    """Models that a user may choose for a conversation, besides ``model``. Empty: there is no choice."""
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
     """Minimum probability that a passage is relevant. Of passages with a score of 0.7, about seven in ten are."""

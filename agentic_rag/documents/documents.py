@@ -55,7 +55,7 @@ class Documents:
 
     async def receive(
         self, domain_id: str, name: str, *, replace: bool = False, labels: Sequence[str] = ()
-    ) -> Incoming:
+    ) -> Incoming[DocumentRecord]:
         """Begin an upload. ``name`` is the client's file name; only its last component is kept.
 
         ``replace``: an existing document of that name gets the new bytes. Otherwise a second document gets a number.

@@ -9,14 +9,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
 from agentic_rag.base.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
 from mcp_servers.safe_files import Folder, Refused
+
+Taken = TypeVar("Taken")
 
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
@@ -143,25 +144,25 @@ def stamp_of(folder: Folder, path: str) -> str:
     return "" if status is None else f"{status.st_size}:{status.st_mtime_ns}"
 
 
-class Taker(Protocol):
-    """Turns received files into documents."""
+class Taker(Protocol[Taken]):
+    """Turns received files into documents or attachments."""
 
-    async def take(self, incoming: "Incoming") -> DocumentRecord:
-        """Return the document made from a file, or the existing document with the same bytes."""
+    async def take(self, incoming: "Incoming[Taken]") -> Taken:
+        """Return the record made from a file, or the existing document with the same bytes."""
         ...
 
 
-class Incoming:
+class Incoming(Generic[Taken]):
     """An upload in progress, an async context manager; leaving it before `finish` removes the file.
 
-    `Documents.receive` makes it. ``path`` is the growing file, of at most ``limit`` bytes. ``taker`` turns the file
-    into a document of the domain. With ``replace``, an existing document of the same name gets the new bytes.
+    `Documents.receive` and `Attachments.receive` make it. ``path`` is the growing file, of at most ``limit`` bytes.
+    ``taker`` turns the file into a record. With ``replace``, an existing document of the same name gets the new bytes.
     ``labels`` are added to those of the document.
     """
 
     def __init__(
         self,
-        taker: Taker,
+        taker: Taker[Taken],
         domain_id: str,
         name: str,
         path: Path,
@@ -212,10 +213,18 @@ class Incoming:
         if len(self._pending) >= WRITE_BYTES:
             await self._flush()
 
-    async def finish(self) -> DocumentRecord:
-        """Turn the upload into a document of the domain, or return the existing document with the same bytes."""
+    async def finish(self) -> Taken:
+        """Turn the upload into a record, or return the existing document with the same bytes."""
         await self._flush()
         return await self._taker.take(self)
+
+    def open(self) -> BinaryIO:
+        """Open the received file to read it. Blocks."""
+        return self.path.open("rb")
+
+    def read_bytes(self) -> bytes:
+        """Return the whole received file. Blocks."""
+        return self.path.read_bytes()
 
     async def _flush(self) -> None:
         pending, self._pending = bytes(self._pending), bytearray()

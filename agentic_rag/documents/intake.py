@@ -50,7 +50,7 @@ class Intake:
         self._strange: dict[str, frozenset[str]] = {}
         """Entries of a domain's folder that are not regular files, so that each is logged once."""
 
-    async def take(self, incoming: Incoming) -> DocumentRecord:
+    async def take(self, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         """Turn a received file into a document of its domain; return the existing document if one has the same bytes.
 
         Raises:
@@ -76,7 +76,7 @@ class Intake:
         self._directory.collection_changed(document.domain_id)
         return document.replace(labels=joined)
 
-    async def _store(self, domain: DomainRecord, incoming: Incoming) -> DocumentRecord:
+    async def _store(self, domain: DomainRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         folder = documents_of(domain.workspace)
         before = None
         if incoming.replace:
@@ -110,14 +110,18 @@ class Intake:
             await self._threads.run(domain.id, folder.remove, path)
         return document
 
-    async def _check_room(self, domain_id: str, before: DocumentRecord | None, incoming: Incoming) -> None:
+    async def _check_room(
+        self, domain_id: str, before: DocumentRecord | None, incoming: Incoming[DocumentRecord]
+    ) -> None:
         """Refuse a file over quota before it is placed; the transaction that adds the document checks again."""
         more, size = (1, incoming.size) if before is None else (0, incoming.size - before.size)
         if size > 0:
             quotas = self._directory.quotas
             await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, more, size))
 
-    async def _restore(self, known: DocumentRecord, folder: Folder, incoming: Incoming) -> DocumentRecord:
+    async def _restore(
+        self, known: DocumentRecord, folder: Folder, incoming: Incoming[DocumentRecord]
+    ) -> DocumentRecord:
         """Return the document that has these bytes; if its file is missing, the new file replaces it."""
         if await self._threads.read(known.domain_id, folder.is_file, known.path):
             return known

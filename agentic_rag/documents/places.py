@@ -25,6 +25,7 @@ from agentic_rag.documents.passages import (
 )
 from agentic_rag.documents.scan_reading import marks_on_scan
 from agentic_rag.documents.text_positions import Range
+from agentic_rag.store.attachments import AttachmentRecord
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.formats import IMAGE_TYPES
@@ -72,7 +73,7 @@ class CitationPlace:
     ``after`` are the neighbouring paragraphs. ``table`` is set for rows of a table, ``page`` for a PDF or an image.
     """
 
-    document: DocumentRecord
+    document: DocumentRecord | AttachmentRecord
     chunk: Chunk
     kind: Kind
     cited: Range | None

@@ -21,6 +21,7 @@ from agentic_rag.base.errors import NotFound, StorageError
 from agentic_rag.base.health_signals import Outcomes
 from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.base.json_form import from_json, to_json
+from agentic_rag.base.messages import is_attachment
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
@@ -417,8 +418,11 @@ async def missing_chunks(index: Index, database: Database, domain_id: str, chunk
     """Return the given chunks that can no longer be cited.
 
     If the index does not answer, the records decide: chunk ids follow from a document's id, bytes and chunk count. A
-    chunk unknown to the records is then missing.
+    chunk unknown to the records is then missing. Passages of attachments live as long as their conversation.
     """
+    chunk_ids = {each for each in chunk_ids if not is_attachment(each)}
+    if not chunk_ids:
+        return set()
     try:
         return chunk_ids - await index.existing(collection_of(domain_id), chunk_ids)
     except IndexFault as exc:

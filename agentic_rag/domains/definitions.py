@@ -13,6 +13,7 @@ from typing import Literal
 from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import ModelNotAllowed
 from agentic_rag.base.events import Notice
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.threads import DomainThreads
@@ -24,6 +25,7 @@ from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Component
 from agentic_rag.domains.watched_workspaces import SnapshotCache, WatchedWorkspaces, WorkspaceSnapshot
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.models.names import ModelNames
+from agentic_rag.models.profiles import refusal_of
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona, SkillLine
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
@@ -51,11 +53,24 @@ class Defaults:
     thinking: Literal["off", "auto"] = "auto"
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def chain(self, settings: DomainSettings) -> tuple[str, ...]:
-        """Return the models of a domain in the order in which they are asked, without duplicates."""
+    def choices(self, settings: DomainSettings) -> tuple[str, ...]:
+        """Return the models that a user may choose, the domain's own first; empty without a choice."""
+        if self.only_model or not settings.allowed_models:
+            return ()
+        named = (settings.model or self.model, *settings.allowed_models)
+        choices = tuple(dict.fromkeys(map(self.names.keep, named)))
+        return choices if len(choices) > 1 else ()
+
+    def chain(self, settings: DomainSettings, chosen: str | None = None) -> tuple[str, ...]:
+        """Return the models of a turn in the order in which they are asked, without duplicates.
+
+        ``chosen``: the conversation's model, which counts while the domain allows it.
+        """
         if self.only_model:
             return (self.model,)
         model = self.names.keep(settings.model or self.model)
+        if chosen is not None and chosen in self.choices(settings):
+            model = chosen
         others = settings.fallback_models
         if others is None:
             others = self.fallbacks.get(self.names.split(model)[0], ())
@@ -164,8 +179,27 @@ class Definitions:
         self._components = ComponentFiles()
         self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Found] = SnapshotCache(watched)
         """By workspace and sub-roles."""
-        self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool], _Made] = OrderedDict()
-        """By domain, user, context documents, and whether the conversation is transient."""
+        self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Made] = OrderedDict()
+        """By domain, user, context documents, whether the conversation is transient, and its chosen model."""
+
+    async def choices(self, domain_id: str) -> tuple[str, ...]:
+        """Return the models that a user may choose in a domain, the domain's own first; empty without a choice.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        return self._defaults.choices(await self._directory.settings(domain_id))
+
+    async def check_choice(self, domain_id: str, model: str) -> str | None:
+        """Return the stored form of a chosen model; None for the domain's own, which may change later.
+
+        Raises:
+            ModelNotAllowed: the domain does not allow this model.
+        """
+        choices, name = await self.choices(domain_id), self._defaults.names.keep(model)
+        if name not in choices:
+            raise ModelNotAllowed(model, choices)
+        return None if name == choices[0] else name
 
     async def definition(
         self, user: User, conversation: ConversationRecord, draft: Draft | None = None
@@ -191,7 +225,8 @@ class Definitions:
         record = await self._directory.get(domain_id)
         found = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
         alone, components = self._access.alone, found.components
-        key = (domain_id, user.id, tuple(conversation.context_document_ids), conversation.transient)
+        documents = tuple(conversation.context_document_ids)
+        key = (domain_id, user.id, documents, conversation.transient, conversation.model)
         made = self._made.get(key) if draft is None else None
         if made is not None and made.holds(user, record, settings, facts, found, alone=alone):
             self._made.move_to_end(key)
@@ -201,6 +236,9 @@ class Definitions:
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
+        if conversation.model is not None and definition.model != conversation.model:
+            text = f"{conversation.model} can no longer be chosen in this domain; {definition.model} answers."
+            notices = (*notices, Notice("MODEL_NOT_ALLOWED", text))
         definition = replace(definition, role_lines=found.role_lines)
         if draft is None:
             self._made[key] = _Made(user, record, settings, facts, found, alone, definition, notices)
@@ -341,7 +379,8 @@ def definition_of(
 
     ``alone`` says that only the local user has access.
     """
-    chain = defaults.chain(settings)
+    chain = defaults.chain(settings, conversation.model)
+    refusal = refusal_of(chain[0], effort=settings.effort)
     return Definition(
         domain_id=record.id,
         persona=Persona(
@@ -360,7 +399,7 @@ def definition_of(
         entries=turn_entries(settings),
         temperature=settings.temperature,
         thinking=settings.thinking or defaults.thinking,
-        effort=settings.effort,
+        effort=None if refusal is not None and chain[0] == conversation.model else settings.effort,
         fallback_models=chain[1:],
         limits=_limits_of(settings),
         binding=Binding(

@@ -225,8 +225,9 @@ class Domains:
 
     async def _check_models(self, before: DomainSettings, after: DomainSettings) -> None:
         """Refuse unknown model names. A name that was already set is not checked again."""
-        kept = {before.model, *(before.fallback_models or ())}
+        kept = {before.model, *(before.fallback_models or ()), *before.allowed_models}
         named = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
+        named += [(f"allowedModels.{at}", name) for at, name in enumerate(after.allowed_models)]
         problems = [
             InvalidInput(f"settings.{key}", reason)
             for key, name in named

@@ -116,9 +116,21 @@ MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temp
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
 SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
 UNSEEN_FIELDS = frozenset(
-    {"evaluation", "memory", "keep_conversations_days", "mcp_servers", "starters", "group_labels", "folder_labels"}
+    {
+        "allowed_models",
+        "evaluation",
+        "folder_labels",
+        "group_labels",
+        "keep_conversations_days",
+        "mcp_servers",
+        "memory",
+        "starters",
+    }
 )
-"""Settings that no trial can show. MCP servers are tested separately, and rights must not wait for a trial."""
+"""Settings that no trial can show. MCP servers are tested separately, and rights must not wait for a trial.
+
+Trials ask the domain's own model, so a model that users may choose changes none of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)

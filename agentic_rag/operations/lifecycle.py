@@ -51,8 +51,10 @@ class Lifecycle:
             notes.append(("primaryRoleId", self._roles.missing_role(workspace, after.primary_role_id)))
         if (after.temperature, after.model) != (before.temperature, before.model):
             notes.append(("temperature", self._unused_temperature(after)))
-        for key, names in (("model", [after.model]), ("fallbackModel", after.fallback_models or ())):
-            new = [name for name in names if name and name not in (before.model, *(before.fallback_models or ()))]
+        used = {before.model, *(before.fallback_models or ()), *before.allowed_models}
+        named_models = {"model": [after.model], "fallbackModel": after.fallback_models or ()}
+        for key, names in {**named_models, "allowedModels": after.allowed_models}.items():
+            new = [name for name in names if name and name not in used]
             notes += [(key, each.text(today())) for each in retirements_of(new, today())]
         if after.reranker is not None and after.reranker != before.reranker:
             notes.append(("reranker", reranker_problem(after.reranker, self._model_cache)))

@@ -12,13 +12,14 @@ from sqlalchemy import Connection
 from agentic_rag.base.errors import IdempotencyMismatch, TurnInProgress
 from agentic_rag.base.events import EventBody, TurnStarted
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import KeptAttachment
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.sent_images import SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.turn_persistence import load_transcript
-from agentic_rag.store import branches, images, leases, replicas, sessions, signals, turns
+from agentic_rag.store import attachments, branches, images, leases, replicas, sessions, signals, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.signals import SignalKind
@@ -90,6 +91,7 @@ class NewMessage:
     client_message_id: str | None
     key_id: str
     images: Sequence[SentImage]
+    attachments: Sequence[KeptAttachment] = ()
 
 
 def new_row(
@@ -108,6 +110,7 @@ def new_row(
         key_id=message.key_id,
         content=message.content,
         images=tuple(each.image for each in message.images),
+        attachments=tuple(message.attachments),
         user_message_id=MessageId(new_id("msg")),
         message_id=MessageId(new_id("msg")),
         image_id=resources.images.of(definition).id,
@@ -133,7 +136,9 @@ def branch_row(
     question = branches.question_of(conn, blank.session_id, message_id)
     sent = blank.images if other_images else question.images
     follows, asked = question.parent_message_id, question.user_message_id
-    row = blank.replace(parent_message_id=follows, began=True, branch_of=asked, images=sent)
+    row = blank.replace(
+        parent_message_id=follows, began=True, branch_of=asked, images=sent, attachments=question.attachments
+    )
     return row if content is not None else row.replace(content=question.content, user_message_id=asked)
 
 
@@ -148,6 +153,7 @@ def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definiti
     if not images.is_there(conn, row.image_id):  # usually stored: do not serialise it
         images.put(conn, row.image_id, definition.domain_id, resources.images.of(definition).content)
     turns.add(conn, row)
+    attachments.note_sent(conn, row.session_id, row.attachments, row.id)
     return added
 
 
@@ -186,6 +192,7 @@ def start_event(row: TurnRecord, model: str) -> EventBody:
         image_id=row.image_id,
         client_message_id=row.client_message_id,
         images=row.images or None,
+        attachments=row.attachments or None,
     )
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentic_rag.base.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
 from agentic_rag.base.events import Error, Interrupted, Notice, Resumed
 from agentic_rag.base.ids import MessageId, SessionId, TurnId
-from agentic_rag.base.messages import clean_text, user_message
+from agentic_rag.base.messages import KeptAttachment, clean_text, user_message
 from agentic_rag.runtime.acceptance import (
     Accepted,
     IdBehind,
@@ -217,6 +217,7 @@ class LiveSession:
         notices: Sequence[Notice] = (),
         key_id: str = "",
         images: Sequence[SentImage] = (),
+        attachments: Sequence[KeptAttachment] = (),
     ) -> Accepted:
         """Accept a user message durably and start its turn, or queue it.
 
@@ -229,7 +230,7 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with other content.
             StorageError: the store refuses writes now; nothing was stored.
         """
-        message = NewMessage(clean_text(content), client_message_id, key_id, images)
+        message = NewMessage(clean_text(content), client_message_id, key_id, images, attachments)
 
         async def accept() -> Accepted | None:
             return await self._accept(message, definition, on_busy, notices)
@@ -348,7 +349,7 @@ class LiveSession:
         if known is not None:
             return answer(known, duplicate=True)
         if begun_on is not None:
-            question = user_message(row.content, row.images)
+            question = user_message(row.content, row.images, row.attachments)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
             self._take_up(log, Agent(self._resources, begun_on, stored, definition, log))
             self._resources.tasks.start_soon(self._run)
@@ -542,7 +543,7 @@ class LiveSession:
             if (begun := await self._database.write(store, durable=True)) is None:
                 return False
             row, transcript = begun
-            question = user_message(row.content, row.images)
+            question = user_message(row.content, row.images, row.attachments)
             transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, question)
             self._take_up(log, Agent(self._resources, transcript, row, definition, log))
         return True

@@ -37,7 +37,7 @@ class Conversation:
     """A conversation's record; its messages have their own route. ``turn`` is the running or queued one, if any.
 
     ``outcome`` tells how the last turn ended: ``done``, ``failed`` or ``interrupted``. ``pinned`` is absent unless
-    true. ``assistantId`` is an older name of ``domainId``.
+    true. ``model`` is the chosen one, absent for the domain's own. ``assistantId`` is an older name of ``domainId``.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Conversation:
     last_message_at: str | None
     pinned: Absent[bool] = None
     outcome: Absent[TurnStatus] = None
+    model: Absent[str] = None
 
 
 @answer()
@@ -131,6 +132,19 @@ class TextPart:
 
 
 @answer()
+class AttachedFile:
+    """A file that was attached to a message. ``notes`` name the parts that were not read."""
+
+    id: str
+    name: str
+    media_type: str
+    size: int
+    passages: int
+    pages: Absent[int] = None
+    notes: Absent[Sequence[str]] = None
+
+
+@answer()
 class Message:
     """A message: its plain text and its content blocks, including tool calls and results.
 
@@ -150,6 +164,7 @@ class Message:
     created_at: str
     html: Absent[str] = None
     parts: Absent[Sequence[TextPart]] = None
+    attachments: Absent[Sequence[AttachedFile]] = None
 
 
 @answer()
@@ -387,7 +402,8 @@ def show_message(message: ShownMessage) -> Message:
     if message.role == "assistant":
         metadata = metadata | sources_and_tokens(to_json(message.references), metadata["usage"])
     references = [answer_from(Reference, each) for each in message.references]
-    return answer_from(Message, message, references=references, metadata=metadata)
+    attached = [answer_from(AttachedFile, each) for each in message.attachments] or None
+    return answer_from(Message, message, references=references, metadata=metadata, attachments=attached)
 
 
 def show_turn(record: TurnRecord) -> Turn:

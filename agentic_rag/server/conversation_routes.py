@@ -25,6 +25,7 @@ from agentic_rag.base.errors import (
     MessageContentRequired,
     MessageTooLong,
     ModelError,
+    ModelNotAllowed,
     NotFound,
     QuotaExceeded,
     TurnInProgress,
@@ -32,7 +33,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.forms import Form, OwnJson
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, TurnId
-from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.conversations import MAX_ATTACHMENTS, Conversations
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
 from agentic_rag.operations.deletion import Deletion
@@ -91,6 +92,7 @@ SORT_KEYS: dict[str, SortBy] = {
 SENDING_ERRORS = (
     MessageContentRequired,
     MessageTooLong,
+    ModelNotAllowed,
     ConversationArchived,
     ConversationFull,
     TurnInProgress,
@@ -115,17 +117,21 @@ COMPACTION_ERRORS = (
 
 # Requests
 
+ChosenModel = Annotated[str, Field(min_length=1, max_length=200)]
+AttachmentId = Annotated[str, Field(min_length=1, max_length=200)]
+
 
 class NewConversation(Form):
     """A conversation to create, by default in the default domain (``AGENTIC_RAG_DEFAULT_DOMAIN``).
 
     ``assistantId`` is an older name of ``domainId``. ``contextDocumentIds`` limits the searches of the conversation to
-    these documents.
+    these documents. ``model`` is one of the domain's ``models``.
     """
 
     domain_id: str | None = None
     assistant_id: str | None = None
     title: str | None = None
+    model: ChosenModel | None = None
     context_document_ids: list[DocumentId] = Field(default_factory=list)
     metadata: OwnJson = None
 
@@ -159,12 +165,14 @@ class SearchQuery(Form):
 class ConversationChange(Form):
     """Changes to a conversation. Absent fields stay unchanged; ``metadata`` is replaced.
 
-    ``activeLeaf`` is the id of a message. The newest branch with this message becomes the active one.
+    ``activeLeaf`` is the id of a message. The newest branch with this message becomes the active one. ``model`` is one
+    of the domain's ``models``; an empty text is the domain's own.
     """
 
     title: str | None = None
     status: ConversationStatus | None = None
     pinned: bool | None = None
+    model: Annotated[str, Field(max_length=200)] | None = None
     metadata: OwnJson = None
     active_leaf: MessageId | None = Field(None, min_length=1, max_length=200)
 
@@ -222,20 +230,27 @@ class NewMessage(Form):
     """A message of the user. With ``images`` the text may be empty.
 
     The same ``clientMessageId`` never starts two turns. ``roleDraft``: the turn uses this draft of a role; only authors
-    of the domain may send one.
+    of the domain may send one. ``attachments`` are ids of files attached to the conversation. ``model`` is one of the
+    domain's ``models``, for this message and the later ones of the conversation.
     """
 
     cleaned = frozenset({"content"})
     content: str | None = None
     role_draft: TriedFiles | None = None
     images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
+    model: ChosenModel | None = None
+    attachments: list[AttachmentId] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
     on_busy: Literal["reject", "queue"] = "reject"
 
 
 class Retry(Form):
-    """A request for a new answer to a message. The same ``clientMessageId`` never starts two turns."""
+    """A request for a new answer to a message. The same ``clientMessageId`` never starts two turns.
 
+    ``model`` is as in a new message.
+    """
+
+    model: ChosenModel | None = None
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
 
 
@@ -294,12 +309,12 @@ class ConversationRoutes:
         self._deletion = deletion
         self._pages = pages
 
-    @route("POST", CONVERSATIONS, allow="user", status=201, errors=[NotFound, QuotaExceeded])
+    @route("POST", CONVERSATIONS, allow="user", status=201, errors=[NotFound, QuotaExceeded, ModelNotAllowed])
     async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
         """Create a conversation in a domain."""
         domain_id = _same_domain(body.domain_id, body.assistant_id)
         record = await self._conversations.create(
-            user, domain_id, body.title, body.context_document_ids, metadata=body.metadata
+            user, domain_id, body.title, body.context_document_ids, metadata=body.metadata, model=body.model
         )
         return show_conversation(record, None)
 
@@ -334,15 +349,21 @@ class ConversationRoutes:
         """Show a conversation's record."""
         return await self._show(await self._conversations.get(user, conversation))
 
-    @route("PATCH", CONVERSATION, allow="user", errors=[TurnInProgress])
+    @route("PATCH", CONVERSATION, allow="user", errors=[TurnInProgress, ModelNotAllowed])
     async def change(
         self, user: User, conversation: ConversationId, body: ConversationChange
     ) -> Redacted[Conversation]:
-        """Change title, status, pin or metadata, or switch to another branch."""
+        """Change title, status, pin, model or metadata, or switch to another branch."""
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
-            user, conversation, title=body.title, status=body.status, pinned=body.pinned, metadata=body.metadata
+            user,
+            conversation,
+            title=body.title,
+            status=body.status,
+            pinned=body.pinned,
+            metadata=body.metadata,
+            model=body.model,
         )
         return await self._show(record)
 
@@ -400,6 +421,8 @@ class ConversationRoutes:
             client_message_id=body.client_message_id,
             on_busy="join" if joins else body.on_busy,
             images=body.images,
+            model=body.model,
+            attachments=body.attachments,
             tried=body.role_draft.to_tried() if body.role_draft else None,
         )
         return await self._follow(request, user, conversation, accepted, dialect)
@@ -428,7 +451,7 @@ class ConversationRoutes:
         """
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
-            user, conversation, message, client_message_id=body.client_message_id
+            user, conversation, message, client_message_id=body.client_message_id, model=body.model
         )
         return await self._follow(request, user, conversation, accepted, dialect)
 
@@ -453,7 +476,7 @@ class ConversationRoutes:
         """Replace a message of the user and answer it on a new branch. The response is the same as for sending."""
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
-            user, conversation, message, body.content, client_message_id=body.client_message_id
+            user, conversation, message, body.content, client_message_id=body.client_message_id, model=body.model
         )
         return await self._follow(request, user, conversation, accepted, dialect)
 

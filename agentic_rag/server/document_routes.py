@@ -4,6 +4,7 @@ Defines request and answer models. Knows no file format.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -387,7 +388,8 @@ class DocumentRoutes:
     @route("POST", DOCUMENTS, status=202, takes="multipart/form-data", errors=UPLOAD_ERRORS)
     async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
         """Upload files. Each file is accepted or refused separately."""
-        received = await receive_files(request, self._documents, domain, replace=query.replace, labels=query.label)
+        receive = partial(self._documents.receive, domain, replace=query.replace, labels=query.label)
+        received = await receive_files(request, receive, self._documents.max_bytes)
         rules = await self._documents.label_rules(domain)
         return Items([_show_upload(domain, item, rules) for item in received])
 

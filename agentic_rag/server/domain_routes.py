@@ -84,7 +84,10 @@ class DeletionQuery(Form):
 
 @answer()
 class Domain:
-    """A domain. Only its admins get ``settings``. ``documentCount`` counts the searchable documents."""
+    """A domain. Only its admins get ``settings``. ``documentCount`` counts the searchable documents.
+
+    ``models`` are those that a user may choose for a conversation, the domain's own first; absent without a choice.
+    """
 
     id: str
     name: str
@@ -94,9 +97,10 @@ class Domain:
     version: int
     created_at: str
     updated_at: str
+    models: Absent[Sequence[str]] = None
 
 
-@answer()
+@answer(kw_only=True)
 class SavedDomain(Domain):
     """A domain after a change, with hints for its admin about the change."""
 
@@ -175,7 +179,7 @@ class DomainRoutes:
         """List the domains that the caller may use."""
         records = [record for record in await self._directory.list_all() if user.sees(record.id)]
         shown = [(record, await self._views.of(user, record.id)) for record in records]
-        return Items([_domain(await self._domains.view(record, view), user) for record, view in shown])
+        return Items([await self._show(await self._domains.view(record, view), user) for record, view in shown])
 
     @route("POST", DOMAINS, status=201, errors=[NotFound, ServerReserved, CommandNotAllowed, SecretLimit])
     async def create(self, user: User, body: NewDomain) -> SavedDomain:
@@ -193,7 +197,7 @@ class DomainRoutes:
     async def get(self, user: User, domain: str, view: DocumentView) -> Domain:
         """Show a domain."""
         await self._births.adopt(domain)
-        return _domain(await self._domains.view(await self._directory.get(domain), view), user)
+        return await self._show(await self._domains.view(await self._directory.get(domain), view), user)
 
     @route("GET", f"{DOMAIN}/starters", allow="member")
     async def starters(self, domain: str, view: DocumentView) -> Items[Starter]:
@@ -261,14 +265,18 @@ class DomainRoutes:
             saved.record,
             settings=view.settings,
             document_count=view.documents,
+            models=await self._models(saved.record.id),
             changes=saved.changes,
             warnings=saved.warnings,
         )
 
+    async def _models(self, domain: str) -> Sequence[str] | None:
+        return await self._conversations.model_choices(domain) or None
 
-def _domain(view: DomainView, user: User) -> Domain:
-    domain = answer_from(Domain, view.record, settings=view.settings, document_count=view.documents)
-    return domain if user.administers(domain.id) else answer_from(Domain, domain, settings={})
+    async def _show(self, view: DomainView, user: User) -> Domain:
+        settings = view.settings if user.administers(view.record.id) else {}
+        models = await self._models(view.record.id)
+        return answer_from(Domain, view.record, settings=settings, document_count=view.documents, models=models)
 
 
 def _version(if_match: str | None) -> int | None:

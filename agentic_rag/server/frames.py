@@ -15,6 +15,7 @@ from agentic_rag.base.errors import AgenticRagError, InvalidInput
 from agentic_rag.base.forms import NO_NUL, AnswerJson, Form, invalid_input, unknown_key, unknown_keys
 from agentic_rag.base.ids import ConversationId, MessageId, TurnId, WaitId
 from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.conversations.conversations import MAX_ATTACHMENTS
 from agentic_rag.conversations.sent_images import MAX_IMAGES, GivenImage
 
 MAX_ID = 200
@@ -55,12 +56,15 @@ class TurnFrame(Frame):
 class MessageFrame(TurnFrame):
     """Send a message and follow its turn from event 1. With ``images`` the text may be empty.
 
-    NULs in ``content`` are removed later.
+    ``attachments`` are ids of files attached to the conversation. ``model`` is one of the domain's ``models``, for this
+    message and the later ones of the conversation. NULs in ``content`` are removed later.
     """
 
     conversation_id: ConversationIdent
     content: str
     images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
+    model: Ident | None = None
+    attachments: list[Ident] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
     client_message_id: Ident | None = None
     on_busy: Literal["reject", "queue"] = "reject"
 
@@ -70,6 +74,7 @@ class RetryFrame(TurnFrame):
 
     conversation_id: ConversationIdent
     message_id: MessageIdent
+    model: Ident | None = None
     client_message_id: Ident | None = None
 
 

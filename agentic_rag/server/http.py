@@ -24,6 +24,7 @@ from agentic_rag.reach.links import PATH as ANSWERS
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
+from agentic_rag.server.attachment_routes import AttachmentRoutes
 from agentic_rag.server.auth import Gate, Guard
 from agentic_rag.server.backup_routes import BackupRoutes
 from agentic_rag.server.budget_routes import BudgetRoutes
@@ -80,6 +81,7 @@ BARE_FOLDERS = (ANSWERS, TRIGGERS)
 
 
 def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gate) -> list[object]:
+    places = PlaceRoutes(business.documents, Places(business.documents), business.vault.redact)
     return [
         ProcessRoutes(business),
         DomainRoutes(
@@ -102,7 +104,8 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
         OAuthRoutes(business.sign_ins, business.directory),
         DocumentRoutes(business.documents, business.deletion, thread, business.gate),
         CollectionRoutes(business.documents, business.conversations, business.stale_reports),
-        PlaceRoutes(business.documents, Places(business.documents), business.vault.redact),
+        places,
+        AttachmentRoutes(business.conversations, business.attachments, places),
         BundleRoutes(business.exports, business.imports),
         HistoryRoutes(business.history),
         CaseRoutes(business.cases, business.suggestions),

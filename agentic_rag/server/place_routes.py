@@ -21,6 +21,7 @@ from agentic_rag.documents.text_positions import Range
 from agentic_rag.server.page_images import PageFile, knows, tag_of
 from agentic_rag.server.replies import Redacted, answer, answer_from
 from agentic_rag.server.routes import route
+from agentic_rag.store.documents import DocumentRecord
 
 DOMAIN = "/api/domains/{domain}"
 PAGE = f"{DOMAIN}/documents/{{document}}/pages/{{page}}"
@@ -190,6 +191,10 @@ class PlaceRoutes:
     async def get_place(self, domain: str, chunk: str, query: PlaceQuery, view: DocumentView) -> Redacted[PassagePlace]:
         """Show the place of a cited passage: on its page, in its table, or between its neighbouring paragraphs."""
         place = await self._places.of(domain, chunk, view, query.part(), query.text)
+        return self.show(domain, place, query)
+
+    def show(self, domain: str, place: CitationPlace, query: PlaceQuery) -> Redacted[PassagePlace]:
+        """Return the answer for the place of a passage."""
         html = self._html(domain, place) if query.format == "html" else None
         return Redacted(domain, _show(domain, place, html))
 
@@ -204,8 +209,9 @@ class PlaceRoutes:
 
 
 def _show(domain: str, place: CitationPlace, html: str | None) -> PassagePlace:
-    chunk, part = place.chunk, place.cited
+    chunk, part, document = place.chunk, place.cited, place.document
     page, table = place.page, place.table
+    notes = document.progress.notes or () if isinstance(document, DocumentRecord) else document.notes
     return PassagePlace(
         chunk_id=chunk.chunk_id,
         document_id=place.document.id,
@@ -218,7 +224,7 @@ def _show(domain: str, place: CitationPlace, html: str | None) -> PassagePlace:
         cited=None if part is None else CitedRange(part.start, part.end, chunk.text[part.start : part.end]),
         before=answer_from(Near, place.before) if place.before else None,
         after=answer_from(Near, place.after) if place.after else None,
-        notes=[*filter(None, [page.note if page else None]), *(place.document.progress.notes or ())],
+        notes=[*filter(None, [page.note if page else None]), *notes],
         cells=chunk.cells,
         page=None if page is None else _page(domain, place.document.id, page),
         table=None if table is None else SheetTable(table.header, [answer_from(TableRow, row) for row in table.rows]),

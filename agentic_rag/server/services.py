@@ -21,6 +21,7 @@ from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.stale_report import StaleReports
@@ -72,6 +73,7 @@ class RouteServices:
     memories: Memories
     extraction: Extraction
     documents: Documents
+    attachments: Attachments
     views: DocumentViews
     stale_reports: StaleReports
     exports: Exports

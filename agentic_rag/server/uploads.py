@@ -4,9 +4,10 @@ This module reads multipart bodies as streams, decides what happens to the remai
 the bytes read in vain. It knows no file format and no route.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
@@ -14,10 +15,10 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound
-from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Incoming
 from agentic_rag.server.routes import check_announced
-from agentic_rag.store.documents import DocumentRecord
+
+Taken = TypeVar("Taken")
 
 MAX_FILES = 100
 """Maximum files in one upload."""
@@ -34,21 +35,30 @@ class RefusedFile:
 
 
 async def receive_files(
-    request: Request, documents: Documents, domain_id: str, *, replace: bool, labels: Sequence[str] = ()
-) -> list[DocumentRecord | RefusedFile]:
+    request: Request,
+    receive: Callable[[str], Awaitable[Incoming[Taken]]],
+    max_bytes: int,
+    *,
+    max_files: int = MAX_FILES,
+    refuses_whole: bool = True,
+) -> list[Taken | RefusedFile]:
     """Receive the files of a multipart body, and return a record or a refusal for each, in order.
-
-    The documents get ``labels`` in addition to those that they have.
 
     If the body cannot be read any further, the result ends with the file that caused this.
 
+    Args:
+        receive: begins the upload of a file with the client's name.
+        max_bytes: maximum bytes of one file.
+        max_files: maximum files of the body.
+        refuses_whole: raise the reason of the first file if all were refused.
+
     Raises:
-        BodyTooLarge: the body announces more bytes than `MAX_FILES` files may have. None of it was read.
-        NotFound: the domain does not exist (any more).
+        BodyTooLarge: the body announces more bytes than ``max_files`` files may have. None of it was read.
+        NotFound: the domain or the conversation does not exist (any more).
         AgenticRagError: all files were refused; this is the reason of the first.
     """
-    check_announced(request, MAX_FILES * (documents.max_bytes + MULTIPART_BYTES))
-    taking = _Taking(documents, domain_id, replace, labels, _length(request))
+    check_announced(request, max_files * (max_bytes + MULTIPART_BYTES))
+    taking = _Taking(receive, max_bytes, max_files, _length(request))
     try:
         async with aclosing(read_files(request)) as parts:
             async for part in parts:
@@ -67,7 +77,7 @@ async def receive_files(
     if not taking.items:
         raise InvalidInput("body", "no file was sent.")
     first = taking.items[0]
-    if isinstance(first, RefusedFile) and all(isinstance(item, RefusedFile) for item in taking.items):
+    if refuses_whole and isinstance(first, RefusedFile) and all(isinstance(item, RefusedFile) for item in taking.items):
         raise first.error
     return taking.items
 
@@ -78,29 +88,32 @@ def _length(request: Request) -> int | None:
     return int(announced) if announced.isdecimal() else None
 
 
-class _Taking:
+class _Taking(Generic[Taken]):
     """State of an upload: the current file, and the results of the earlier ones."""
 
     def __init__(
-        self, documents: Documents, domain_id: str, replace: bool, labels: Sequence[str], length: int | None
+        self,
+        receive: Callable[[str], Awaitable[Incoming[Taken]]],
+        max_bytes: int,
+        max_files: int,
+        length: int | None,
     ) -> None:
-        self.items: list[DocumentRecord | RefusedFile] = []
-        self._documents = documents
-        self._domain_id = domain_id
-        self._replace = replace
-        self._labels = labels
+        self.items: list[Taken | RefusedFile] = []
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._max_files = max_files
         self._left = length
         self._name = ""
         self._size = 0
-        self._incoming: Incoming | None = None
+        self._incoming: Incoming[Taken] | None = None
         self._error: AgenticRagError | None = None
 
     async def begin(self, name: str) -> None:
         self._name, self._size = name, 0
-        if len(self.items) == MAX_FILES:
-            raise InvalidInput("body", f"more than {MAX_FILES} files.")
+        if len(self.items) == self._max_files:
+            raise InvalidInput("body", f"more than {self._max_files} files.")
         try:
-            begun = await self._documents.receive(self._domain_id, name, replace=self._replace, labels=self._labels)
+            begun = await self._receive(name)
             self._incoming = await begun.__aenter__()
         except NotFound:
             raise
@@ -117,7 +130,7 @@ class _Taking:
             except AgenticRagError as exc:
                 self._error = exc
                 await self.drop()
-        if self._error is not None and self._size > self._documents.max_bytes and not self._is_nearly_over:
+        if self._error is not None and self._size > self._max_bytes and not self._is_nearly_over:
             raise self._error
 
     async def end(self) -> None:
@@ -146,7 +159,7 @@ class _Taking:
     @property
     def _is_nearly_over(self) -> bool:
         """Whether the rest of the body is no larger than one file, so that reading on for further files is cheap."""
-        return self._left is not None and self._left <= self._documents.max_bytes
+        return self._left is not None and self._left <= self._max_bytes
 
 
 # The multipart body

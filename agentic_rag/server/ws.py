@@ -164,6 +164,8 @@ class ConversationService(Protocol):
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
+        model: str | None = None,
+        attachments: Sequence[str] = (),
     ) -> Accepted: ...
     async def answer_again(
         self,
@@ -174,6 +176,7 @@ class ConversationService(Protocol):
         /,
         *,
         client_message_id: str | None = None,
+        model: str | None = None,
     ) -> Accepted: ...
     async def interrupt(
         self, user: User, conversation_id: ConversationId, /, *, turn_id: TurnId | None = None, queued: bool = False
@@ -432,6 +435,7 @@ class Socket:
                 frame.message_id,
                 content,
                 client_message_id=frame.client_message_id,
+                model=frame.model,
             )
         return await self._business.send(
             self._user,
@@ -440,6 +444,8 @@ class Socket:
             client_message_id=frame.client_message_id,
             on_busy="join" if frame.on_busy == "reject" and joins_repeats(self._dialect) else frame.on_busy,
             images=frame.images,
+            model=frame.model,
+            attachments=frame.attachments,
         )
 
     async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:

@@ -7,6 +7,7 @@ itself imports.
 """
 
 from agentic_rag.store import (
+    attachments,
     audit,
     budgets,
     collections,
@@ -55,6 +56,7 @@ from agentic_rag.store import (
 )
 
 __all__ = [
+    "attachments",
     "audit",
     "budgets",
     "collections",

@@ -74,6 +74,8 @@ class ConversationRecord(Record, table=True):
     """Whether the owner keeps the conversation at the top of the list."""
     outcome: TurnStatus | None = None
     """How the last turn ended; None if none has ended since the conversation began or switched its branch."""
+    model: str | None = None
+    """The model that the owner chose; None: the domain's own."""
     client_name: str | None = None
     """The id chosen by a client that names its own conversations; unique per owner and domain."""
 
@@ -152,6 +154,7 @@ class ConversationFields(TypedDict, total=False):
     last_message_at: str | None
     pinned: bool
     outcome: TurnStatus | None
+    model: str | None
 
 
 def insert(conn: Connection, conversation: ConversationRecord) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import anyio.to_thread
 from sqlalchemy import Connection, delete, select
@@ -136,6 +137,10 @@ class PayloadFiles:
         """Return a payload; None if its file is missing, unreadable, or does not match its checksum."""
         return await anyio.to_thread.run_sync(self._read, ref, sha256)
 
+    async def start_reading(self, ref: str) -> BinaryIO | None:
+        """Open a payload to read it in parts; None if its file is missing or unreadable."""
+        return await anyio.to_thread.run_sync(self._open, ref)
+
     def hash(self, ref: str) -> str | None:
         """Return the SHA-256 of a payload; None if the file is missing or unreadable. Blocks."""
         try:
@@ -181,6 +186,12 @@ class PayloadFiles:
         except (OSError, ValueError):
             return None
         return data if hashlib.sha256(data).hexdigest() == sha256 else None
+
+    def _open(self, ref: str) -> BinaryIO | None:
+        try:
+            return self._path(ref).open("rb")
+        except (OSError, ValueError):
+            return None
 
     def _remove(self, refs: list[str]) -> None:
         for ref in refs:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_rag.base.ids import ConversationId, DocumentId
+from agentic_rag.base.messages import is_attachment
 from agentic_rag.store.columns import Key
 from agentic_rag.store.record import Record
 
@@ -42,8 +43,9 @@ _read, _sources = READ.c, SOURCES.c
 
 
 def note_read(conn: Connection, conversation_id: ConversationId, document_ids: Iterable[str]) -> None:
-    """Record that a conversation has read documents. Known ones are ignored."""
-    rows = [{"conversation_id": conversation_id, "document_id": each} for each in dict.fromkeys(document_ids)]
+    """Record that a conversation has read documents. Known ones are ignored, and so are its own attachments."""
+    read = (each for each in dict.fromkeys(document_ids) if not is_attachment(each))
+    rows = [{"conversation_id": conversation_id, "document_id": each} for each in read]
     if rows:
         dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
         conn.execute(dialect.insert(READ).on_conflict_do_nothing(), rows)

@@ -250,7 +250,7 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
         turn_id=turn.id,
         step=0,
         role="user",
-        content=question_blocks(turn.content, turn.images),
+        content=question_blocks(turn.content, turn.images, turn.attachments),
         message_id=turn.user_message_id,
         parent_message_id=turn.parent_message_id,
         created_at=turn.started_at,

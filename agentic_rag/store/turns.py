@@ -15,7 +15,7 @@ from sqlmodel import Field
 from agentic_rag.base.errors import LeaseLost, NotFound
 from agentic_rag.base.events import Error, Reference, Usage
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.base.messages import KeptImage
+from agentic_rag.base.messages import KeptAttachment, KeptImage
 from agentic_rag.store import signals
 from agentic_rag.store.columns import Key
 from agentic_rag.store.database_time import DatabaseTime
@@ -66,6 +66,8 @@ class TurnRecord(Record, table=True):
     """The user's text."""
     images: tuple[KeptImage, ...] = ()
     """Images sent with the text."""
+    attachments: tuple[KeptAttachment, ...] = ()
+    """Files sent with the text."""
     user_message_id: MessageId
     """Shared by all turns that answer the same question again."""
     message_id: MessageId
@@ -102,12 +104,16 @@ class TurnRecord(Record, table=True):
     @property
     def said(self) -> tuple[object, ...]:
         """The values by which duplicate messages are recognised; refs are left out, because they are always new."""
-        return self.content, self.branch_of, *(image.sha256 for image in self.images)
+        return self.content, self.branch_of, *self._sent
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The user's text and image checksums, for new and repeated messages alike."""
-        return self.content, *(image.sha256 for image in self.images)
+        """The user's text, image checksums and attachments, for new and repeated messages alike."""
+        return self.content, *self._sent
+
+    @property
+    def _sent(self) -> tuple[str, ...]:
+        return (*(image.sha256 for image in self.images), *(each.id for each in self.attachments))
 
 
 TURNS = TurnRecord.__table__

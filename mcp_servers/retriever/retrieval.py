@@ -3,6 +3,7 @@
 The search works on any `Index` and knows nothing of MCP, citations or users; the tool that calls it is in `server`.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
+from mcp_servers.retriever.lexical import Sparse, query_vector, self_score
 from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
 
@@ -257,6 +259,58 @@ class Retriever:
         if len(meant) != 1:
             raise UnknownDocument(document, (meant or names)[:MAX_SUGGESTIONS])
         return meant[0]
+
+
+def search_passages(
+    collection: str, passages: Sequence[tuple[Chunk, Sparse]], query: str, top_k: int, threshold: float = 0.0
+) -> Retrieval:
+    """Search chunks in memory by words, with their BM25 vectors; for few passages that are in no index."""
+    started = time.perf_counter()
+    chunks = {chunk.chunk_id: chunk for chunk, _ in passages}
+    question = query[:MAX_QUERY]
+
+    def weigh(part: str) -> tuple[list[Candidate], list[_Found]]:
+        legs = _lexical_legs(part, passages)
+        fused = fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED))[:TRACED]
+        candidates = _candidates(part, fused, legs, _Vote(), chunks, threshold, COMPARED)
+        return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
+
+    candidates, whole = weigh(question)
+    ranked = _with_parts(whole, [weigh(part)[1] for part in split_question(question)])
+    found = Retrieval(
+        retrieval_id=uuid4().hex,
+        collection=collection,
+        query=query,
+        mode="lexical",
+        hits=(),
+        candidates=tuple(candidates),
+        took_ms=(time.perf_counter() - started) * 1000,
+        threshold=threshold,
+        top_k=top_k,
+        fusion="dbsf",
+    )
+    return found.with_hits(_join(ranked[: top_k * SPARE], top_k))
+
+
+def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> LegResults:
+    """Return the BM25 leg over chunks in memory, as an index returns it."""
+    tokens = query_vector(question).indices
+    vectors = [(chunk.chunk_id, dict(zip(vector.indices, vector.values, strict=True))) for chunk, vector in passages]
+    counts = {token: sum(token in vector for _, vector in vectors) for token in tokens}
+    # the engine's formula, so that scores mean the same as in a collection
+    weights = {token: math.log(1 + (len(vectors) - count + 0.5) / (count + 0.5)) for token, count in counts.items()}
+    matched = {
+        chunk_id: frozenset(token for token in tokens if token in vector)
+        for chunk_id, vector in vectors
+        if any(token in vector for token in tokens)
+    }
+    scores = [
+        Scored(chunk_id, sum(weights[token] * vector[token] for token in matched[chunk_id]))
+        for chunk_id, vector in vectors
+        if chunk_id in matched
+    ]
+    best = sorted(scores, key=lambda each: -each.score)[:CANDIDATES]
+    return LegResults(tuple(best), self_score=self_score(weights.values()), tokens=weights, matched=matched)
 
 
 def _candidates(

@@ -30,6 +30,7 @@ from mcp_servers.retriever.reading import (
     LISTED,
     LISTED_HEADINGS,
     DocumentFacts,
+    KnowledgeBase,
     Library,
     Reading,
     ReadingPosition,
@@ -96,12 +97,19 @@ class SearchResult:
 _Bound = Callable[[Context], Awaitable[ServerConfig]]
 """A function that returns the configuration of a call."""
 
+_FilesOf = Callable[[Context], Awaitable[KnowledgeBase | None]]
+"""A function that returns the files attached to the conversation of a call, or None."""
+
 VisibleDocuments = Callable[[Json], Awaitable[tuple[str, ...] | None]]
 """A host's function that returns the documents that the reader of a call may see; None means all.
 
 Its argument has the members of the call's meta without their prefix. The server calls it for each tool call, and again
 after a search, so that a change of rights counts at once.
 """
+
+AttachedFiles = Callable[[Json], Awaitable[KnowledgeBase | None]]
+"""A host's function that returns the files attached to the conversation of a call, or None. The argument is that of
+`VisibleDocuments`."""
 
 DocumentName = Annotated[str, Field(description="Name, part of it, or id.")]
 
@@ -112,13 +120,14 @@ def create_server(
     *,
     bound_by_meta: bool,
     visible: VisibleDocuments | None = None,
+    attached: AttachedFiles | None = None,
     config: ServerConfig | None = None,
 ) -> MCPServer[Any]:
     """Create the server with its tools; without a library, it has only the search tool.
 
     With `bound_by_meta`, the meta of each call names the collection, and a call without one is a protocol error. The
     host's `visible` returns the documents that the call may see; without it, the meta names them. If `bound_by_meta` is
-    False, meta is ignored and `config` is required.
+    False, meta is ignored and `config` is required. The host's `attached` adds the files of the call's conversation.
     """
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
@@ -131,13 +140,18 @@ def create_server(
         found = _from_meta(meta)
         return found if visible is None else replace(found, documents=await visible(meta))
 
-    _add_search(server, retriever, library, bound)
+    async def files_of(ctx: Context) -> KnowledgeBase | None:
+        return None if attached is None else await attached(_bound_members(ctx.request_context.meta or {}))
+
+    _add_search(server, retriever, library, bound, files_of)
     if library is not None:
-        _add_reading(server, library, bound)
+        _add_reading(server, library, bound, files_of)
     return server
 
 
-def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | None, bound: _Bound) -> None:
+def _add_search(
+    server: MCPServer[Any], retriever: Searcher, library: Library | None, bound: _Bound, files_of: _FilesOf
+) -> None:
     @server.tool(title="Search documents", description=DESCRIPTION, annotations=READ_ONLY)
     async def search_documents(
         ctx: Context,
@@ -165,6 +179,21 @@ def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | 
         _check(query, wanted)
         with _plain_errors("Leave `document` out to search all."):
             documents = config.documents
+            files = None if after or before else await files_of(ctx)  # attached files have no date
+            if files is not None:
+                meant = None if document is None else await _attached_as(files, document)
+                if meant is None or meant:
+                    found = await files.search(
+                        config.collection,
+                        query.strip(),
+                        wanted,
+                        config.threshold,
+                        meant,
+                        file_type=type.lower().removeprefix(".") if type else None,
+                        heading=section or None,
+                    )
+                    if meant:
+                        return _result(found, await _facts_by_id(files, config, found))
             if after or before:
                 documents = await _documents_of_time(library, config, after, before)
             retrieval = await retriever.search(
@@ -178,14 +207,33 @@ def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | 
                 heading=section or None,
             )
             retrieval = _within(retrieval, (await bound(ctx)).documents)
-            ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
-            facts = await library.documents(config.collection, ids) if library and ids else []
-        return _result(retrieval, {each.document_id: each for each in facts})
+            facts = await _facts_by_id(library, config, retrieval) if library else {}
+            if files is not None and document is None and found.hits:
+                facts |= await _facts_by_id(files, config, found)
+                hits = sorted([*found.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
+                retrieval = retrieval.with_hits(hits[:wanted])
+        return _result(retrieval, facts)
 
 
-def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> None:
-    async def document_of(config: ServerConfig, wanted: str) -> DocumentFacts:
-        return find_document(await library.documents(config.collection, config.documents), wanted)
+async def _facts_by_id(library: Library, config: ServerConfig, retrieval: Retrieval) -> dict[str, DocumentFacts]:
+    """Return the facts about the documents of the hits, by id."""
+    ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
+    facts = await library.documents(config.collection, ids) if ids else []
+    return {each.document_id: each for each in facts}
+
+
+async def _attached_as(files: Library, wanted: str) -> tuple[str, ...]:
+    """Return the ids of the attached files with this id or name."""
+    return tuple(each.document_id for each in await files.documents("") if wanted in (each.document_id, each.name))
+
+
+def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_of: _FilesOf) -> None:
+    async def document_of(ctx: Context, wanted: str) -> tuple[Library, ServerConfig, DocumentFacts]:
+        """Return a document or an attached file, with the library that has its passages."""
+        config, files = await bound(ctx), await files_of(ctx)
+        listed = [] if files is None else await files.documents(config.collection)
+        found = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
+        return (files if files is not None and found in listed else library), config, found
 
     @server.tool(title="Read a document", description=READ_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -197,11 +245,10 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         around: Annotated[int | SkipJsonSchema[None], Field(description="Number of a passage.")] = None,
         start: Annotated[int | SkipJsonSchema[None], Field(alias="from", description="First passage.")] = None,
     ) -> CallToolResult:
-        config = await bound(ctx)
         with _plain_errors():
-            found = await document_of(config, document)
             place = ReadingPosition(section or None, pages or None, around, start)
-            return _reading(await read(library, config.collection, found, place))
+            shelf, config, found = await document_of(ctx, document)
+            return _reading(await read(shelf, config.collection, found, place))
 
     @server.tool(title="Find words in a document", description=FIND_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -211,10 +258,9 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         pattern: Annotated[str, Field(description="The words; case does not count.")],
         start: Annotated[int, Field(alias="from", description="First passage.")] = 1,
     ) -> CallToolResult:
-        config = await bound(ctx)
         with _plain_errors():
-            found = await document_of(config, document)
-            return _findings(await find_words(library, config.collection, found, pattern, start), pattern)
+            shelf, config, found = await document_of(ctx, document)
+            return _findings(await find_words(shelf, config.collection, found, pattern, start), pattern)
 
     @server.tool(title="List documents", description=LIST_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -223,9 +269,11 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         contains: Annotated[str | SkipJsonSchema[None], Field(description="Part of a name or heading.")] = None,
         start: Annotated[int, Field(alias="from", description="First document's number.")] = 1,
     ) -> CallToolResult:
-        config = await bound(ctx)
+        config, files = await bound(ctx), await files_of(ctx)
         with _plain_errors():
-            return _list(await library.documents(config.collection, config.documents), contains or "", start)
+            listed = [] if files is None else await files.documents(config.collection)
+            documents = await library.documents(config.collection, config.documents)
+            return _list([*listed, *documents], contains or "", start)
 
 
 def _takes_from(function: Callable[..., Awaitable[CallToolResult]]) -> Callable[..., Awaitable[CallToolResult]]:

@@ -13,6 +13,7 @@ from websockets.typing import Subprotocol
 from agentic_rag.base.events import WaitKind
 from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.store import payloads
+from agentic_rag.store.attachments import AttachmentRecord
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.waits import WaitRecord
@@ -117,6 +118,19 @@ async def tenants(
         kept = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
         await PayloadFiles(rig.settings.data / "payloads").write(kept.ref, b"Annsresult")
         await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+        attached = AttachmentRecord(
+            id=new_id("att"),
+            session_id=kept.session_id,
+            name="Annsresult.txt",
+            media_type="text/plain",
+            size=kept.size,
+            sha256=kept.sha256,
+            ref=kept.ref,
+            text_ref=kept.ref,
+            passages=1,
+            created_at=now(),
+        )
+        await rig.application.database.write(lambda conn: attached.insert(conn))
         wait = WaitRecord(
             id=WaitId(new_id("wait")),
             turn_id=TurnId(messages[0]["turnId"]),
@@ -141,6 +155,7 @@ async def tenants(
             "role": "assistant",
             "key": keys[0]["id"],
             "ref": kept.ref,
+            "attachment": attached.id,
             "wait": wait.id,
             "image": (await found.ask(ann, "GET", f"/api/turns/{messages[0]['turnId']}")).json()["imageId"],
         }

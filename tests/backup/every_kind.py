@@ -36,6 +36,7 @@ from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.runtime.test_pictures import png
 from tests.server.rig import Rig
+from tests.server.test_attachments import attach
 from tests.server.test_waits import open_wait
 from tests.sign_in.places import places, sign_in
 
@@ -126,13 +127,14 @@ async def fill_all(folder: Path) -> Filled:
 
 
 async def _talk(rig: Rig, talk: str) -> None:
-    """Cause tool calls, a delegate, images, branches and a compaction."""
+    """Cause tool calls, a delegate, images, an attachment, branches and a compaction."""
     picture = {"mediaType": "image/png", "data": base64.b64encode(png()).decode()}
     for words in ("Search", "Remember at once", "Delegate"):
         await rig.say(talk, words)
     seen = await rig.say(talk, "What is it?", images=[picture])
+    (attached,) = await attach(rig, talk, ("terms.md", b"# Terms\n\nThe pump is rented for a year.\n"))
     for number in range(7):
-        await rig.say(talk, f"Question {number}?")
+        await rig.say(talk, f"Question {number}?", attachments=[] if number else [attached["id"]])
     shown = await rig.ok("GET", f"/api/conversations/{talk}/messages")
     feedback = {"rating": "down", "reason": "It holds more."}
     await rig.ok("PUT", f"/api/conversations/{talk}/messages/{shown['items'][-1]['id']}/feedback", feedback)

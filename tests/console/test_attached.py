@@ -1,4 +1,4 @@
-"""Documents attached in the chat: they go to the domain, say how far they are, and the message waits for them."""
+"""Files attached in the chat: read for one question, cited in its answer, kept over a reload, refused singly."""
 
 from pathlib import Path
 
@@ -21,7 +21,9 @@ STEPS = (
 )
 
 
-async def test_a_document_is_attached_read_and_cited_though_the_connection_was_lost(tmp_path: Path) -> None:
+async def test_a_member_attaches_a_file_that_is_read_cited_and_opened_though_the_connection_was_lost(
+    tmp_path: Path,
+) -> None:
     release, cut = anyio.Event(), list[str]()
 
     async def lose_one_then_hold(route: Route) -> None:
@@ -35,58 +37,60 @@ async def test_a_document_is_attached_read_and_cited_though_the_connection_was_l
             await route.continue_()
 
     async with console(tmp_path, *STEPS) as desk:
-        page = desk.page
-        domain = await desk.rig.domain()
-        await desk.goto(f"#/chat/{domain}")
-        message, send = page.get_by_label("Message", exact=True), page.get_by_role("button", name="Send", exact=True)
-        await page.route(f"**/api/domains/{domain}/documents*", lose_one_then_hold)
-        await expect(page.get_by_role("button", name="Attach images or documents")).to_be_visible()
-        await message.fill("How many days?")
-        await page.locator(".composer input[type=file]").set_input_files([LEAVE])
-        row = page.get_by_role("list", name="Attached documents").get_by_role("listitem")
-        await expect(row.get_by_role("alert")).to_contain_text("connection broke")
-        await expect(send).to_be_enabled()  # one may go on without it
-        await row.get_by_role("button", name="Try again").click()
-        await expect(row).to_contain_text("Uploading")
-        await expect(send).to_be_disabled()
-        await message.press("Enter")
-        await expect(message).to_have_value("How many days?")
-        await expect(page.get_by_text("You can send the message once they are read.")).to_be_visible()
-        await check_accessible(page, "a document on its way")
-        release.set()
-        await expect(row.locator(".badge")).to_have_text("Ready")
-        await expect(send).to_be_enabled()
-        await message.press("Enter")
-        await expect(page.locator('.turn[data-status="done"] .citation')).to_have_count(1)
-        await expect(row).to_have_count(0)
-        assert [each["name"] for each in (await desk.rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]] == [
-            "leave.md"
-        ]
-
-
-async def test_what_is_no_document_says_why_and_is_taken_off(tmp_path: Path) -> None:
-    async with console(tmp_path) as desk:
-        page = desk.page
-        domain = await desk.rig.domain()
-        await desk.goto(f"#/chat/{domain}")
-        await page.locator(".composer input[type=file]").set_input_files([PROGRAM, LEAVE])
-        rows = page.get_by_role("list", name="Attached documents").get_by_role("listitem")
-        await expect(rows.first.get_by_role("alert")).to_contain_text("cannot be read")
-        await expect(rows.first.get_by_role("button", name="Try again")).to_be_hidden()
-        await expect(rows.last.locator(".badge")).to_have_text("Ready")
-        await page.get_by_role("button", name="Remove run.exe from the message").click()
-        await expect(rows).to_have_count(1)
-        await page.get_by_role("button", name="New conversation").first.click()
-        await expect(rows).to_have_count(1)  # the same domain's
-
-
-async def test_who_may_not_add_documents_is_told_so(tmp_path: Path) -> None:
-    async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         as_operator(rig)
         domain = await rig.domain()
         await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
-        await expect(page.get_by_role("button", name="Attach images", exact=True)).to_be_visible()
+        message, send = page.get_by_label("Message", exact=True), page.get_by_role("button", name="Send", exact=True)
+        await page.route("**/attachments", lose_one_then_hold)
+        await expect(page.get_by_role("button", name="Attach images or files")).to_be_visible()
+        await message.fill("How many days?")
         await page.locator(".composer input[type=file]").set_input_files([LEAVE])
-        await expect(page.locator(".toast")).to_contain_text("Only an admin of this domain can add documents")
+        row = page.get_by_role("list", name="Attached files").get_by_role("listitem")
+        await expect(row.get_by_role("alert")).to_contain_text("connection broke")
+        await expect(send).to_be_enabled()  # the question can go on without the file
+        await row.get_by_role("button", name="Try again").click()
+        await expect(row.locator(".badge")).to_contain_text("Uploading")
+        await expect(send).to_be_disabled()
+        await message.press("Enter")
+        await expect(message).to_have_value("How many days?")
+        await expect(page.get_by_text("You can send the message once they are read.")).to_be_visible()
+        await check_accessible(page, "a file on its way")
+        release.set()
+        await expect(row.locator(".badge")).to_have_text("Ready")
+        await page.reload()  # the file and the words are there again
+        await expect(row.locator(".badge")).to_have_text("Ready")
+        await expect(message).to_have_value("How many days?")
+        await message.press("Enter")
+        await expect(page.locator('.turn[data-status="done"] .citation')).to_have_count(1)
+        await expect(row.locator(".badge")).to_have_count(0)
+        await expect(page.locator(".question-file")).to_have_text("leave.md")
+        await page.locator(".citation").click()
+        await expect(page.locator(".source-quote")).to_contain_text("Twenty-five days of leave a year.")
+        await check_accessible(page, "a cited attachment")
+        async with page.expect_download() as saving:
+            await page.locator(".source-head a[download]").click()
+        assert (await saving.value).suggested_filename == "leave.md"
+        await page.reload()
+        await expect(page.locator(".question-file")).to_have_text("leave.md")
         assert (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"] == []
+
+
+async def test_what_cannot_be_read_says_why_in_chinese_too_and_is_taken_off(tmp_path: Path) -> None:
+    async with console(tmp_path, language="zh") as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/chat/{domain}")
+        await page.locator(".composer input[type=file]").set_input_files([PROGRAM, LEAVE])
+        rows = page.get_by_role("list", name="附件").get_by_role("listitem")
+        await expect(rows.first.get_by_role("alert")).to_have_text(
+            "不支持此类文件。请另存为 PDF、Word（.docx）、Markdown 等格式后再上传。"
+        )
+        await expect(rows.first.get_by_role("button", name="重试")).to_be_hidden()
+        await expect(rows.last.locator(".badge")).to_have_text("就绪")
+        await page.get_by_role("button", name="从消息中移除 run.exe").click()
+        await expect(rows).to_have_count(1)
+        async with page.expect_response(lambda answer: answer.request.method == "DELETE"):
+            await page.get_by_role("button", name="从消息中移除 leave.md").click()
+        await expect(rows).to_have_count(0)
+        assert not list((desk.rig.settings.data / "payloads").iterdir())

@@ -14,7 +14,7 @@ from tests.runtime.crews import Crew, crew, handed, leading
 from tests.runtime.harness import MemoryToolset, bench, hits, info, ok, toolset
 
 PROMISED = {
-    "turn_started": "user_message_id message_id content client_message_id? model image_id images?",
+    "turn_started": "user_message_id message_id content client_message_id? model image_id images? attachments?",
     "iteration_start": "iteration continues",
     "thinking": "text",
     "text": "text",

@@ -135,6 +135,8 @@ class Desk:
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
+        model: str | None = None,
+        attachments: Sequence[str] = (),
     ) -> MemoryAccepted:
         conversation = await self.get(user, conversation_id)
         if not content.strip():
@@ -165,6 +167,7 @@ class Desk:
         content: str | None = None,
         *,
         client_message_id: str | None = None,
+        model: str | None = None,
     ) -> MemoryAccepted:
         return await self.send(user, conversation_id, content or message_id, client_message_id=client_message_id)
 

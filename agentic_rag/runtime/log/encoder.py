@@ -25,7 +25,7 @@ from agentic_rag.base.events import (
 )
 from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.base.json_form import Json, camel, to_text
-from agentic_rag.base.messages import KeptImage
+from agentic_rag.base.messages import KeptAttachment, KeptImage
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.store.run_events import lead_of, whole
 
@@ -34,7 +34,7 @@ TextKind = Literal["text", "thinking"]
 
 _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
     cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
+    for cls in (*EventBody.__args__, Hit, KeptAttachment, KeptImage, Option, Reference, Source)
 }
 """For each record type: the fields with their JSON names, and whether a field is left out when its value is None."""
 _PLAIN = frozenset({str, int, float, bool, dict})

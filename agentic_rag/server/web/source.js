@@ -126,6 +126,11 @@ class SourcePanel {
     await this.show(places[at].chunkId, places[at].sentence ?? "");
   }
 
+  /** Where a passage is asked for: at its domain, or at the file that was attached to the conversation. */
+  #baseOf(chunkId) {
+    return isAttached(chunkId) ? `/api/attachments/${encodeURIComponent(chunkId.split(".")[0])}` : this.base;
+  }
+
   #leave() {
     this.asking?.abort();
     this.pageView?.leave();
@@ -139,7 +144,7 @@ class SourcePanel {
     if (!this.body.firstChild) replace(this.body, skeleton(8));
     try {
       const query = { text: shortened(sentence), format: "html" };
-      const place = await api("GET", `${this.base}/chunks/${encodeURIComponent(chunkId)}/place`, { query, signal: asking.signal });
+      const place = await api("GET", `${this.#baseOf(chunkId)}/chunks/${encodeURIComponent(chunkId)}/place`, { query, signal: asking.signal });
       this.#draw(place, sentence);
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -162,7 +167,7 @@ class SourcePanel {
 
   #draw(place, sentence) {
     const { page, table } = place;
-    const address = `${this.base}/documents/${encodeURIComponent(place.documentId)}`;
+    const address = isAttached(place.documentId) ? this.#baseOf(place.chunkId) : `${this.base}/documents/${encodeURIComponent(place.documentId)}`;
     const where = [page && t("source.page", { page: page.number }), place.cells, ...place.headingPath].filter(Boolean).join(" › ");
     if (page?.width) this.pageView = new PageView(address, page, place.text);
     replace(
@@ -195,6 +200,8 @@ class SourcePanel {
     return button(label, { kind: "quiet", icon: step === "before" ? "up" : "down", compact: true, disabled: !to, "data-step": step, onclick: () => void this.show(to, "", step) });
   }
 }
+
+const isAttached = (id) => id.startsWith("att_");
 
 /** Return what could not be shown, in words; what the page says of its own marks is said in the reader's language. */
 function notesOf({ notes, page }) {

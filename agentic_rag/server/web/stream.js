@@ -37,6 +37,7 @@ export function emptyTurn(turnId = null) {
     messageId: null,
     content: null,
     images: [],
+    attachments: [],
     model: null,
     clientMessageId: null,
     items: [],
@@ -147,8 +148,8 @@ function end(view, event, status) {
 
 const CHANGES = {
   turn_started(view, event) {
-    const { userMessageId, messageId, content, model, images, clientMessageId, ts } = event;
-    Object.assign(view, { userMessageId, messageId, content, model, images: images ?? [], clientMessageId: clientMessageId ?? null, startedAt: ts ?? null });
+    const { userMessageId, messageId, content, model, images, attachments, clientMessageId, ts } = event;
+    Object.assign(view, { userMessageId, messageId, content, model, images: images ?? [], attachments: attachments ?? [], clientMessageId: clientMessageId ?? null, startedAt: ts ?? null });
   },
   iteration_start(view, event) {
     const begun = { number: event.iteration, length: 0, continues: event.continues ?? false };
@@ -306,16 +307,16 @@ export class Stream {
   }
 
   /** Send a message; resolves to `accepted` once the server has it. Sent again as the same after a lost connection. */
-  send({ conversationId, content, images, clientMessageId = newKey(), onBusy }) {
-    return this.#ask({ type: "message", conversationId, content, images, clientMessageId, onBusy }, true);
+  send({ conversationId, content, images, attachments, model, clientMessageId = newKey(), onBusy }) {
+    return this.#ask({ type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy }, true);
   }
 
-  retry({ conversationId, messageId, clientMessageId = newKey() }) {
-    return this.#ask({ type: "retry", conversationId, messageId, clientMessageId }, true);
+  retry({ conversationId, messageId, model, clientMessageId = newKey() }) {
+    return this.#ask({ type: "retry", conversationId, messageId, model, clientMessageId }, true);
   }
 
-  edit({ conversationId, messageId, content, clientMessageId = newKey() }) {
-    return this.#ask({ type: "edit", conversationId, messageId, content, clientMessageId }, true);
+  edit({ conversationId, messageId, content, model, clientMessageId = newKey() }) {
+    return this.#ask({ type: "edit", conversationId, messageId, content, model, clientMessageId }, true);
   }
 
   /** Answer a wait. The first answer counts, so that saying it again is told that it was answered before. */

@@ -1,55 +1,77 @@
-// Documents that are attached where one types: they go to the domain's documents, and each says how far it is.
+// The files attached to the question that is being written: each is sent and read at once, and says what became of it.
 
 import { api } from "../api.js";
 import { uploadFiles } from "../domain/uploading.js";
 import { h } from "../dom.js";
+import { errorText } from "../errors/text.js";
 import { formatPercent, t } from "../i18n.js";
-import { badge, button, toastError } from "../ui.js";
+import { badge, button, toast, toastError } from "../ui.js";
 
-const LOOK_MS = 1200;
-const KINDS = { indexed: "ok", failed: "bad" };
+const MOST_FILES = 8;
+const KINDS = { ready: "ok", failed: "bad" };
+const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
-/** The documents that a domain gets from here. `onchange()`: one has come further; `isBusy`: one is on its way still. */
-export class AttachedDocuments {
-  constructor(domain, onchange) {
-    Object.assign(this, { domain, onchange, items: [], last: Promise.resolve(), left: false });
-    this.list = h("ul", { class: "composer-documents", "aria-label": t("documents.attached") });
-    this.note = h("p", { class: "small faint", role: "status", hidden: true }, t("documents.attachWait"));
+/** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
+const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
+
+/** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
+ * come further. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
+export class AttachedFiles {
+  constructor({ conversation, onchange }) {
+    Object.assign(this, { conversation, onchange, items: [], last: Promise.resolve(), isOver: false });
+    this.list = h("ul", { class: "composer-documents", "aria-label": t("chat.attachments") });
+    this.note = h("p", { class: "small faint", role: "status", hidden: true }, t("chat.attachWait"));
     this.element = h("div", { class: "stack-small", hidden: true }, this.list, this.note);
   }
 
   get isBusy() {
-    return this.items.some((each) => each.status === "sending" || isRead(each.status));
+    return this.items.some((each) => each.status === "sending" || each.status === "reading");
+  }
+
+  get ready() {
+    return this.items.filter((each) => each.status === "ready").map(({ id, name, mediaType }) => ({ id, name, mediaType }));
   }
 
   add(files) {
     for (const file of files) {
-      const item = { file, name: file.name, status: "sending", sent: 0, reason: "", isRefused: false, id: null, stop: null };
-      item.parts = this.#parts(item);
-      this.items.push(item);
-      this.list.append(item.parts.row);
-      this.#send(item);
+      if (this.items.length >= MOST_FILES) return void toast(t("chat.tooManyFiles", { count: MOST_FILES }), { kind: "error" });
+      this.#send(this.#append({ file, name: file.name, status: "sending" }));
     }
+    return undefined;
   }
 
-  /** Those that are ready went with a message: they are no longer shown. */
+  /** Show the files of a conversation that no message was sent with. */
+  async restore(conversationId) {
+    const { items } = await api("GET", pathOf(conversationId));
+    if (this.isOver) return;
+    for (const each of items.filter((one) => !one.sent)) this.put([{ ...each, conversationId }]);
+  }
+
+  /** Show files that were read before. */
+  put(files) {
+    for (const each of files) this.#change(this.#append({ ...each, status: "ready" }), {});
+  }
+
+  /** Take off those that went with a message. Files that could not be read go, too: they were answered for. */
   clear() {
-    for (const item of this.items.filter((each) => each.status === "indexed")) this.#drop(item);
+    for (const item of this.items.filter((each) => each.status === "ready" || each.status === "failed")) this.#takeOff(item);
   }
 
-  /** Look no more; what is on its way goes on. */
+  /** The composer shows another conversation: what is being sent goes on, and is there when somebody is back. */
   leave() {
-    this.left = true;
-    clearTimeout(this.timer);
+    this.isOver = true;
   }
 
-  #parts(item) {
-    const parts = { state: h("span"), why: h("bdi", {}) };
+  #append({ file = null, id = null, conversationId = null, name, mediaType = "", notes = [], status }) {
+    const item = { file, id, conversationId, name, mediaType, notes, status, sent: 0, reason: "", isRefused: false, stop: null };
+    const parts = (item.parts = { state: h("span"), why: h("bdi", {}), notes: h("p", { class: "small faint wrap", hidden: true }) });
     parts.reason = h("p", { class: "field-error wrap", role: "alert", hidden: true }, parts.why);
-    parts.again = button(t("documents.retry"), { kind: "quiet", icon: "retry", onclick: () => this.#again(item) });
-    const off = button(t("documents.detach", { name: item.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#drop(item) });
-    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, item.name)), parts.state, parts.again, off), parts.reason);
-    return parts;
+    parts.again = button(t("shell.tryAgain"), { kind: "quiet", icon: "retry", onclick: () => this.#send(item) });
+    const off = button(t("chat.removeFile", { name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(item) });
+    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, name)), parts.state, parts.again, off), parts.notes, parts.reason);
+    this.items.push(item);
+    this.list.append(parts.row);
+    return item;
   }
 
   /** One after the other, so that a slow line is not shared by all of them. */
@@ -62,50 +84,29 @@ export class AttachedDocuments {
     if (!this.items.includes(item)) return;
     item.stop = new AbortController();
     try {
-      await uploadFiles(this.domain.id, [item.file], {
+      item.conversationId = await this.conversation();
+      await uploadFiles(pathOf(item.conversationId), [item.file], {
         signal: item.stop.signal,
-        onProgress: (sent, of) => this.#change(item, { sent: of ? sent / of : 0 }),
-        onItems: ([{ id = null, status, error }]) => {
-          const isRefused = status === "refused";
-          this.#change(item, { id, isRefused, status: isRefused ? "failed" : status, reason: error?.message ?? "" });
+        onProgress: (sent, of) => item.status !== "ready" && item.status !== "failed" && this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
+        onItems: ([answer]) => {
+          const isRefused = answer.status === "refused";
+          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error) } : { ...answer, notes: answer.notes ?? [] });
         },
       });
-      this.#look();
     } catch (error) {
       if (!error.code) throw error;
       this.#change(item, { status: "failed", reason: error.message });
     }
   }
 
-  async #again(item) {
-    if (!item.id) return this.#send(item);
-    await api("POST", `${this.#path(item)}/retry`);
-    this.#change(item, { status: "queued", reason: "" });
-    return this.#look();
-  }
-
-  /** Ask how far those are that are being read, until none is; a server that is away is asked again. */
-  async #look() {
-    clearTimeout(this.timer);
-    for (const item of this.items.filter((each) => each.id && isRead(each.status))) {
-      try {
-        const { status, error } = await api("GET", this.#path(item));
-        this.#change(item, { status, reason: error?.message ?? "" });
-      } catch (error) {
-        if (!error.isOffline) this.#change(item, { status: "failed", reason: error.message });
-      }
-    }
-    clearTimeout(this.timer);
-    if (!this.left && this.items.some((each) => each.id && isRead(each.status))) this.timer = setTimeout(() => this.#look(), LOOK_MS);
-  }
-
-  #path(item) {
-    return `/api/domains/${encodeURIComponent(this.domain.id)}/documents/${encodeURIComponent(item.id)}`;
-  }
-
-  /** Take one off the list. What is being sent is stopped; what the domain has stays there. */
-  #drop(item) {
+  /** Take a file off the message. One that is being sent is stopped; one that was read is deleted. */
+  async #remove(item) {
     item.stop?.abort();
+    this.#takeOff(item);
+    if (item.id) await api("DELETE", `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`).catch((error) => error.status === 404 || toastError(error));
+  }
+
+  #takeOff(item) {
     this.items = this.items.filter((each) => each !== item);
     item.parts.row.remove();
     this.#draw();
@@ -113,11 +114,13 @@ export class AttachedDocuments {
 
   #change(item, changed) {
     Object.assign(item, changed);
-    const { state, reason, why, again } = item.parts;
-    const words = item.status === "sending" ? t("documents.sendingShare", { share: formatPercent(item.sent) }) : t(`documents.state.${item.status}`);
+    const { state, reason, why, notes, again } = item.parts;
+    const words = item.status === "sending" ? t("chat.fileSending", { share: formatPercent(item.sent) }) : t(`chat.file.${item.status}`);
     state.replaceChildren(badge(words, KINDS[item.status] ?? "wait"));
     why.textContent = item.reason;
     reason.hidden = !item.reason;
+    notes.textContent = item.notes.length ? t("chat.fileNotes", { notes: item.notes.join("; ") }) : "";
+    notes.hidden = !item.notes.length;
     again.hidden = item.status !== "failed" || item.isRefused;
     this.#draw();
   }
@@ -128,5 +131,3 @@ export class AttachedDocuments {
     this.onchange();
   }
 }
-
-const isRead = (status) => !["sending", "indexed", "failed"].includes(status);

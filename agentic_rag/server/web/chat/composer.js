@@ -1,25 +1,27 @@
-// Where one types: kept as a draft until it is sent, with images if one likes, and documents for the domain.
+// The field for a message: kept as a draft until it is sent, with the images and files that belong to it.
 
 import { lazily, loadAll } from "../api.js";
 import { draft } from "../drafts.js";
 import { debounce, h, replace } from "../dom.js";
+import { loadErrorTexts } from "../errors/text.js";
 import { loadWords, t } from "../i18n.js";
-import { button, toast, toastError } from "../ui.js";
+import { button, select, toast, toastError } from "../ui.js";
 
 const MOST_CHARACTERS = 10_000;
 const MOST_IMAGES = 8;
 const MOST_BYTES = 3_900_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-const documentParts = lazily((again) => import(`./attached.js${again}`));
+const fileParts = lazily((again) => import(`./attached.js${again}`));
 const speechParts = lazily((again) => import(`./speech.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 export class Composer {
-  /** `send({content, images}, taken)` resolves once the server has the message, rejects with the reason; until it calls
-   * `taken()`, what is sent is kept here as the draft. `stop()`. */
-  constructor({ send, stop }) {
-    this.given = { send, stop };
+  /** `send({content, images, attachments}, taken)` resolves once the server has the message, rejects with the reason;
+   * until it calls `taken()`, what is sent is kept here as the draft. `stop()`. `conversation()` resolves to the id of
+   * the conversation that files are attached to. */
+  constructor({ send, stop, conversation }) {
+    this.given = { send, stop, conversation };
     this.images = [];
     this.leaving = "";
     this.running = false;
@@ -33,17 +35,18 @@ export class Composer {
       onkeydown: (event) => this.#key(event),
       onpaste: (event) => this.#take([...event.clipboardData.files]),
     });
-    this.file = h("input", { type: "file", accept: IMAGE_TYPES.join(","), multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
+    this.file = h("input", { type: "file", multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
     this.previews = h("div", { class: "composer-images", hidden: true });
-    this.documents = h("div", {});
+    this.files = h("div", {});
     this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
     this.speak = this.#speechButton();
+    this.models = h("span", { class: "composer-model", hidden: true });
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
     this.stop = button(t("chat.stop"), { icon: "stop", compact: true, onclick: () => this.given.stop() });
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h("div", { class: "composer-box" }, this.files, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, this.models, h("span", { class: "grow" }), this.count, this.stop, this.send));
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -85,32 +88,80 @@ export class Composer {
   moveTo(key) {
     this.draft?.clear();
     this.#keepImages(this.key, { images: [] });
+    draft(`attached:${this.key}`).clear();
     this.key = `chat:${key}`;
     this.draft = draft(this.key);
     this.#keepImages();
+    this.#keepAttached();
   }
 
-  /** The domain that gets the documents which are attached. `mayAdd`: whether the person may add any. */
-  setDomain(domain, mayAdd) {
-    this.leave();
-    Object.assign(this, { domain, mayAdd });
-    this.attach.title = this.attach.ariaLabel = t(mayAdd ? "chat.attachAll" : "chat.attach");
-    if (mayAdd) this.file.removeAttribute("accept");
-    else this.file.accept = IMAGE_TYPES.join(",");
-    this.#changed();
+  /** Offer the models that one may choose here, the domain's own first; none without a choice. */
+  setModels(models) {
+    this.models.hidden = models.length === 0;
+    this.picker = models.length ? select(models.map((each) => [each, each]), { "aria-label": t("chat.model") }) : null;
+    replace(this.models, this.picker);
   }
 
-  /** The page is left, or its domain: what is being sent goes on, and is shown no more. */
+  /** Show the conversation's model. One that may no longer be chosen gives way to the domain's own. */
+  chooseModel(model) {
+    if (!this.picker) return;
+    this.picker.value = model ?? "";
+    if (!this.picker.value) this.picker.selectedIndex = 0;
+  }
+
+  /** The model that answers what is sent; undefined without a choice. */
+  get model() {
+    return this.picker?.value;
+  }
+
+  /** The page shows another conversation, or is left: what is being sent goes on, and is shown no more. */
   leave() {
     this.attached?.leave();
     this.attached = null;
-    replace(this.documents);
+    replace(this.files);
+  }
+
+  /** The conversation whose attached files are kept with this draft, or null. */
+  get attachedTo() {
+    return draft(`attached:${this.key}`).read();
+  }
+
+  /** Keep in mind that files are attached, for a page that comes after this one. */
+  async #keepAttached() {
+    const { attached, key } = this;
+    const kept = draft(`attached:${key}`);
+    if (!attached?.ready.length) return kept.clear();
+    const id = await this.given.conversation();
+    if (key === this.key && attached === this.attached) kept.write(id);
+    return undefined;
+  }
+
+  /** The part that shows the attached files; loaded with the first one. */
+  async #attachedFiles() {
+    const { opened } = this;
+    const [{ AttachedFiles }] = await loadAll(fileParts(), loadWords("documents"), loadErrorTexts());
+    if (opened !== this.opened) return null;
+    if (!this.attached) {
+      const onchange = () => {
+        this.#changed();
+        this.#keepAttached().catch(toastError);
+      };
+      this.attached = new AttachedFiles({ conversation: this.given.conversation, onchange });
+      replace(this.files, this.attached.element);
+    }
+    return this.attached;
+  }
+
+  async #restoreFiles() {
+    const files = await this.#attachedFiles();
+    if (files) await files.restore(await this.given.conversation());
   }
 
   /** Show the draft of another conversation. */
   open(key) {
     this.dictation?.stop();
     this.flush();
+    this.leave();
     this.opened = (this.opened ?? 0) + 1;
     this.leaving = "";
     this.key = `chat:${key}`;
@@ -120,6 +171,7 @@ export class Composer {
     this.#drawImages();
     this.#changed();
     if (draft(`images:${this.key}`).read()) this.#readImages().catch(toastError);
+    if (this.attachedTo) this.#restoreFiles().catch((error) => error.status === 404 || toastError(error));
   }
 
   async #readImages() {
@@ -154,13 +206,18 @@ export class Composer {
   }
 
   /** Put what could not be sent before what is typed. */
-  giveBack(content, images = []) {
+  giveBack(content, images = [], attachments = []) {
+    if (attachments.length) this.#putBack(attachments);
     this.setText([content, this.text.value].filter(Boolean).join("\n"));
     this.flush();
     this.images = [...images, ...this.images];
     this.#drawImages();
     this.#changed();
     this.#keepImages();
+  }
+
+  #putBack(attachments) {
+    this.#attachedFiles().then((files) => files?.put(attachments)).catch(toastError);
   }
 
   setRunning(running) {
@@ -204,6 +261,7 @@ export class Composer {
     this.dictation?.stop();
     const content = this.text.value.trim();
     const images = this.images;
+    const attachments = this.attached?.ready ?? [];
     if (!content && !images.length) return;
     const { opened, draft: kept, key } = this;
     const taken = () => {
@@ -214,13 +272,13 @@ export class Composer {
     this.leaving = content;
     this.text.value = "";
     this.images = [];
+    this.attached?.clear();
     this.#drawImages();
     this.#changed();
     this.keep.cancel();
     this.text.focus();
     try {
-      await this.given.send({ content, images }, taken);
-      this.attached?.clear();
+      await this.given.send({ content, images, attachments }, taken);
       if (this.opened === opened) this.flush();
       this.#keepSent(opened, key);
     } catch (error) {
@@ -230,20 +288,21 @@ export class Composer {
       if (this.opened === opened) {
         this.text.value = [content, this.text.value].filter(Boolean).join("\n");
         this.images = [...images, ...this.images];
+        if (attachments.length) this.#putBack(attachments);
         this.#drawImages();
         this.#changed();
         this.#keepImages();
         this.flush();
       } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
-      toast(error.code ? error.message : t("shell.failed"), { kind: "error" });
-      if (!error.code) console.error(error);
+      await loadErrorTexts();
+      toastError(error);
     }
   }
 
-  /** Images go with the message, everything else to the domain's documents. */
+  /** Images go with the message; other files are read for the conversation. */
   async #take(files) {
-    const documents = files.filter((each) => !IMAGE_TYPES.includes(each.type));
-    if (documents.length) this.#attach(documents).catch(toastError);
+    const others = files.filter((each) => !IMAGE_TYPES.includes(each.type));
+    if (others.length) this.#attach(others).catch(toastError);
     for (const file of files.filter((each) => IMAGE_TYPES.includes(each.type))) {
       if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
       else if (file.size + this.images.reduce((sum, each) => sum + each.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
@@ -256,12 +315,7 @@ export class Composer {
   }
 
   async #attach(files) {
-    if (!this.mayAdd) return void toast(t("chat.mayNotAttach"), { kind: "error" });
-    const { domain } = this;
-    const [{ AttachedDocuments }] = await loadAll(documentParts(), loadWords("documents"));
-    if (domain !== this.domain) return undefined;
-    if (!this.attached) replace(this.documents, (this.attached = new AttachedDocuments(domain, () => this.#changed())).element);
-    return this.attached.add(files);
+    (await this.#attachedFiles())?.add(files);
   }
 
   #drawImages() {

@@ -28,7 +28,7 @@ const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running, outcome),
- * onWaiting(waiting), onResumed(), onUnsent(content)}`. */
+ * onWaiting(waiting), onResumed(), onUnsent(content, images, attachments), model()}`. */
 export class ConversationView {
   constructor(desk, conversationId) {
     Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true, ends: 0 });
@@ -42,7 +42,7 @@ export class ConversationView {
     this.lastTop = 0;
     this.draw = oncePerFrame(() => this.#draw());
     this.dirty = new Set();
-    this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images}`
+    this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images, attachments}`
     this.older = new OlderMessages({ frame: this.element, list: this.list, load: () => this.#loadBefore(), put: ({ items }) => this.#putOlder(items) });
     this.inner.prepend(this.older.element);
     this.resizing = new ResizeObserver(() => this.#follow());
@@ -143,7 +143,7 @@ export class ConversationView {
     let turn = this.turns.find((each) => each.id === turnId || (each.key && each.key === view.clientMessageId));
     if (!turn) {
       this.#dropAsked(view.userMessageId);
-      turn = this.#append(this.#newTurn({ id: turnId, question: { content: view.content ?? "", images: view.images, messageId: view.userMessageId } }));
+      turn = this.#append(this.#newTurn({ id: turnId, question: { content: view.content ?? "", images: view.images, attachments: view.attachments, messageId: view.userMessageId } }));
     }
     turn.id = turnId;
     turn.isLive = true;
@@ -151,6 +151,7 @@ export class ConversationView {
     Object.assign(turn.question, { messageId: view.userMessageId ?? turn.question.messageId });
     if (view.content !== null) turn.question.content = view.content;
     if (view.images.length) turn.question.images = view.images;
+    if (view.attachments.length) turn.question.attachments = view.attachments;
     return turn;
   }
 
@@ -246,7 +247,7 @@ export class ConversationView {
 
   #ask(turn, message) {
     turn.questionPart.element.hidden = !message;
-    if (message) turn.question = { content: message.content, images: imagesOf(message), messageId: message.id, parent: message.parentMessageId };
+    if (message) turn.question = { content: message.content, images: imagesOf(message), attachments: message.attachments ?? [], messageId: message.id, parent: message.parentMessageId };
     this.dirty.add(turn);
   }
 
@@ -369,14 +370,14 @@ export class ConversationView {
   // What one does
 
   /** Send a message; resolves once the server has it. */
-  async send({ content, images }) {
+  async send({ content, images, attachments = [] }) {
     const key = newKey();
-    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), messageId: null } }));
+    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
     this.toEnd();
-    this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length }]);
+    this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length, attachments }]);
     if (images.length) await this.#keepImages(key, images);
     try {
-      await this.#await(turn, () => this.#deliver({ content, images, key }));
+      await this.#await(turn, () => this.#deliver({ content, images, attachments, key }));
     } catch (error) {
       if (error.code === "CLOSED" || isLeft) return; // it is sent when somebody is back
       this.#forgetUnsent(key);
@@ -399,25 +400,25 @@ export class ConversationView {
   /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. One whose
    * images the browser has lost is left to whoever wrote it. */
   async #sendUnsent() {
-    for (const { content, key, images: count } of this.unsent.read() ?? []) {
+    for (const { content, key, images: count, attachments = [] } of this.unsent.read() ?? []) {
       const images = count ? await imageParts().then(({ readImages }) => readImages(`unsent:${key}`)) : [];
       if (!this.isOpen) return;
       const giveBack = (error) => {
         this.#forgetUnsent(key);
-        this.desk.onUnsent(content, images);
+        this.desk.onUnsent(content, images, attachments);
         if (error) toastError(error);
       };
       if (images.length < count) {
         giveBack();
         continue;
       }
-      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), messageId: null } }));
-      this.#await(turn, () => this.#deliver({ content, images, key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
+      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
+      this.#await(turn, () => this.#deliver({ content, images, attachments, key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
     }
   }
 
-  #deliver({ content, images, key }) {
-    const common = { content, clientMessageId: key, onBusy: "queue" };
+  #deliver({ content, images, attachments, key }) {
+    const common = { content, attachments: attachments.length ? attachments.map((each) => each.id) : undefined, clientMessageId: key, onBusy: "queue", model: this.desk.model() };
     if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
     const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
     return api("POST", `${this.path}/messages`, { body }); // too long for a frame
@@ -450,11 +451,11 @@ export class ConversationView {
   }
 
   async #retry(turn) {
-    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, clientMessageId: key }));
+    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }));
   }
 
   async #edit(turn, content) {
-    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, clientMessageId: key }));
+    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, model: this.desk.model(), clientMessageId: key }));
   }
 
   async #again(turn, question, ask) {

@@ -40,7 +40,7 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
       onState: (record) => this.#compare(record),
     });
-    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop() });
+    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop(), conversation: () => this.#conversationId() });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
@@ -99,7 +99,6 @@ class ChatPage {
     if (found !== this.domain) {
       this.domain = found;
       keepDomain(found.id);
-      this.composer.setDomain(found, this.app.can(found.id, "admin"));
       this.domains = await this.app.domains();
       this.list.showDomains(this.domains, found.id);
       this.list.reload();
@@ -108,6 +107,8 @@ class ChatPage {
     if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
     this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.setModels(found.models ?? []);
+    this.prepared = null;
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
@@ -179,8 +180,9 @@ class ChatPage {
           this.list.setTurn(conversationId, running, outcome);
         },
         onWaiting: (waiting) => this.list.setWaiting(conversationId, waiting),
-        onUnsent: (content, images) => this.composer.giveBack(content, images),
+        onUnsent: (content, images, attachments) => this.composer.giveBack(content, images, attachments),
         onResumed: () => this.#say(t("chat.wasRestarted"), 8),
+        model: () => this.composer.model,
       },
       conversationId,
     );
@@ -196,6 +198,7 @@ class ChatPage {
       const record = await view.open();
       if (view !== this.view) return;
       this.#setTitle(record.title);
+      this.composer.chooseModel(record.model);
       this.composer.setRunning(view.running !== null || record.turn !== null);
       this.#showPlace();
     } catch (error) {
@@ -238,13 +241,32 @@ class ChatPage {
   /** Make the conversation of a first message, one for all that are sent until it is there. */
   async #begin() {
     this.parts ??= await conversationParts(); // first, so that no conversation is made that cannot be shown
-    const record = await api("POST", "/api/conversations", { body: { domainId: this.domain.id } });
+    const record = await this.#prepare();
+    this.prepared = null;
     const view = this.#makeView(record.id);
     view.record = record;
     this.list.add(record);
     this.composer.moveTo(record.id);
     this.app.navigate(`#/chat/${this.domain.id}/${record.id}`, { instead: true });
     this.stream.follow(record.id);
+  }
+
+  /** The conversation that is open, or the one that the first message will be in: files are attached to it. */
+  async #conversationId() {
+    return this.view?.id ?? (await this.#prepare()).id;
+  }
+
+  /** Make the next conversation of this domain, once. One that an earlier page made for its attached files goes on. */
+  async #prepare() {
+    const domainId = this.domain.id;
+    if (this.prepared?.domainId !== domainId) {
+      const kept = this.composer.attachedTo;
+      const found = kept ? api("GET", `/api/conversations/${encodeURIComponent(kept)}`).catch(() => null) : Promise.resolve(null);
+      const record = found.then((known) => known ?? api("POST", "/api/conversations", { body: { domainId } }));
+      this.prepared = { domainId, record };
+      record.catch(() => (this.prepared = null));
+    }
+    return this.prepared.record;
   }
 
   #setTitle(title) {

@@ -381,14 +381,15 @@ function costText({ amount, currency, unpricedCalls }) {
   return unpricedCalls ? t("chat.costUnpriced", { cost, count: unpricedCalls }) : cost;
 }
 
-/** The question of a turn. `update({content, images, html, messageId})`. */
+/** The question of a turn. `update({content, images, attachments, messageId})`. */
 export class QuestionPart {
   constructor(around) {
     this.around = around;
     this.images = h("div", { class: "question-images", hidden: true });
+    this.files = h("ul", { class: "question-files", "aria-label": t("chat.attachments"), hidden: true });
     this.text = h("div", { class: "question-text plain" });
     this.acts = h("div", { class: "question-acts" });
-    this.element = h("div", { class: "question" }, h("div", { class: "question-bubble" }, this.images, this.text), this.acts);
+    this.element = h("div", { class: "question" }, h("div", { class: "question-bubble" }, this.images, this.files, this.text), this.acts);
   }
 
   update(question) {
@@ -398,6 +399,13 @@ export class QuestionPart {
       this.images.dataset.refs = refs;
       this.images.hidden = !refs;
       replace(this.images, question.images.map((each) => h("img", { src: each.preview ?? `/api/payloads/${encodeURIComponent(each.ref)}`, alt: t("chat.imageSent"), width: each.width, height: each.height, loading: "lazy" })));
+    }
+    const files = question.attachments ?? [];
+    const ids = files.map((each) => each.id).join();
+    if (this.files.dataset.ids !== ids) {
+      this.files.dataset.ids = ids;
+      this.files.hidden = !ids;
+      replace(this.files, files.map((each) => h("li", {}, h("a", { class: "question-file", href: `/api/attachments/${encodeURIComponent(each.id)}/file`, download: each.name }, icon("page", 15), h("span", { class: "clip", dir: "auto" }, each.name)))));
     }
     const key = `${question.messageId ?? ""}:${question.branch ? `${question.branch.at}/${question.branch.of}` : ""}:${question.editable}`;
     if (this.acts.dataset.key === key) return;

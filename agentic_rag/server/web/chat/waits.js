@@ -1,6 +1,7 @@
 // What a turn asks a person: the approval of a call, a form, something to be done at an address, a question.
 
 import { h, replace } from "../dom.js";
+import { errorText, loadErrorTexts } from "../errors/text.js";
 import { formatDate, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { badge, button, checkbox, field, input, notice, select, textarea, toastError } from "../ui.js";
@@ -47,10 +48,11 @@ export class WaitCard {
     try {
       await this.answer(this.wait, action, content);
     } catch (error) {
+      await loadErrorTexts();
       const isSomebody = error.code === "WAIT_ANSWERED";
       if (isSomebody) toastError(error);
       else {
-        problem.textContent = error.message;
+        problem.textContent = error.code ? errorText(error) : t("shell.failed");
         problem.hidden = false;
       }
     }

@@ -1,6 +1,6 @@
 // The documents of a domain: sending files, the stage of each document, and the remedy for each that failed.
 
-import { api } from "../api.js";
+import { api, asQuery } from "../api.js";
 import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
@@ -159,7 +159,7 @@ export async function show(panel, { domain, rest, app, place }) {
     };
     try {
       const onProgress = (sent, of) => bar.set(sent, of, t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }));
-      const count = await uploadFiles(domain.id, files, { replace: isReplacing, signal: stop.signal, onProgress, onItems });
+      const count = await uploadFiles(`/api/domains/${encodeURIComponent(domain.id)}/documents${asQuery({ replace: isReplacing || null })}`, files, { signal: stop.signal, onProgress, onItems });
       if (stop.signal.aborted) toast(t("documents.stopped", { sent: count, of: files.length }));
       else app.announce(t("documents.sent", { count }));
     } catch (error) {

@@ -8,7 +8,7 @@ import { button, checkbox, field, input, select, textarea } from "../ui.js";
 export const GROUPS = [
   ["voice", ["responseStyle", "tone", "language", "expertise"]],
   ["roles", ["primaryRoleId", "subRoleIds"]],
-  ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
+  ["model", ["model", "allowedModels", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["access", ["groupLabels", "folderLabels"]],
   ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "scans"]],
   ["start", ["starters"]],
@@ -339,4 +339,4 @@ function evaluationField(key, bounds, { onchange }) {
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, allowedModels: linesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };

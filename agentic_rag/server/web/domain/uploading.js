@@ -1,6 +1,6 @@
 // Sending files: what was dropped, folders too, in parts of a few files, with progress and a way to stop.
 
-import { ApiError, asQuery, errorFrom } from "../api.js";
+import { ApiError, errorFrom } from "../api.js";
 import { below } from "../dom.js";
 import { t } from "../i18n.js";
 
@@ -32,15 +32,15 @@ async function collect(entry, found) {
   }
 }
 
-/** Send files to a domain. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of each, as they come.
+/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of each, as they come.
  * Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal` ends it. */
-export async function uploadFiles(domainId, files, { replace = false, signal, onProgress, onItems }) {
+export async function uploadFiles(address, files, { signal, onProgress, onItems }) {
   const of = files.reduce((sum, file) => sum + file.size, 0);
   let sent = 0;
   let count = 0;
   for (const part of parts(files)) {
     if (signal?.aborted) break;
-    const items = await sendPart(domainId, part, replace, signal, (bytes) => onProgress(Math.min(of, sent + bytes), of));
+    const items = await sendPart(address, part, signal, (bytes) => onProgress(Math.min(of, sent + bytes), of));
     if (items === null) break;
     sent += part.reduce((sum, file) => sum + file.size, 0);
     count += part.length;
@@ -66,12 +66,12 @@ function* parts(files) {
 }
 
 /** `fetch` tells no progress of what it sends. Resolves to null when it was stopped. */
-function sendPart(domainId, files, replace, signal, onBytes) {
+function sendPart(address, files, signal, onBytes) {
   const form = new FormData();
   for (const file of files) form.append("file", file, file.name);
   const request = new XMLHttpRequest();
   return new Promise((resolve, reject) => {
-    request.open("POST", below(`/api/domains/${encodeURIComponent(domainId)}/documents${asQuery({ replace: replace || null })}`));
+    request.open("POST", below(address));
     request.setRequestHeader("X-Requested-With", "console");
     request.setRequestHeader("Accept", "application/json");
     request.upload.addEventListener("progress", (event) => onBytes(event.loaded));

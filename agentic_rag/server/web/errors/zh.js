@@ -66,6 +66,7 @@ export const codes = {
   MCP_SERVER_UNAVAILABLE: "MCP 服务器不可用：{message}",
   MESSAGE_CONTENT_REQUIRED: "消息至少需要一个可见字符。",
   MESSAGE_TOO_LONG: ["消息有 {length} 个字符，最多 {limit} 个。", "消息太长。"],
+  MODEL_NOT_ALLOWED: "此知识域不能选择模型 {model}。",
   NOTHING_TO_ROLL_BACK: "没有更早的索引可以恢复。",
   OIDC_UNAVAILABLE: "暂时无法使用组织登录：{message}",
   PAGE_UNREADABLE: "无法显示此页：{message}",

@@ -13,6 +13,28 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "attachments",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("media_type", sa.String(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("ref", sa.String(), nullable=False),
+        sa.Column("text_ref", sa.String(), nullable=False),
+        sa.Column("pages", sa.Integer(), nullable=True),
+        sa.Column("passages", sa.Integer(), nullable=False),
+        sa.Column("languages", sa.JSON(), nullable=False),
+        sa.Column("outline", sa.JSON(), nullable=False),
+        sa.Column("notes", sa.JSON(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=True),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("attachments", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_attachments_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
         "audit",
         sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("at", sa.String(), nullable=False),
@@ -135,6 +157,7 @@ def upgrade() -> None:
         sa.Column("last_message_at", sa.String(), nullable=True),
         sa.Column("pinned", sa.Boolean(), nullable=False),
         sa.Column("outcome", sa.String(), nullable=True),
+        sa.Column("model", sa.String(), nullable=True),
         sa.Column("client_name", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("owner_id", "domain_id", "client_name"),
@@ -883,6 +906,7 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(), nullable=False),
         sa.Column("content", sa.String(), nullable=False),
         sa.Column("images", sa.JSON(), nullable=False),
+        sa.Column("attachments", sa.JSON(), nullable=False),
         sa.Column("user_message_id", sa.String(), nullable=False),
         sa.Column("message_id", sa.String(), nullable=False),
         sa.Column("parent_message_id", sa.String(), nullable=True),

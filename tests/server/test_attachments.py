@@ -1,0 +1,171 @@
+"""Files that a user attaches to a question: read like documents, kept with the conversation, found by no other user."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.testing.steps import Cite, Say, Step, Use, say
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Json, Rig
+from tests.ws.serving import client, serving
+
+CONTRACT = b"""# Contract
+
+## Notice
+
+The contract ends with a notice of 45 days.
+
+## Price
+
+The pump costs 1200 crowns a year.
+"""
+QUOTE = "The contract ends with a notice of 45 days."
+STEPS = (
+    Step((Use("search_documents", {"query": "notice of the contract", "document": "contract.md"}),)),
+    Step((Say("45 days", (Cite(0, 0, 1),)),)),
+)
+
+pytestmark = pytest.mark.slow("reads files in another process")
+
+
+async def attach(rig: Rig, conversation: str, *files: tuple[str, bytes], **options: Any) -> list[Json]:
+    """Attach files and return one item for each."""
+    parts = [("file", (name, content)) for name, content in files]
+    path = f"/api/conversations/{conversation}/attachments"
+    response = await rig.http.post(path, files=parts, **options)
+    assert response.status_code == 201, response.text
+    return list(response.json()["items"])
+
+
+async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_only(tmp_path: Path) -> None:
+    reading = (
+        Step((Use("read_document", {"document": "contract"}),)),
+        Step((Use("list_documents", {}),)),
+        Step((Use("find_in_document", {"document": "contract.md", "pattern": "1200 crowns"}),)),
+        say("Read."),
+    )
+    elsewhere = (
+        Step((Use("list_documents", {}),)),
+        Step((Use("search_documents", {"query": "notice of the contract"}),)),
+        say("No."),
+    )
+    async with Rig(tmp_path, *STEPS, *reading, *elsewhere) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nThere are 25 days of leave a year.")
+        conversation = await rig.conversation(domain)
+        (item,) = await attach(rig, conversation, ("contract.md", CONTRACT))
+        assert (item["name"], item["status"], item["passages"]) == ("contract.md", "ready", 2)
+        events = await rig.say(conversation, "How long is the notice?", attachments=[item["id"]])
+        assert events[0]["attachments"] == [
+            {
+                "id": item["id"],
+                "name": "contract.md",
+                "mediaType": "text/markdown",
+                "size": len(CONTRACT),
+                "passages": 2,
+            }
+        ]
+        (reference,) = [each for each in events if each["type"] == "source_reference"]
+        assert (reference["documentName"], reference["citedText"].strip()) == ("contract.md", QUOTE)
+        told = rig.model.requests[0].messages[0]["content"]
+        assert "attached the file 'contract.md'" in told[-2]["text"]
+        assert told[-1]["text"] == "How long is the notice?"
+        question, answer = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert (question["content"], len(question["blocks"])) == ("How long is the notice?", 1)
+        assert [each["name"] for each in question["attachments"]] == ["contract.md"]
+        base = f"/api/attachments/{item['id']}"
+        chunk = answer["references"][0]["chunkId"]
+        place = await rig.ok("GET", f"{base}/chunks/{chunk}/place", params={"text": QUOTE, "format": "html"})
+        assert (place["documentName"], place["headingPath"]) == ("contract.md", ["Contract", "Notice"])
+        assert "<mark>" in place["html"]
+        original = await rig.http.get(f"{base}/file")
+        assert original.content == CONTRACT
+        assert original.headers["content-disposition"].startswith("attachment")
+        async with client(address) as c:  # a later message of the conversation, by socket
+            await c.ask("message", conversationId=conversation, content="And the price?")
+            heard = await c.hear_turn()
+        results = [each["content"] for each in heard if each["type"] == "tool_result"]
+        assert QUOTE in results[0]
+        assert "contract.md" in results[1]
+        assert "leave.md" in results[1]
+        assert "1200 crowns" in results[2]
+        other = await rig.conversation(domain)
+        results = [each["content"] for each in await rig.say(other, "Notice?") if each["type"] == "tool_result"]
+        assert "contract.md" not in results[0]
+        assert QUOTE not in results[1]
+        names = [each["name"] for each in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]]
+        assert names == ["leave.md"]
+        assert await rig.refused(
+            "POST", f"/api/conversations/{other}/messages", {"content": "Hi", "attachments": [item["id"]]}
+        ) == (404, "ATTACHMENT_NOT_FOUND", f"There is no attachment {item['id']!r}.")
+
+
+async def test_an_unreadable_file_is_refused_alone_and_what_is_not_read_is_named(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Yes.")) as rig:
+        conversation = await rig.conversation()
+        broken, program, empty, table = await attach(
+            rig,
+            conversation,
+            ("broken.pdf", b"%PDF-1.7 nothing"),
+            ("run.exe", b"MZ"),
+            ("empty.txt", b"  \n"),
+            ("rates.csv", b"Item,Price\nPump,1200\n"),
+        )
+        assert [each["status"] for each in (broken, program, empty, table)] == [
+            "refused",
+            "refused",
+            "refused",
+            "ready",
+        ]
+        assert [each["error"]["code"] for each in (broken, program, empty)] == [
+            "DOCUMENT_BROKEN",
+            "DOCUMENT_UNSUPPORTED",
+            "DOCUMENT_EMPTY",
+        ]
+        assert "run.exe" in program["error"]["message"]
+        path = f"/api/conversations/{conversation}/attachments"
+        assert [each["name"] for each in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
+        await rig.say(conversation, "Price?", attachments=[table["id"]])
+        status, code, message = await rig.refused("DELETE", f"{path}/{table['id']}")
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert "deleted with the conversation" in message
+        (unsent,) = await attach(rig, conversation, ("note.txt", b"A note."))
+        await rig.ok("DELETE", f"{path}/{unsent['id']}")
+        assert [each["name"] for each in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
+        payloads = rig.settings.data / "payloads"
+        assert len(list(payloads.iterdir())) == 2
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert not list(payloads.iterdir())
+
+
+async def test_members_attach_files_that_nobody_else_reaches_and_a_shared_link_leaves_them_out(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *STEPS, share_links="anyone") as rig:
+        domain = await rig.domain()
+        ann, bob = [bearer(await make_key(rig, name, "member", domain)) for name in ("ann", "bob")]
+        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=ann)
+        (item,) = await attach(rig, made["id"], ("contract.md", CONTRACT), headers=ann)
+        path = f"/api/conversations/{made['id']}"
+        body = {"content": "How long is the notice?", "attachments": [item["id"]]}
+        sent = await rig.http.post(f"{path}/messages", json=body, headers=ann)
+        assert "source_reference" in sent.text
+        chunk = f"{item['id']}.0"
+        for method, place in (
+            ("GET", f"{path}/attachments"),
+            ("GET", f"/api/attachments/{item['id']}/file"),
+            ("GET", f"/api/attachments/{item['id']}/chunks/{chunk}/place"),
+            ("DELETE", f"{path}/attachments/{item['id']}"),
+            ("GET", f"/api/domains/{domain}/chunks/{chunk}/place"),
+            ("GET", f"/api/domains/{domain}/documents/{item['id']}/file"),
+        ):
+            assert (await rig.http.request(method, place, headers=bob)).status_code == 404, place
+        answer = (await rig.ok("GET", f"{path}/messages", headers=ann))["items"][1]
+        assert answer["references"][0]["documentName"] == "contract.md"  # ann's own view is whole
+        exported = await rig.http.get(f"{path}/export", headers=ann)
+        assert "Files attached to this question: contract.md" in exported.text
+        address = (await rig.ok("POST", f"{path}/share", headers=ann))["path"]
+        shown = await rig.http.get(address, headers=bob)
+        assert shown.status_code == 200
+        assert "How long is the notice?" in shown.text
+        assert "contract.md" not in shown.text
+        assert QUOTE not in shown.text
