@@ -45,6 +45,7 @@ from agentic_rag.operations.calls import Call, Calls, Question
 from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.dialects.answer import progress_text
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
@@ -274,7 +275,7 @@ class _Offer:
             async for event in events:
                 fields = event.fields()
                 answer.take(fields)
-                message = _progress(fields)
+                message = progress_text(fields)
                 if message:
                     steps += 1
                     await context.session.report_progress(steps, message=message)
@@ -367,20 +368,6 @@ def _check_writable(params: Json) -> None:
         orjson.dumps(params)
     except TypeError as exc:
         raise MCPError(types.INVALID_PARAMS, f"The parameters are no plain JSON: {exc}.") from exc
-
-
-def _progress(fields: Json) -> str:
-    """Return the progress text of an event; empty if there is none."""
-    match fields["type"]:
-        case "iteration_start" if not fields.get("agent"):
-            return f"Step {fields['iteration']}"
-        case "tool_call":
-            return f"Calling {fields['toolName']}"
-        case "retrieval":
-            return f"{len(fields['hits'])} found for {fields['query']!r}"
-        case "retrying":
-            return f"The model is asked again: {fields['reason']}"
-    return ""
 
 
 def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:
