@@ -217,7 +217,7 @@ class Visit:
         return {"jsonrpc": "2.0", "id": self.request_id, "result": value}
 
 
-class A2aRoutes:
+class AgentRoutes:
     """Domains as A2A agents."""
 
     def __init__(self, business: RouteServices, calls: Calls) -> None:
@@ -235,7 +235,7 @@ class A2aRoutes:
         """Show the agent card of the default domain."""
         domain = self._conversations.default_domain
         if not user.sees(domain):
-            raise NotFound("domain", domain, hidden=True)
+            raise NotFound("page", CARD)
         return json_response(await self._card(request, domain))
 
     async def _card(self, request: Request, domain: str) -> Json:

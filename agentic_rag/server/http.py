@@ -21,7 +21,7 @@ from agentic_rag.documents.places import Places
 from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import HealthReport
 from agentic_rag.reach.links import PATH as ANSWERS
-from agentic_rag.server.a2a_routes import A2aRoutes
+from agentic_rag.server.a2a_routes import AgentRoutes
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
@@ -155,7 +155,7 @@ def make_app(
             calls,
             business.embedding,
         ),
-        A2aRoutes(business, calls),
+        AgentRoutes(business, calls),
         KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),
         LoginRoutes(business.logins, gate, departures),

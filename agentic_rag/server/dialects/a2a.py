@@ -309,25 +309,29 @@ class A2aStream:
         out: list[Json] = [self._piece(added)] if added else []
         if task.over and task.answer.text:
             out.append(self._last_piece())
-        self.ended = task.over or (task.paused and not self._to_end)
-        progress = progress_text(fields) if own and not self.ended else ""
-        if self.ended or progress or task.state is not self._told or event.type == "input_required":
+        ends = self._note_end()
+        progress = progress_text(fields) if own and not ends else ""
+        if ends or progress or task.state is not self._told or event.type == "input_required":
             out.append(self._status(progress))
         return out
+
+    def _note_end(self) -> bool:
+        """Return whether the stream ends here: with its turn, or before it at a wait."""
+        self.ended = self._task.paused and not self._to_end
+        return self.ended or self._task.over
 
     def _begin(self) -> list[Json]:
         """Return the task, and its status again if the stream ends here."""
         self._begun, task = True, self._task
         self._told, self._sent = task.state, bool(task.answer.text)
-        self.ended = task.over or (task.paused and not self._to_end)
         out = [task.form.sent(task.task(self._history))]
-        return [*out, self._status("")] if self.ended else out
+        return [*out, self._status("")] if self._note_end() else out
 
     def _status(self, text: str) -> Json:
         task = self._task
         self._told = task.state
         update = {"taskId": task.seed.task_id, "contextId": task.seed.context_id, "status": task.status(text)}
-        return task.form.status_update(update, final=self.ended)
+        return task.form.status_update(update, final=self.ended or task.over)
 
     def _piece(self, text: str) -> Json:
         """Return the update that appends a text, or replaces the artifact if a step was taken back."""
