@@ -404,7 +404,10 @@ class ToolCalls:
         source = {SEARCH.name: "documents", RECALL.name: "memory"}.get(call.name)
         if source is None:
             return NO_SPAN
-        span = running_span().begin(Kind.RETRIEVAL, source, source=source)
+        asked = call.arguments.get("top_k")
+        bound = self._definition.binding.top_k if source == "documents" else None
+        top_k = asked if isinstance(asked, int) else bound
+        span = running_span().begin(Kind.RETRIEVAL, source, source=source, top_k=top_k)
         if span.wants_content:
             span.say(Content.QUERY, call.arguments.get("query", ""))
         return span

@@ -45,7 +45,7 @@ from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.error_shapes import INVALID_REQUEST, RPC_REFUSED, a2a_details
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import json_response, redaction_for, request_id
-from agentic_rag.server.root_path import root_path_of
+from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import route
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.sse import EventStream
@@ -211,7 +211,8 @@ class Visit:
 
     @property
     def base(self) -> str:
-        return _base_of(self.request)
+        """The address of the server."""
+        return address_of(self.request)
 
     def result(self, value: Json) -> Json:
         return {"jsonrpc": "2.0", "id": self.request_id, "result": value}
@@ -242,7 +243,7 @@ class AgentRoutes:
         record = await self._business.directory.get(domain)
         settings = await self._business.directory.settings(domain)
         about = record.description.strip() or f"Answers questions from the documents of {record.name}, with citations."
-        card = make_card(_base_of(request), domain, record.name, about, settings.starters or ())
+        card = make_card(address_of(request), domain, record.name, about, settings.starters or ())
         return dict(self._business.vault.redact.of(domain).json(card))
 
     @route(
@@ -510,12 +511,6 @@ async def _until_done(events: AsyncGenerator[AgentEvent], collected: _Collected)
             yield event
             if collected.done:
                 return
-
-
-def _base_of(request: Request) -> str:
-    """Return the address of the server as the client sees it."""
-    path = root_path_of(request.scope)
-    return str(request.url.replace(path=path, query="", fragment="")).rstrip("/")
 
 
 def _context_of(kept: KeptTurn) -> str:

@@ -4,7 +4,7 @@ Owns value types, and how a server withdraws a question. Knows neither MCP nor t
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -183,7 +183,7 @@ class RemoteTask:
     """A task that a server has begun for a call. ``cancel`` asks the server to stop it, and waits a moment for that."""
 
     id: str
-    cancel: Callable[[], Awaitable[None]] = field(compare=False, repr=False)
+    cancel: Callable[[], Coroutine[Any, Any, None]] = field(compare=False, repr=False)
 
 
 NoteTask = Callable[[RemoteTask], Awaitable[None]]

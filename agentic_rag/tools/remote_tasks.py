@@ -14,7 +14,7 @@ import anyio
 import mcp_types as types
 from mcp.client import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim, UnexpectedClaimedResult
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from agentic_rag.base.json_form import Json
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of
@@ -27,13 +27,18 @@ POLL_SECONDS, SHORTEST_POLL, LONGEST_POLL = 1.0, 0.05, 30.0
 """Pause between two questions about a task: if the server suggests none, and the limits of its suggestion."""
 MESSAGE_CHARS: Final = 500
 _STATES: Final = ("working", "input_required", "completed", "failed", "cancelled")
-_ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class CreatedTask(types.Result):
     """The answer to ``tools/call`` that is a task. Only its tag is read here; `read_task` reads the rest."""
 
     result_type: Literal["task"]
+
+
+class _Report(types.Result):
+    """Any result. Its members, except `_meta`, are in ``model_extra`` as the server sent them."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class TasksExtension(ClientExtension):
@@ -129,19 +134,19 @@ def read_task(sent: Mapping[str, Any]) -> TaskReport:
 async def fetch(session: ClientSession, task_id: str) -> TaskReport:
     """Ask for the state of a task. Raises `UnreadableTask`, and `MCPError` if the server does not know the task."""
     request = _GetTask(params=_TaskParams(task_id=task_id))
-    return read_task(await session.send_request(request, _ANYTHING, math.inf))
+    return read_task((await session.send_request(request, _Report, math.inf)).model_extra or {})
 
 
 async def update(session: ClientSession, task_id: str, responses: types.InputResponses) -> None:
     """Send the answers to a task's questions."""
     request = _UpdateTask(params=_UpdateParams(task_id=task_id, input_responses=responses))
-    await session.send_request(request, _ANYTHING, math.inf)
+    await session.send_request(request, types.EmptyResult, math.inf)
 
 
 async def cancel(session: ClientSession, task_id: str) -> None:
     """Ask the server to stop a task. The server may finish it all the same."""
     request = _CancelTask(params=_TaskParams(task_id=task_id))
-    await session.send_request(request, _ANYTHING, math.inf)
+    await session.send_request(request, types.EmptyResult, math.inf)
 
 
 def questions_of(report: TaskReport, answered: Collection[str]) -> InputRound | Unfit | None:

@@ -112,7 +112,8 @@ def sdk_message(text: str, **more: Any) -> Any:
 
 def fold(updates: list[Json]) -> tuple[str, list[str], Json]:
     """Return the text of the answer, the states, and the metadata that a stream of version 1.0 leads to."""
-    text, states, metadata = "", [updates[0]["task"]["status"]["state"]], {}
+    text, states = "", [updates[0]["task"]["status"]["state"]]
+    metadata: Json = {}
     for update in updates[1:]:
         if "artifactUpdate" in update:
             piece = update["artifactUpdate"]

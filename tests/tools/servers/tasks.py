@@ -139,8 +139,8 @@ def handle(message: dict[str, Any]) -> None:
     ident, method, params = message.get("id"), message.get("method"), message.get("params") or {}
     always = {"ttlMs": 0, "cacheScope": "private"}
     if method == "server/discover":
-        info, extensions = {"name": "tasks", "version": "1"}, {EXTENSION: {}}
-        offered = {"tools": {}, "extensions": extensions}
+        info = {"name": "tasks", "version": "1"}
+        offered: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
         complete(ident, supportedVersions=["2026-07-28"], capabilities=offered, serverInfo=info, **always)
     elif method == "tools/list":
         hint = {"readOnlyHint": True}  # a single user's server runs them unasked
