@@ -1,6 +1,6 @@
 """A2A's own client and linter (``a2a-sdk``, ``a2a-lint``), unmodified, at `/a2a/{domain}` of a live server."""
 
-import sys
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
 import httpx2
 import orjson
 import pytest
@@ -22,6 +23,7 @@ from tests.server.rig import Json, Rig
 from tests.server.test_waits import REMEMBER, open_wait
 from tests.ws.serving import serving
 
+lint: Any = import_module("a2a_lint.cli")
 DOCUMENT = b"# Pumps\n\nThe pump holds twelve bar."
 FOUND: tuple[Scripted, ...] = (
     use("search_documents", query="pump bar"),
@@ -136,21 +138,12 @@ async def test_the_linter_finds_nothing_on_the_card_the_answer_and_the_stream(tm
     async with Agent(tmp_path, instead=ScriptedModel(then=answer_each)) as rig, serving(rig.application.app) as address:
         domain = await rig.domain(starters=["How much does the pump hold?"])
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
-        command = [
-            sys.executable,
-            "-m",
-            "a2a_lint.cli",
-            f"http://{address}/a2a/{domain}",
-            "--live",
-            "--strict",
-            "--json",
-        ]
-        found = await anyio.run_process(command, check=False)
-        report = orjson.loads(found.stdout)
-        assert found.returncode == 0, report
-        assert report["summary"] == {"errors": 0, "warnings": 0, "grade": "A"}
-        assert [each["field"] for each in report["findings"]] == ["url"], "it is on plain http here"
+        url = f"http://{address}/a2a/{domain}"
+        found, report = await anyio.to_thread.run_sync(lambda: asyncio.run(lint.lint(url, True, 60)))
+        assert lint.summarize(found) == {"errors": 0, "warnings": 0, "grade": "A"}
+        assert [each["field"] for each in found] == ["url"], "it is on plain http here"
         assert report["streamEvents"] > 3
+        assert report["liveRoundTripMs"] > 0
 
 
 async def test_the_stock_client_streams_an_answer_with_citations_and_gets_its_task(tmp_path: Path) -> None:

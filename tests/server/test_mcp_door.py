@@ -273,7 +273,8 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         named = client.server_capabilities.extensions  # the older era has no word for them
-        assert named == ({"io.modelcontextprotocol/skills": {}} if mode == "auto" else None)
+        offered = {f"io.modelcontextprotocol/{name}": dict[str, Any]() for name in ("skills", "tasks")}
+        assert named == (offered if mode == "auto" else None)
         everything: Any = Request(method="skills/list", params=RequestParams())
         listed: Json = (await client.session.send_request(everything, ANY))["skills"][0]
         assert listed["frontmatter"] == {"name": "tables", "description": "Reads tables.", "license": "MIT"}
