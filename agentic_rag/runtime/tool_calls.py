@@ -340,7 +340,7 @@ class ToolCalls:
         if past is not None and not past.taken:
             given = await self._asking.join(past)
             if given.action is not WaitAction.ACCEPT:
-                return describe_declined(past.kind, given)
+                return await self._decline(call, past.kind, given)
         for _ in range(MAX_ROUNDS):
             outcome = await self._call(call, arguments, given)
             if isinstance(outcome, CallOutcome):
@@ -348,8 +348,15 @@ class ToolCalls:
                 return outcome
             given = await self._ask(call, outcome)
             if given.action is not WaitAction.ACCEPT:
-                return describe_declined(outcome.kind, given)
+                return await self._decline(call, outcome.kind, given)
         return error_outcome(f"The server {call.server!r} asked for something {MAX_ROUNDS} times and was given up.")
+
+    async def _decline(self, call: PlannedCall, kind: WaitKind, given: InputGiven) -> CallOutcome:
+        """Return the outcome of a call whose question was declined. A task that asked it is cancelled."""
+        task = self._remote.pop(call.id, None)
+        if task is not None:
+            await task.cancel()
+        return describe_declined(kind, given)
 
     async def _call(self, call: PlannedCall, arguments: Json, given: InputGiven | None) -> CallOutcome | InputNeeded:
         assert call.tool is not None

@@ -170,7 +170,7 @@ class SendParams(_Lenient):
     configuration: SendConfiguration = Field(default_factory=SendConfiguration)
 
 
-class TaskParams(_Lenient):
+class TaskQuery(_Lenient):
     """The parameters of a method on one task."""
 
     id: str = Field(min_length=1, max_length=MAX_NAME)
@@ -271,13 +271,13 @@ class AgentRoutes:
                 case "stream":
                     return await self._stream(visit, read_form(SendParams, params))
                 case "get":
-                    return self._answer(visit, await self._get(visit, read_form(TaskParams, params)))
+                    return self._answer(visit, await self._get(visit, read_form(TaskQuery, params)))
                 case "list":
                     return self._answer(visit, await self._list(visit, read_form(ListParams, params)))
                 case "cancel":
-                    return self._answer(visit, await self._cancel(visit, read_form(TaskParams, params)))
+                    return self._answer(visit, await self._cancel(visit, read_form(TaskQuery, params)))
                 case _:
-                    return await self._subscribe(visit, read_form(TaskParams, params))
+                    return await self._subscribe(visit, read_form(TaskQuery, params))
         except RpcError as exc:
             return self._refuse(visit, exc.code, str(exc), _REASONS[exc.code], {})
         except AgenticRagError as exc:
@@ -307,7 +307,7 @@ class AgentRoutes:
         asked = params.configuration
         if asked.return_immediately or not asked.blocking:
             task = await self._task_of(visit, kept, asked.history_length)
-            return self._answer(visit, visit.form.sent(task))
+            return self._answer(visit, visit.form.wrap_task(task))
         collected = _Collected(visit, A2aTask(visit.form, self._seed(visit, kept), waits.ended), waits, asked)
         return CollectedAnswer(_until_done(self._conversations.events(kept.turn.id), collected), collected)
 
@@ -340,7 +340,7 @@ class AgentRoutes:
             earlier = await self._earlier(visit, message.message_id, content.text)
             if earlier is not None:
                 return earlier, KnownWaits(await self._business.waits.ended_of(earlier.turn.id))
-            conversation = await self._conversations.create(user, domain)
+            return await self._begin(visit, message, content), KnownWaits()
         else:
             conversation = await names.find_or_begin(user, domain, message.context_id)
         if conversation.transient:
@@ -351,6 +351,18 @@ class AgentRoutes:
         ended = await self._business.waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
         turn = await self._conversations.turn(user, accepted.turn_id)
         return KeptTurn(conversation, turn, None), KnownWaits(ended)
+
+    async def _begin(self, visit: Visit, message: SentMessage, content: Content) -> KeptTurn:
+        """Start a task in a new conversation, which is deleted again if the message is refused."""
+        user, conversation = visit.user, await self._conversations.create(visit.user, visit.domain)
+        try:
+            accepted = await self._conversations.send(
+                user, conversation.id, content.text, client_message_id=message.message_id, images=content.images
+            )
+        except BaseException:
+            await self._business.deletion.end_call(conversation)
+            raise
+        return KeptTurn(conversation, await self._conversations.turn(user, accepted.turn_id), None)
 
     async def _earlier(self, visit: Visit, message_id: str, text: str) -> KeptTurn | None:
         """Return the task that a repeated message without a context has started, or None."""
@@ -415,10 +427,12 @@ class AgentRoutes:
     async def _task_of(
         self, visit: Visit, kept: KeptTurn, history: int | None = None, *, artifacts: bool = True
     ) -> Json:
+        if not artifacts and kept.turn.status in FINISHED:  # without its log, because a page has many tasks
+            return A2aTask(visit.form, self._seed(visit, kept)).task(history, artifacts=False)
         task, _ = await self._replayed(visit, kept)
         return task.task(history, artifacts=artifacts)
 
-    async def _get(self, visit: Visit, params: TaskParams) -> Json:
+    async def _get(self, visit: Visit, params: TaskQuery) -> Json:
         kept = await self._find(visit, params.id)
         return visit.form.task(await self._task_of(visit, kept, params.history_length))
 
@@ -454,7 +468,7 @@ class AgentRoutes:
             "totalSize": total,
         }
 
-    async def _cancel(self, visit: Visit, params: TaskParams) -> Json:
+    async def _cancel(self, visit: Visit, params: TaskQuery) -> Json:
         kept = await self._find(visit, params.id)
         if kept.turn.status in FINISHED:
             raise RpcError(TASK_NOT_CANCELABLE, f"The task {kept.turn.id} has already ended.")
@@ -469,7 +483,7 @@ class AgentRoutes:
             raise RpcError(TASK_NOT_CANCELABLE, f"The task {kept.turn.id} ended before it could be canceled.")
         return visit.form.task(await self._task_of(visit, kept, params.history_length))
 
-    async def _subscribe(self, visit: Visit, params: TaskParams) -> EventStream:
+    async def _subscribe(self, visit: Visit, params: TaskQuery) -> EventStream:
         """Follow a task from its current state to its end, also across waits that others answer."""
         kept = await self._find(visit, params.id)
         if kept.turn.status in FINISHED:
@@ -502,7 +516,7 @@ class _Collected:
     def result(self) -> Json:
         if not self.done:
             raise ServerStopping
-        return self._visit.result(self._visit.form.sent(self._task.task(self._history)))
+        return self._visit.result(self._visit.form.wrap_task(self._task.task(self._history)))
 
 
 async def _until_done(events: AsyncGenerator[AgentEvent], collected: _Collected) -> AsyncGenerator[AgentEvent]:
@@ -565,7 +579,7 @@ def _code_of(error: AgenticRagError) -> int:
     return INVALID_PARAMS if error.status in (400, 404, 413, 422) else RPC_REFUSED
 
 
-def _read_parts(parts: Sequence[Mapping[str, Any]]) -> Content:
+def _read_parts(parts: Sequence[Json]) -> Content:
     """Return the parts of a message of either version.
 
     Raises:

@@ -18,6 +18,7 @@ from mcp.client import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.silence_timers import SilenceScope, SilenceTimer
 from agentic_rag.tools import remote_tasks
 from agentic_rag.tools.base import ProgressSink
@@ -237,7 +238,7 @@ async def _finish_task(
     return replace(asked, task=report.id, earlier=answered) if isinstance(asked, InputRound) else asked
 
 
-def _read_report(sent: Mapping[str, Any]) -> TaskReport:
+def _read_report(sent: Json) -> TaskReport:
     try:
         return read_task(sent)
     except UnreadableTask as exc:
@@ -260,7 +261,7 @@ def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
     return _read_sent(sent)
 
 
-def _read_sent(sent: Mapping[str, Any]) -> types.CallToolResult:
+def _read_sent(sent: Json) -> types.CallToolResult:
     read = read_result(with_few_blocks(sent))
     if read.problem:
         raise UnreadableAnswer(read.problem)

@@ -6,7 +6,7 @@ stores the task's id, so that after a kill the result is fetched and the call is
 """
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -36,7 +36,7 @@ class CreatedTask(types.Result):
 
 
 class _Report(types.Result):
-    """Any result. Its members, except `_meta`, are in ``model_extra`` as the server sent them."""
+    """Any result. Its members, except ``_meta``, are in ``model_extra`` as the server sent them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -91,19 +91,19 @@ class TaskReport:
     poll: float = POLL_SECONDS
     result: Json | None = None
     error: str = ""
-    requests: Mapping[str, Any] | None = None
+    requests: Json | None = None
 
 
 class UnreadableTask(Exception):
     """A server reported a task in an unreadable form; the text describes the problem."""
 
 
-def is_task(answer: Mapping[str, Any]) -> bool:
+def is_task(answer: Json) -> bool:
     """Return whether an answer to ``tools/call`` is a task."""
     return answer.get("resultType") == "task"
 
 
-def read_task(sent: Mapping[str, Any]) -> TaskReport:
+def read_task(sent: Json) -> TaskReport:
     """Return the report that a server sent.
 
     Raises:

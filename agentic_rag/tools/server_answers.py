@@ -6,7 +6,6 @@ the library accepts. The server's own answer is in its ``_meta``, from which `re
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +54,7 @@ def wrap_answer(method: str, result: Json) -> Json:
     return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
 
 
-def with_few_blocks(result: Mapping[str, Any]) -> Json:
+def with_few_blocks(result: Json) -> Json:
     """Return a result with about ``2 * BLOCKS`` blocks at most.
 
     Texts after the first `BLOCKS` blocks are joined to one text, in paragraphs. Of the other blocks after them, at most

@@ -72,3 +72,23 @@ def test_a_task_outlives_a_kill_and_its_call_is_not_repeated(made: Rig) -> None:
     (result,) = [event for event in events if event["type"] == "tool_result"]
     assert result["status"] == "ok"
     assert json.loads(result["content"])["built by"] == ["outlast"], "the call was made once"
+
+
+def test_an_a2a_task_outlives_a_kill_and_its_message_is_not_answered_twice(made: Rig) -> None:
+    domain = made.server.call("POST", "/api/domains", {"name": "agent"})["id"]
+    message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Go a2a slow"}]}
+    params = {"message": message, "configuration": {"returnImmediately": True}}
+
+    def call(method: str, params: Any) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return made.server.call("POST", f"/a2a/{domain}", body)["result"]
+
+    task = call("SendMessage", params)["task"]
+    made.server.kill()
+    made.server.start()
+    assert call("SendMessage", params)["task"]["id"] == task["id"]
+    assert json.loads(made.server.log(task["id"])[-1])["type"] == "done"
+    ended = call("GetTask", {"id": task["id"]})
+    assert ended["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert len(ended["artifacts"][0]["parts"][0]["text"]) > 100
+    assert call("ListTasks", {})["totalSize"] == 1

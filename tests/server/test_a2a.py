@@ -331,6 +331,8 @@ async def test_bad_requests_get_the_errors_of_the_protocol(tmp_path: Path) -> No
         ):
             assert (await refused("SendMessage", message("", parts=parts)))[0] == code, parts
         assert (await refused("SendMessage", message("Hi", role="ROLE_AGENT")))[0] == -32602
+        listed = await rig.http.get("/api/conversations", headers=bearer(rig.ann))
+        assert listed.json()["items"] == [], "a refused message leaves no conversation"
         assert (await refused("SendMessage", message("Hi", taskId="turn_none")))[0] == -32001
         assert (await refused("SendMessage", message("Hi", contextId="conv_none")))[0] == -32602
         assert (await refused("ListTasks", {"status": "TASK_STATE_ODD"}))[0] == -32602

@@ -8,10 +8,10 @@ Both versions share their meaning and differ in names: 1.0 is the JSON form of a
 ``{"statusUpdate": …}``), 0.3 has a ``kind`` in every object. `Form` writes both.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -105,7 +105,7 @@ class Form:
         """Return a task as a result of ``tasks/get``."""
         return {"kind": "task", **task} if self.legacy else task
 
-    def sent(self, task: Json) -> Json:
+    def wrap_task(self, task: Json) -> Json:
         """Return a task as a result of sending a message, or as the first result of a stream."""
         return self.task(task) if self.legacy else {"task": task}
 
@@ -324,7 +324,7 @@ class A2aStream:
         """Return the task, and its status again if the stream ends here."""
         self._begun, task = True, self._task
         self._told, self._sent = task.state, bool(task.answer.text)
-        out = [task.form.sent(task.task(self._history))]
+        out = [task.form.wrap_task(task.task(self._history))]
         return [*out, self._status("")] if self._note_end() else out
 
     def _status(self, text: str) -> Json:
@@ -354,6 +354,6 @@ class A2aStream:
         return self._task.form.artifact_update({**update, "append": append, "lastChunk": last})
 
 
-def _cite(citation: Citation, passages: str) -> Mapping[str, Any]:
+def _cite(citation: Citation, passages: str) -> Json:
     source = {name: citation.source[name] for name in _CITED if citation.source.get(name) is not None}
     return {"start": citation.start, "end": citation.end, "uri": citation.address(passages), **source}
