@@ -415,7 +415,7 @@ class AgentRoutes:
             _STATES[turn.status],
         )
 
-    async def _replayed(self, visit: Visit, kept: KeptTurn) -> tuple[A2aTask, int]:
+    async def _replay(self, visit: Visit, kept: KeptTurn) -> tuple[A2aTask, int]:
         """Return a task in its current state, and the number of its last event."""
         ended = await self._business.waits.ended_of(kept.turn.id)
         task, last = A2aTask(visit.form, self._seed(visit, kept), ended), 0
@@ -429,7 +429,7 @@ class AgentRoutes:
     ) -> Json:
         if not artifacts and kept.turn.status in FINISHED:  # without its log, because a page has many tasks
             return A2aTask(visit.form, self._seed(visit, kept)).task(history, artifacts=False)
-        task, _ = await self._replayed(visit, kept)
+        task, _ = await self._replay(visit, kept)
         return task.task(history, artifacts=artifacts)
 
     async def _get(self, visit: Visit, params: TaskQuery) -> Json:
@@ -488,7 +488,7 @@ class AgentRoutes:
         kept = await self._find(visit, params.id)
         if kept.turn.status in FINISHED:
             raise RpcError(UNSUPPORTED_OPERATION, f"The task {kept.turn.id} has ended; get it instead.")
-        _, last = await self._replayed(visit, kept)
+        _, last = await self._replay(visit, kept)
         task = A2aTask(visit.form, self._seed(visit, kept), await self._business.waits.ended_of(kept.turn.id))
         encoder = A2aStream(visit.request_id, task, after=last, history=params.history_length, to_end=True)
         return EventStream(self._conversations.events(kept.turn.id), encoder)
