@@ -404,9 +404,9 @@ def list_turns(
     if statuses:
         where.append(turn.status.in_(statuses))
     if awaits is not None:
-        is_open = sa.and_(WAITS.c.root_turn_id == turn.id, WAITS.c.state == WaitState.OPEN)
-        any_open = sa.exists().where(is_open)
-        address = sa.exists().where(is_open, WAITS.c.kind == WaitKind.URL)
+        is_open = sa.select(WAITS.c.root_turn_id).where(WAITS.c.state == WaitState.OPEN)
+        any_open = turn.id.in_(is_open)
+        address = turn.id.in_(is_open.where(WAITS.c.kind == WaitKind.URL))
         where.append({"nothing": ~any_open, "input": any_open & ~address, "address": address}[awaits])
     if since is not None:
         where.append(sa.func.coalesce(turn.ended_at, turn.started_at) >= since)

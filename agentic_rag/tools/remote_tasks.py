@@ -14,7 +14,7 @@ import anyio
 import mcp_types as types
 from mcp.client import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim, UnexpectedClaimedResult
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from agentic_rag.base.json_form import Json
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of
@@ -60,7 +60,7 @@ class _TaskParams(types.RequestParams):
 
 
 class _UpdateParams(_TaskParams):
-    input_responses: types.InputResponses
+    responses: types.InputResponses = Field(serialization_alias="inputResponses")
 
 
 class _GetTask(types.Request[_TaskParams, Literal["tasks/get"]]):
@@ -139,7 +139,7 @@ async def fetch(session: ClientSession, task_id: str) -> TaskReport:
 
 async def update(session: ClientSession, task_id: str, responses: types.InputResponses) -> None:
     """Send the answers to a task's questions."""
-    request = _UpdateTask(params=_UpdateParams(task_id=task_id, input_responses=responses))
+    request = _UpdateTask(params=_UpdateParams(task_id=task_id, responses=responses))
     await session.send_request(request, types.EmptyResult, math.inf)
 
 
