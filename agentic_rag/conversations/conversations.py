@@ -5,7 +5,7 @@ user's conversation looks like one that does not exist.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from agentic_rag.base.events import AgentEvent, Notice, ToolStatus
 from agentic_rag.base.forms import is_visible, one_line
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import KeptAttachment, clean_text
-from agentic_rag.conversations.exchanges import Exchange, store_exchanges
+from agentic_rag.conversations.exchanges import BROUGHT, Exchange, store_exchanges
 from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
 from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
 from agentic_rag.conversations.sent_images import GivenImage, read_images
@@ -69,7 +69,14 @@ from agentic_rag.store import (
 )
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
-from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
+from agentic_rag.store.conversations import (
+    Awaits,
+    ConversationRecord,
+    ConversationStatus,
+    SortBy,
+    SortOrder,
+    TitleSource,
+)
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.images import ImageRecord
@@ -831,6 +838,38 @@ class Conversations:
     async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
         """Return all turns of a conversation, on all branches, including queued ones."""
         return await self._db.read(lambda conn: turns.of_session(conn, conversation.session_id))
+
+    async def turns_page(
+        self,
+        user: User,
+        domain_id: str,
+        *,
+        conversation_id: ConversationId | None,
+        statuses: Collection[str],
+        awaits: Awaits | None,
+        since: str | None,
+        before: str | None,
+        limit: int,
+    ) -> tuple[list[TurnRecord], int]:
+        """Return the newest turns of a user's listed conversations in a domain, and how many match in all.
+
+        ``before`` is the last turn of the previous page, ``since`` the earliest time of their start or end, and
+        ``awaits`` the kind of their open waits.
+        """
+        return await self._db.read(
+            lambda conn: conversations.list_turns(
+                conn,
+                user.id,
+                domain_id,
+                conversation_id=conversation_id,
+                statuses=statuses,
+                awaits=awaits,
+                since=since,
+                before=before,
+                without=BROUGHT,
+                limit=limit,
+            )
+        )
 
     def events(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """Iterate over a turn's events. The caller must have checked the user's access with `turn`."""

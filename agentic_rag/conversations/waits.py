@@ -95,8 +95,11 @@ class Waits:
 
     async def list_open_functions(self, turn_id: TurnId) -> list[WaitRecord]:
         """Return the open waits of a turn for results of the client's functions, oldest first."""
-        found = await self._db.read(lambda conn: waits.list_open(conn, turn_id))
-        return [wait for wait in found if wait.kind is WaitKind.FUNCTION]
+        return [wait for wait in await self.list_open(turn_id) if wait.kind is WaitKind.FUNCTION]
+
+    async def list_open(self, turn_id: TurnId) -> list[WaitRecord]:
+        """Return the open waits of a user's turn, oldest first. The caller must have checked the user's access."""
+        return await self._db.read(lambda conn: waits.list_open(conn, turn_id))
 
     async def settle(self, user: User, wait: WaitRecord, action: WaitAction, content: Json) -> None:
         """Answer a wait. If it was already answered with the same decision, do nothing.

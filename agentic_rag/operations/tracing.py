@@ -54,6 +54,7 @@ _ATTRIBUTES: Final = {
     "origin": "agentic_rag.mcp.origin",
     "protocol": "mcp.protocol.version",
     "source": "gen_ai.data_source.id",
+    "top_k": "gen_ai.retrieval.top_k",
     "hits": "agentic_rag.retrieval.hits",
 }
 """Attribute names of facts. The conventions have no name for the ``agentic_rag.`` ones."""

@@ -358,6 +358,8 @@ class Agent:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost | ServerStopping):
             raise failure
+        with anyio.CancelScope(shield=True):
+            await self._calls.cancel_tasks()
         if failure is not None:
             if not isinstance(failure, InternalError):  # InternalError is in the log already, with its traceback
                 logger.warning("turn %s failed: %s", self.row.id, failure)

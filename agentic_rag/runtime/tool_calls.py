@@ -34,10 +34,19 @@ from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.payload_reader import READ_TOOL, read_on
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.turn_persistence import store_result
-from agentic_rag.store import provenance, sessions, turns
+from agentic_rag.store import provenance, sessions, tool_calls, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
-from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
+from agentic_rag.tools.base import (
+    Binding,
+    CallOutcome,
+    CallRequest,
+    InputGiven,
+    InputNeeded,
+    RemoteTask,
+    ToolInfo,
+    Toolset,
+)
 from agentic_rag.tools.system import CLIENT, FORGET, RECALL, REMEMBER, SEARCH
 
 PROGRESS_SECONDS = 0.1
@@ -108,6 +117,10 @@ class ToolCalls:
         self._model = definition.model
         self._running: dict[str, PlannedCall] = {}
         self._spans: dict[str, Span] = {}
+        self._tasks: dict[str, str] = {}
+        """The servers' tasks of calls in flight, from before this process had the turn."""
+        self._remote: dict[str, RemoteTask] = {}
+        """The servers' tasks that run now."""
 
     def offer(self, toolset: Toolset, tools: tuple[ToolInfo, ...], model: str) -> None:
         """Set the tools of the turn, their toolset and the model. Must be called before the steps that use them."""
@@ -126,10 +139,33 @@ class ToolCalls:
                 tasks.start_soon(self._run, call)
 
     async def end_unknown(self, in_flight: Iterable[PlannedCall]) -> None:
-        """End calls of a cut-off turn that had begun and may not run again, with a result that says so."""
+        """End calls of a cut-off turn that had begun and may not run again, with a result that says so.
+
+        A call that its server runs as a task is not among them: the task is asked for its result.
+        """
+        turn_id = self._row.id
+        self._tasks = await self._resources.database.read(lambda conn: tool_calls.open_tasks(conn, turn_id))
         for call in in_flight:
+            if call.id in self._tasks:
+                continue
             if call.refusal is None and not call.repeatable and not call.delegates and await self._has_begun(call):
                 await self.finish(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
+
+    async def cancel_tasks(self) -> None:
+        """Ask the servers to stop the tasks of this turn, whose result nobody will read."""
+        async with anyio.create_task_group() as cancelling:
+            for task in self._remote.values():
+                cancelling.start_soon(task.cancel)
+        self._remote.clear()
+
+    async def _note_task(self, call_id: str, task: RemoteTask) -> None:
+        """Store the task that runs a call, before its result is awaited."""
+        self._remote[call_id] = task
+        if self._tasks.get(call_id) == task.id:
+            return
+        self._tasks[call_id], turn_id = task.id, self._row.id
+        store = partial(tool_calls.note_task, turn_id=turn_id, tool_call_id=call_id, task=task.id)
+        await self._resources.journal.insist(partial(self._resources.database.write, store, durable=True))
 
     async def _has_begun(self, call: PlannedCall) -> bool:
         """Return whether a call of a cut-off turn may have had its effect. A call that waited for a person has not."""
@@ -197,7 +233,7 @@ class ToolCalls:
         if call.tool is not None and call.tool.server == CLIENT:
             return function_outcome(await self._result_of_client(call))
         arguments, note = call.arguments, ""
-        if call.approval is not None:
+        if call.approval is not None and call.id not in self._tasks:
             approval = await self._approval(call)
             if approval.action is not WaitAction.ACCEPT:
                 raise _Declined(approval)
@@ -304,15 +340,23 @@ class ToolCalls:
         if past is not None and not past.taken:
             given = await self._asking.join(past)
             if given.action is not WaitAction.ACCEPT:
-                return describe_declined(past.kind, given)
+                return await self._decline(call, past.kind, given)
         for _ in range(MAX_ROUNDS):
             outcome = await self._call(call, arguments, given)
             if isinstance(outcome, CallOutcome):
+                self._remote.pop(call.id, None)
                 return outcome
             given = await self._ask(call, outcome)
             if given.action is not WaitAction.ACCEPT:
-                return describe_declined(outcome.kind, given)
+                return await self._decline(call, outcome.kind, given)
         return error_outcome(f"The server {call.server!r} asked for something {MAX_ROUNDS} times and was given up.")
+
+    async def _decline(self, call: PlannedCall, kind: WaitKind, given: InputGiven) -> CallOutcome:
+        """Return the outcome of a call whose question was declined. A task that asked it is cancelled."""
+        task = self._remote.pop(call.id, None)
+        if task is not None:
+            await task.cancel()
+        return describe_declined(kind, given)
 
     async def _call(self, call: PlannedCall, arguments: Json, given: InputGiven | None) -> CallOutcome | InputNeeded:
         assert call.tool is not None
@@ -322,7 +366,8 @@ class ToolCalls:
         patience = self._resources.patience.wait_seconds
         timeout = limits.turn_timeout + patience if call.delegates else limits.tool_timeout
         binding = await self._binding_of(call, arguments)
-        request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, given)
+        task, note = self._tasks.get(call.id, ""), partial(self._note_task, call.id)
+        request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, given, task, note)
         ask = partial(self._ask, call, live=True) if self._definition.has_person else None
         if call.name == REMEMBER.name:
             await self._note_memories()
@@ -366,7 +411,10 @@ class ToolCalls:
         source = {SEARCH.name: "documents", RECALL.name: "memory"}.get(call.name)
         if source is None:
             return NO_SPAN
-        span = running_span().begin(Kind.RETRIEVAL, source, source=source)
+        asked = call.arguments.get("top_k")
+        bound = self._definition.binding.top_k if source == "documents" else None
+        top_k = asked if isinstance(asked, int) else bound
+        span = running_span().begin(Kind.RETRIEVAL, source, source=source, top_k=top_k)
         if span.wants_content:
             span.say(Content.QUERY, call.arguments.get("query", ""))
         return span

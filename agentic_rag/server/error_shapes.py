@@ -80,6 +80,24 @@ def rpc_error(body: Json, status: int) -> Json:
     return {"jsonrpc": "2.0", "id": None, "error": {**error, "code": RPC_REFUSED, "data": error}}
 
 
+def a2a_error(body: Json, status: int) -> Json:
+    """Return A2A's JSON-RPC error of a request that was refused before its method was known."""
+    error = body["error"]
+    code = INVALID_REQUEST if status == 422 else RPC_REFUSED
+    if status == 422 and error.get("details", {}).get("path") == "body":
+        code = PARSE_ERROR
+    return {"jsonrpc": "2.0", "id": None, "error": {**error, "code": code, "data": a2a_details(error["code"], error)}}
+
+
+def a2a_details(reason: str, error: Json) -> list[Json]:
+    """Return the details of an A2A error: the protocol's reason, and our code, request id and facts as metadata."""
+    facts = {name: error[name] for name in ("code", "requestId", "details") if error.get(name)}
+    kind = "type.googleapis.com/google.rpc.ErrorInfo"
+    return [{"@type": kind, "reason": reason, "domain": "a2a-protocol.org", "metadata": facts}]
+
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
 RPC_REFUSED = -32000
 """JSON-RPC code for errors that a server defines itself. Our own error is in ``data``."""
 OPENAI = "/v1/"
@@ -91,6 +109,7 @@ _SHAPES: tuple[tuple[str, ErrorShape], ...] = (
     ("/v1/responses/", response_error),
     (OPENAI, openai_error),
     ("/mcp/", rpc_error),
+    ("/a2a/", a2a_error),
 )
 
 

@@ -21,6 +21,7 @@ from agentic_rag.documents.places import Places
 from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import HealthReport
 from agentic_rag.reach.links import PATH as ANSWERS
+from agentic_rag.server.a2a_routes import AgentRoutes
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from agentic_rag.access.oidc.logins import ProviderLogins
 
 
-INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
+INTERFACES = ("/api", "/v1", "/mcp", "/a2a", "/.well-known", "/metrics", "/client-metadata.json")
 """Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
@@ -138,6 +139,7 @@ def make_app(
     thread = one_thread()
     edge = Edge(Replies(redactor), audit, thread, business.views, business.observer, business.health.note_refused)
     departures = None if provider is None else ProviderDepartures(provider, public_url)
+    calls = Calls(business.conversations, business.deletion, business.waits)
     owners: list[object] = [
         *_routes_of_domains(business, thread, gate),
         ConversationRoutes(
@@ -153,9 +155,10 @@ def make_app(
         OpenAiRoutes(
             business.directory,
             business.conversations,
-            Calls(business.conversations, business.deletion, business.waits),
+            calls,
             business.embedding,
         ),
+        AgentRoutes(business, calls),
         KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),
         LoginRoutes(business.logins, gate, departures),

@@ -12,19 +12,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agentic_rag import __version__
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import InternalError
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.directory.directory import Directory
 from agentic_rag.server.replies import request_id
+from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import MAX_JSON_BYTES, route
 from agentic_rag.server.rpc_errors import PlainAnswer
 from agentic_rag.server.services import RouteServices
+from agentic_rag.store.domains import DomainRecord
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -34,6 +41,12 @@ log = logging.getLogger(__name__)
 
 SESSIONS = 32
 """Maximum open sessions of one key at one domain; clients of the newer protocol have none."""
+CARD_SCHEMA = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
+CARD_MEDIA_TYPE = "application/mcp-server-card+json"
+CARD_CHARS = 100
+"""Maximum characters of a text in a server card."""
+PROTOCOL_VERSIONS = ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""All versions that the door serves."""
 IDLE_SECONDS = 600.0
 """Idle time after which a session is closed."""
 
@@ -160,6 +173,34 @@ class McpDoor:
             await room.over.wait()
 
 
+def make_card(address: str, record: DomainRecord) -> Json:
+    """Return the server card of a domain. ``address`` is the server's, whose host names the card in reverse."""
+    host = (urlsplit(address).hostname or "localhost").replace(":", "-")
+    title = clip(record.name)
+    about = record.description.strip() or f"Search and questions over the documents of {record.name}."
+    key = {"name": "Authorization", "description": "Bearer and a key", "isRequired": True, "isSecret": True}
+    remote: Json = {
+        "type": "streamable-http",
+        "url": f"{address}/mcp/{record.id}",
+        "headers": [key],
+        "supportedProtocolVersions": list(PROTOCOL_VERSIONS),
+    }
+    return {
+        "$schema": CARD_SCHEMA,
+        "name": f"{'.'.join(reversed(host.split('.')))}/{record.id}",
+        "version": __version__,
+        "description": clip(about),
+        "title": title,
+        "remotes": [remote],
+    }
+
+
+def clip(text: str) -> str:
+    """Return a text in one line that a card accepts."""
+    line = " ".join(text.split())
+    return line if len(line) <= CARD_CHARS else f"{line[: CARD_CHARS - 1]}…"
+
+
 class RpcAnswer:
     """The ASGI answer of the door: JSON-RPC as JSON or as an event stream."""
 
@@ -188,6 +229,12 @@ class McpRoutes:
     async def close(self, user: User, domain: str) -> RpcAnswer:
         """Close a session of an MCP client (`Mcp-Session-Id`)."""
         return await self._answer(user, domain)
+
+    @route("GET", "/mcp/{domain}/server-card", allow="member")
+    async def card(self, request: Request, domain: str) -> Response:
+        """Show the server card of a domain (SEP-2127): its name, and where and how an MCP client connects."""
+        record = await self._directory.get(domain)
+        return Response(to_text(make_card(address_of(request), record)), media_type=CARD_MEDIA_TYPE)
 
     async def _answer(self, user: User, domain: str) -> RpcAnswer:
         await self._directory.get(domain)

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
 import anyio
@@ -22,6 +22,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
@@ -37,20 +38,24 @@ from agentic_rag.base.errors import (
     refused_write,
 )
 from agentic_rag.base.forms import Form, invalid_input, read_form
-from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.terminal import log_under
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.calls import Call, Calls, Question
+from agentic_rag.operations.calls import Call, Calls, KeptTurn, Question
 from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.dialects.answer import progress_text
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
 from agentic_rag.server.services import RouteServices
+from agentic_rag.server.stored_responses import turn_events
+from agentic_rag.store.turns import FINISHED, TurnStatus
 from agentic_rag.tools.base import Binding
 from agentic_rag.tools.content import without_noise
+from agentic_rag.tools.remote_tasks import TASKS
 from agentic_rag.tools.system import READ_DOCUMENT, SEARCH
 from mcp_servers.promptx.skills import BODY
 from mcp_servers.retriever.chunking import Chunk
@@ -84,6 +89,8 @@ ASK_SCHEMA: Final[Json] = {
 
 SKILLS: Final = "io.modelcontextprotocol/skills"
 """The skills extension (SEP-2640): `skills/list`, `skills/get`, and each file a resource."""
+POLL_MS: Final = 1_000
+"""Suggested milliseconds between two questions about a task."""
 NEVER_CACHED: Final[Json] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _SKILL_FILE = re.compile(r"skill://([^/?#]+)/([^?#]+)")
 _URI = re.compile(rf"{SCHEME}://([^/?#]+)/chunks/([^/?#]+)")
@@ -115,7 +122,7 @@ def make_server(business: RouteServices) -> Server[Any]:
         title="Agentic RAG",
         instructions=INSTRUCTIONS,
         on_list_tools=offer.list_tools,
-        on_call_tool=offer.call_tool,
+        on_call_tool=cast(Any, offer.call_tool),  # the library's type knows no task, which an extension defines
         on_list_resources=offer.list_resources,
         on_list_resource_templates=offer.list_templates,
         on_read_resource=offer.read_resource,
@@ -125,8 +132,16 @@ def make_server(business: RouteServices) -> Server[Any]:
     server.middleware.append(offer.answer)
     server.add_request_handler("skills/list", types.PaginatedRequestParams, offer.list_skills)
     server.add_request_handler("skills/get", types.ReadResourceRequestParams, offer.get_skill)
-    server.extensions.update({SKILLS: {}})
+    for method, handler in (("get", offer.get_task), ("update", offer.update_task), ("cancel", offer.cancel_task)):
+        server.add_request_handler(f"tasks/{method}", TaskParams, handler)
+    server.extensions.update({SKILLS: {}, TASKS: {}})
     return server
+
+
+class TaskParams(types.RequestParams):
+    """The parameters of the methods on a task. Answers to its questions are ignored, because it asks none."""
+
+    task_id: str
 
 
 class AskArguments(Form):
@@ -210,7 +225,7 @@ class _Offer:
             ]
         )
 
-    async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult | Json:
         visit, arguments = _Visit.of(context), params.arguments or {}
         try:
             if params.name == ASK:
@@ -246,14 +261,19 @@ class _Offer:
         # Not unchanged: the metadata names the retriever as the answering server.
         return types.CallToolResult(content=answer.content, structured_content=answer.structured_content)
 
-    async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult:
-        """Run one turn. A cancelled request or a revoked key interrupts it."""
+    async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult | Json:
+        """Run one turn. A client that accepts tasks gets the turn as a task, which outlives the request.
+
+        For other clients, a cancelled request or a revoked key interrupts the turn.
+        """
         visit.caller.take_message()
         user, question = visit.caller.user, Question(asked.question, attended=False)
         if asked.conversation_id is None:
             call = await self._calls.ask(user, visit.domain, question, keep=True)
         else:
             call = await self._calls.go_on(user, visit.domain, ConversationId(asked.conversation_id), question)
+        if _accepts_tasks(context):
+            return {**await self._describe(visit, call.turn_id), "resultType": "task"}
         answer, ended = Answer(), False
         try:
             with anyio.CancelScope() as held, visit.caller.connection(held):
@@ -274,10 +294,62 @@ class _Offer:
             async for event in events:
                 fields = event.fields()
                 answer.take(fields)
-                message = _progress(fields)
+                message = progress_text(fields)
                 if message:
                     steps += 1
                     await context.session.report_progress(steps, message=message)
+
+    # Tasks
+
+    async def get_task(self, context: _Context, params: TaskParams) -> Json:
+        """Return a task's state, and its result once it has ended."""
+        visit = _visit_task(context)
+        kept = await self._find_task(visit, params.task_id)
+        described = await self._describe(visit, kept.turn.id)
+        if described["status"] == "completed":
+            answer = Answer()
+            for event in await turn_events(self._business.conversations, visit.caller.user, kept):
+                answer.take(event.fields())
+            result = _result(visit.domain, Call(kept.conversation, kept.turn.id), answer)
+            described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {**NEVER_CACHED, **described}
+
+    async def update_task(self, context: _Context, params: TaskParams) -> Json:
+        """Acknowledge answers to a task's questions. They are ignored: no task of this server asks."""
+        await self._find_task(_visit_task(context), params.task_id)
+        return {"resultType": "complete"}
+
+    async def cancel_task(self, context: _Context, params: TaskParams) -> Json:
+        """Interrupt the turn of a task."""
+        visit = _visit_task(context)
+        kept = await self._find_task(visit, params.task_id)
+        await self._calls.interrupt(visit.caller.user, Call(kept.conversation, kept.turn.id))
+        return {"resultType": "complete"}
+
+    async def _find_task(self, visit: _Visit, task_id: str) -> KeptTurn:
+        kept = await self._calls.find_kept(visit.caller.user, TurnId(task_id))
+        if kept.conversation.domain_id != visit.domain:
+            raise NotFound("turn", task_id)
+        return kept
+
+    async def _describe(self, visit: _Visit, turn_id: TurnId) -> Json:
+        """Return a task without its result. A failed turn is a completed task, whose result is an error."""
+        kept = await self._find_task(visit, turn_id)
+        turn, message, updated = kept.turn, "", kept.turn.started_at
+        status = {TurnStatus.DONE: "completed", TurnStatus.FAILED: "completed", TurnStatus.INTERRUPTED: "cancelled"}
+        if turn.status not in FINISHED:
+            for event in await turn_events(self._business.conversations, visit.caller.user, kept):
+                fields = event.fields()
+                message, updated = progress_text(fields) or message, str(fields["ts"])
+        described: Json = {
+            "taskId": turn.id,
+            "status": status.get(turn.status, "working"),
+            "createdAt": turn.started_at,
+            "lastUpdatedAt": turn.ended_at or updated,
+            "ttlMs": None,
+            "pollIntervalMs": POLL_MS,
+        }
+        return {**described, "statusMessage": message} if message else described
 
     # Resources
 
@@ -348,6 +420,26 @@ class _Offer:
         return types.GetPromptResult(messages=[message])
 
 
+def _accepts_tasks(context: _Context) -> bool:
+    """Return whether the client declared the tasks extension on this request. Only the newer era has it."""
+    offered = context.session.client_capabilities
+    is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return is_modern and offered is not None and TASKS in (offered.extensions or {})
+
+
+def _visit_task(context: _Context) -> _Visit:
+    """Return the visit of a request about a task.
+
+    Raises:
+        MCPError: the client did not declare the extension.
+    """
+    if not _accepts_tasks(context):
+        needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+        problem = f"This method needs the client capability {TASKS}."
+        raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, problem, needed)
+    return _Visit.of(context)
+
+
 def _check_arguments(schema: Json, arguments: Json) -> None:
     """Refuse invalid arguments with the error text that the domain's own model gets."""
     problem = find_problem(schema, arguments, user=False)
@@ -367,20 +459,6 @@ def _check_writable(params: Json) -> None:
         orjson.dumps(params)
     except TypeError as exc:
         raise MCPError(types.INVALID_PARAMS, f"The parameters are no plain JSON: {exc}.") from exc
-
-
-def _progress(fields: Json) -> str:
-    """Return the progress text of an event; empty if there is none."""
-    match fields["type"]:
-        case "iteration_start" if not fields.get("agent"):
-            return f"Step {fields['iteration']}"
-        case "tool_call":
-            return f"Calling {fields['toolName']}"
-        case "retrieval":
-            return f"{len(fields['hits'])} found for {fields['query']!r}"
-        case "retrying":
-            return f"The model is asked again: {fields['reason']}"
-    return ""
 
 
 def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:

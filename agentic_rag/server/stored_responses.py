@@ -50,7 +50,7 @@ def frame_of(kept: KeptTurn) -> ResponseFrame:
 async def stored_response(conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame) -> Json:
     """Return the response of a turn in its current state, without waiting for its end."""
     encoder = OpenAiResponses(frame, retracts=True)
-    for event in await _events(conversations, user, kept):
+    for event in await turn_events(conversations, user, kept):
         encoder.take(event)
     return encoder.response()
 
@@ -66,7 +66,7 @@ async def check_place(
     if after < 0 or kept.turn.status not in FINISHED:
         return
     encoder = OpenAiResponses(frame)
-    written = sum(len(encoder.frames(event)) for event in await _events(conversations, user, kept))
+    written = sum(len(encoder.frames(event)) for event in await turn_events(conversations, user, kept))
     if after >= written:
         raise BeyondLog(kept.turn.id, after)
 
@@ -74,7 +74,7 @@ async def check_place(
 async def stored_events(conversations: Conversations, user: User, kept: KeptTurn) -> AsyncGenerator[AgentEvent]:
     """Yield the events of a turn from the start. For a finished turn, retracted content is left out."""
     if kept.turn.status in FINISHED:
-        for event in await _events(conversations, user, kept):
+        for event in await turn_events(conversations, user, kept):
             yield event
         return
     async with aclosing(conversations.events(kept.turn.id)) as events:
@@ -82,7 +82,8 @@ async def stored_events(conversations: Conversations, user: User, kept: KeptTurn
             yield event
 
 
-async def _events(conversations: Conversations, user: User, kept: KeptTurn) -> Sequence[AgentEvent]:
+async def turn_events(conversations: Conversations, user: User, kept: KeptTurn) -> Sequence[AgentEvent]:
+    """Return the events of a turn up to now. Retracted content is left out."""
     try:
         await conversations.check_replay(user, kept.turn)
         reader = conversations.log(kept.turn.id)

@@ -21,10 +21,12 @@ from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord, TurnStatus
-from agentic_rag.store.waits import WAITS
+from agentic_rag.store.waits import WAITS, WaitState
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
 SortOrder = Literal["asc", "desc"]
+Awaits = Literal["nothing", "input", "address"]
+"""The open waits of a turn: none, none for an action at an address, or at least one of those."""
 
 
 class ConversationStatus(StrEnum):
@@ -372,3 +374,46 @@ def delete(conn: Connection, conversation_id: ConversationId) -> bool:
     """Delete the record and what the conversation has read. Returns False when there was none."""
     provenance.delete_of_conversation(conn, conversation_id)
     return conn.execute(sa.delete(CONVERSATIONS).where(_conversations.id == conversation_id)).rowcount == 1
+
+
+def list_turns(
+    conn: Connection,
+    owner_id: str,
+    domain_id: str,
+    *,
+    conversation_id: ConversationId | None,
+    statuses: Collection[str],
+    awaits: Awaits | None,
+    since: str | None,
+    before: str | None,
+    without: str,
+    limit: int,
+) -> tuple[list[TurnRecord], int]:
+    """Return the newest turns of a user's listed conversations in a domain, and the number of all that match.
+
+    ``before`` is the id of the last turn of the previous page. ``since``: only turns that began or ended at or after
+    this time. ``awaits``: only turns with these open waits. Turns of delegates are left out, and those whose end reason
+    is ``without``.
+    """
+    turn = TURNS.c
+    where = [
+        _conversations.owner_id == owner_id,
+        _conversations.domain_id == domain_id,
+        ~_conversations.transient,
+        turn.end_reason.is_distinct_from(without),
+    ]
+    if conversation_id is not None:
+        where.append(_conversations.id == conversation_id)
+    if statuses:
+        where.append(turn.status.in_(statuses))
+    if awaits is not None:
+        is_open = sa.select(WAITS.c.root_turn_id).where(WAITS.c.state == WaitState.OPEN)
+        any_open = turn.id.in_(is_open)
+        address = turn.id.in_(is_open.where(WAITS.c.kind == WaitKind.URL))
+        where.append({"nothing": ~any_open, "input": any_open & ~address, "address": address}[awaits])
+    if since is not None:
+        where.append(sa.func.coalesce(turn.ended_at, turn.started_at) >= since)
+    mine = sa.select(TURNS).join(CONVERSATIONS, _conversations.session_id == turn.session_id).where(*where)
+    total = conn.execute(sa.select(sa.func.count()).select_from(mine.subquery())).scalar_one()
+    page = mine if before is None else mine.where(turn.id < before)
+    return TurnRecord.all(conn, page.order_by(turn.id.desc()).limit(limit)), total

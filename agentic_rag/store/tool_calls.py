@@ -42,6 +42,8 @@ class ToolCallRecord(Record, table=True):
     """Size of the whole result in bytes."""
     ref: str | None = None
     """The payload with the whole result, if the block holds only a part."""
+    task: str = ""
+    """The id of the MCP server's task that runs the call; empty if the server answers directly."""
 
 
 TOOL_CALLS = ToolCallRecord.__table__
@@ -67,6 +69,19 @@ def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
     """
     for call in calls:
         call.insert(conn)
+
+
+def note_task(conn: Connection, turn_id: TurnId, tool_call_id: str, task: str) -> None:
+    """Store the server's task that runs a call, so that its result can be fetched after a kill."""
+    conn.execute(
+        update(TOOL_CALLS).where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id).values(task=task)
+    )
+
+
+def open_tasks(conn: Connection, turn_id: TurnId) -> dict[str, str]:
+    """Return the servers' tasks of a turn's running calls, by the calls' ids."""
+    where = (_calls.turn_id == turn_id, _calls.status == ToolStatus.RUNNING, _calls.task != "")
+    return {row[0]: row[1] for row in conn.execute(sa.select(_calls.tool_call_id, _calls.task).where(*where))}
 
 
 def finish(

@@ -4,7 +4,7 @@ Owns value types, and how a server withdraws a question. Knows neither MCP nor t
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -178,6 +178,17 @@ class InputGiven:
     held: Json | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """A task that a server has begun for a call. ``cancel`` asks the server to stop it, and waits a moment for that."""
+
+    id: str
+    cancel: Callable[[], Coroutine[Any, Any, None]] = field(compare=False, repr=False)
+
+
+NoteTask = Callable[[RemoteTask], Awaitable[None]]
+"""Stores a task of a server before its result is awaited."""
+
 Ask = Callable[[InputNeeded], Awaitable[InputGiven]]
 """Asks a person while the call is running, and waits for the answer."""
 
@@ -187,7 +198,8 @@ class CallRequest:
     """One call the model asked for, already checked against the tool's schema and the policy.
 
     ``binding`` is sent to in-process servers only, with the ids of the turn and the call. ``given`` is the person's
-    answer to the input that the server asked for in an earlier attempt of this call.
+    answer to the input that the server asked for in an earlier attempt of this call. ``task`` is the server's task that
+    an earlier attempt began: its result is fetched, and the call is not repeated. ``note_task`` stores a new one.
     """
 
     id: str
@@ -196,6 +208,8 @@ class CallRequest:
     turn_id: str = ""
     binding: Binding = field(default_factory=Binding)
     given: InputGiven | None = None
+    task: str = ""
+    note_task: NoteTask | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ import logging
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -36,8 +37,9 @@ from agentic_rag.base.errors import AgenticRagError, ServerSilent, ServerUnavail
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.silence_timers import SilenceTimer
 from agentic_rag.base.token_bucket import TokenBucket
+from agentic_rag.tools import remote_tasks
 from agentic_rag.tools.attempt import Attempt, Dial
-from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
+from agentic_rag.tools.base import Ask, NoteTask, ProgressSink, RemoteTask, Withdrawal
 from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.elicitation import InputRound
 from agentic_rag.tools.errors import ServerElsewhere
@@ -51,6 +53,7 @@ from agentic_rag.tools.exchange import (
     explain,
     is_answering,
     list_tools,
+    resume_task,
     root_cause,
     with_notes,
 )
@@ -59,12 +62,18 @@ from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
 from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
 from agentic_rag.tools.oauth.errors import SignInNeeded
+from agentic_rag.tools.remote_tasks import TasksExtension
 from agentic_rag.tools.server_answers import NOT_READABLE, DroppedTool
 from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ConnectionTimeouts, ListedTool, OpenSignIn, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
 """A call that keeps reporting progress is abandoned after this many times its timeout."""
+
+TASK_RECONNECTS = 5
+"""Number of times that a call whose task runs survives the loss of its server."""
+TASK_CANCEL_SECONDS = 2.0
+"""Time limit to cancel a server's task."""
 
 TAIL_LINES = 50
 """Number of stderr lines kept, the last ones."""
@@ -206,6 +215,8 @@ class Connection:
         progress: ProgressSink | None = None,
         ask: Ask | None = None,
         answered: InputRound | None = None,
+        task: str = "",
+        note_task: NoteTask | None = None,
     ) -> types.CallToolResult | InputRound:
         """Call a tool by the name its server knows; a failure of the tool is a result with ``is_error``.
 
@@ -213,16 +224,39 @@ class Connection:
         asked (``ask``). On timeout and when the caller is cancelled, the server gets ``notifications/cancelled``. A
         returned `InputRound` holds the server's questions; call again with the answered round as ``answered``.
 
+        A server may run the call as a task, which ``note_task`` stores. ``task`` is the task of an earlier attempt,
+        whose result is fetched. If the server is lost while a task runs, the next session asks for the result.
+
         Raises:
             SignInNeeded: A person has to sign in first, or to grant more; the call was not run.
             ServerUnavailable: The server is down, died, was silent, or answered against the protocol. The call
                 may have had its effect.
         """
-        for _ in range(2):
+        known = [task] if task else list[str]()
+
+        async def note(ident: str) -> None:
+            known[:] = [ident]
+            if note_task is not None:
+                await note_task(RemoteTask(ident, partial(self.cancel_task, ident)))
+
+        if task:
+            await note(task)
+        refused = lost = 0
+        while refused < 2:
             try:
-                return await self._call(tool, arguments, timeout, meta, progress, ask, answered)
+                return await self._call(tool, arguments, timeout, meta, progress, ask, answered, known, note)
             except _Refused as exc:  # the server did not run it
+                refused += 1
                 await self._answer(exc.challenge)
+            except ServerSilent:
+                if known:
+                    await self.cancel_task(known[0])
+                raise
+            except ServerUnavailable:
+                lost += 1
+                if not known or lost > TASK_RECONNECTS:
+                    raise
+                answered = None  # sent before the server was lost, or asked again by its task
         raise self._unavailable("it refuses the token that was just granted for it")
 
     async def _call(
@@ -234,6 +268,8 @@ class Connection:
         progress: ProgressSink | None,
         ask: Ask | None,
         answered: InputRound | None,
+        known: Sequence[str],
+        note: Callable[[str], Awaitable[None]],
     ) -> types.CallToolResult | InputRound:
         attempt, session = await self._ready(timeout)
         now = anyio.current_time()
@@ -246,7 +282,11 @@ class Connection:
             async with anyio.create_task_group() as asking:
                 call = CallInFlight(ask, relay, asking)
                 with self._questions.during(call), scope:
-                    answer = await self._ask_server(attempt, call_tool(session, tool, arguments, meta, relay, answered))
+                    if known and answered is None:
+                        request = resume_task(session, known[0], relay)
+                    else:
+                        request = call_tool(session, tool, arguments, meta, relay, answered, note)
+                    answer = await self._ask_server(attempt, request)
         finally:
             silence.stop()
             attempt.calls.discard(scope)
@@ -283,6 +323,17 @@ class Connection:
             return error_result(f"{self.name} {NOT_READABLE} ({describe_first_problem(exc)}).")
         except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             return self._unavailable(explain(exc))
+
+    async def cancel_task(self, task: str) -> None:
+        """Ask the server to stop a task, if it is there. Failures are ignored, because a server may finish anyway."""
+        session = self._attempt.session if self._attempt is not None else None
+        if session is None:
+            return
+        with anyio.move_on_after(TASK_CANCEL_SECONDS, shield=True):
+            try:
+                await remote_tasks.cancel(session, task)
+            except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
+                logger.debug("MCP server %s: a task was not cancelled: %s", self.name, explain(exc))
 
     @property
     def protocol(self) -> str:
@@ -535,6 +586,7 @@ class Connection:
             elicitation_callback=None if self.in_process else self._questions.elicit,
             client_info=_CLIENT_INFO,
             cache=None,
+            extensions=() if self.in_process else (TasksExtension(),),
         )
         attempt.scope.deadline = anyio.current_time() + patience.initialize
         with attempt.scope:

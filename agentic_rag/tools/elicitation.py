@@ -73,12 +73,19 @@ class InputRound:
 
     ``state`` is the opaque value that the server wants back. ``open`` holds the unanswered questions by the server's
     own keys and in its order, as parameters of ``elicitation/create``. ``answers`` holds the results of the answered
-    ones.
+    ones. ``task`` is the task that asks, if the call runs as one, and ``earlier`` the keys of its earlier rounds.
     """
 
     state: str | None = None
     open: Mapping[str, Json] = field(default_factory=dict)
     answers: Mapping[str, Json] = field(default_factory=dict)
+    task: str = ""
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all answers so far, those of earlier rounds included."""
+        return (*self.earlier, *self.answers)
 
     def question(self, server: str) -> InputNeeded | Unfit | None:
         """Return the next question, or None if all are answered."""
@@ -86,8 +93,10 @@ class InputRound:
             found = question_of(server, params)
             if isinstance(found, Unfit):
                 return found
-            held = {HELD: {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}}
-            return replace(found, held=held)
+            held: Json = {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}
+            if self.task:
+                held |= {"task": self.task, "earlier": list(self.earlier)}
+            return replace(found, held={HELD: held})
         return None
 
     def unfit(self, server: str) -> Unfit | None:
@@ -115,7 +124,8 @@ def answered_round(given: InputGiven | None) -> InputRound | None:
     still_open = dict(held["open"])
     key, params = next(iter(still_open.items()))
     del still_open[key]
-    return InputRound(held["state"], still_open, {**held["answers"], key: result_of(given, params)})
+    answers = {**held["answers"], key: result_of(given, params)}
+    return InputRound(held["state"], still_open, answers, held.get("task", ""), tuple(held.get("earlier", ())))
 
 
 def result_of(given: InputGiven, params: Json) -> Json:

@@ -6,7 +6,8 @@ instead of answering, and the texts about failures. Knows neither connections no
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -17,10 +18,13 @@ from mcp.client import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.silence_timers import SilenceScope, SilenceTimer
+from agentic_rag.tools import remote_tasks
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
-from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools
+from agentic_rag.tools.remote_tasks import TaskReport, UnreadableTask, is_task, questions_of, read_task
+from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools, with_few_blocks
 
 RESULT_BYTES = 8 * 1024 * 1024
 """A result whose texts and data are longer is refused."""
@@ -66,7 +70,8 @@ class Relay:
     def __init__(
         self, silence: SilenceTimer | anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None
     ) -> None:
-        self._silence, self._timeout, self._cap, self._sink = silence, timeout, cap, sink
+        self.timeout = timeout
+        self._silence, self._cap, self._sink = silence, cap, sink
         self._busy = anyio.Lock(fast_acquire=True)
         self._count = 0
         self._passed = 0.0
@@ -86,12 +91,12 @@ class Relay:
         if self._pauses == 0:
             now = anyio.current_time()
             self._cap += now - self._paused_at
-            self._silence.deadline = min(now + self._timeout, self._cap)
+            self._silence.deadline = min(now + self.timeout, self._cap)
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         now = anyio.current_time()
         if self._pauses == 0:
-            self._silence.deadline = min(now + self._timeout, self._cap)
+            self._silence.deadline = min(now + self.timeout, self._cap)
         self._count += 1
         if self._count > PROGRESS_BURST and now - self._passed < PROGRESS_INTERVAL:
             return
@@ -155,8 +160,11 @@ async def call_tool(
     meta: Mapping[str, Any] | None,
     relay: Relay,
     answered: InputRound | None = None,
+    note_task: Callable[[str], Awaitable[None]] | None = None,
 ) -> types.CallToolResult | InputRound:
     """Call a tool and check its answer, which may be a round of questions for a person.
+
+    An answer that is a task is followed to its result. ``note_task`` gets the task's id first.
 
     ``relay`` has the call's clock. The protocol library gets no timeout, because that would not stop for a person.
     ``answered``: the questions of an earlier attempt of this call, with the answers.
@@ -164,6 +172,8 @@ async def call_tool(
     `ClientSession.call_tool` is not used: it applies the server's own output schema to the result, and a hostile schema
     (a regular expression that backtracks) would stop the event loop.
     """
+    if answered is not None and answered.task:
+        return await resume_task(session, answered.task, relay, answered)
     params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
     if meta:
         params.meta = types.RequestParamsMeta(**meta)  # type: ignore[typeddict-item]
@@ -179,6 +189,12 @@ async def call_tool(
                 raise
             return _settle_round(round_of_error(exc.error.data))
         if not isinstance(answer, types.InputRequiredResult):
+            sent = (answer.meta or {}).get(ANSWER) or {}
+            if is_task(sent) and session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                report = _read_report(sent)
+                if note_task is not None:
+                    await note_task(report.id)
+                return await _finish_task(session, report, relay, ())
             return _fitting(_read_answer(answer))
         if answer.input_requests:
             return _settle_round(round_of(answer))
@@ -186,6 +202,47 @@ async def call_tool(
         await anyio.sleep(pause)
         pause = min(2 * pause, LONGEST_RETRY)
     return error_result(f"The server wanted the call again {RETRIES} times without asking for anything.")
+
+
+async def resume_task(
+    session: ClientSession, task_id: str, relay: Relay, answered: InputRound | None = None
+) -> types.CallToolResult | InputRound:
+    """Follow a task that an earlier attempt of this call began, after its questions were answered if it had any."""
+    if answered is not None:
+        await remote_tasks.update(session, task_id, answered.responses)
+    try:
+        report = await remote_tasks.fetch(session, task_id)
+    except UnreadableTask as exc:
+        raise UnreadableAnswer(str(exc)) from exc
+    return await _finish_task(session, report, relay, () if answered is None else answered.keys)
+
+
+async def _finish_task(
+    session: ClientSession, report: TaskReport, relay: Relay, answered: tuple[str, ...]
+) -> types.CallToolResult | InputRound:
+    """Return the result of a task, or its questions."""
+    try:
+        report = await remote_tasks.follow(session, report, relay, answered, relay.timeout / 3)
+    except UnreadableTask as exc:
+        raise UnreadableAnswer(str(exc)) from exc
+    match report.status:
+        case "completed":
+            if report.result is None:
+                raise UnreadableAnswer("the completed task has no result")
+            return _fitting(_read_sent(report.result))
+        case "failed":
+            return error_result(report.error or report.message or "The server's task failed without a reason.")
+        case "cancelled":
+            return error_result(f"The server cancelled its task. {report.message}".rstrip())
+    asked = _settle_round(questions_of(report, answered) or Unfit("it asks for nothing"))
+    return replace(asked, task=report.id, earlier=answered) if isinstance(asked, InputRound) else asked
+
+
+def _read_report(sent: Json) -> TaskReport:
+    try:
+        return read_task(sent)
+    except UnreadableTask as exc:
+        raise UnreadableAnswer(str(exc)) from exc
 
 
 def _settle_round(wanted: InputRound | Unfit) -> types.CallToolResult | InputRound:
@@ -201,7 +258,11 @@ def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
     sent = (answer.meta or {}).get(ANSWER)
     if sent is None:  # one of our own servers
         return answer
-    read = read_result(sent)
+    return _read_sent(sent)
+
+
+def _read_sent(sent: Json) -> types.CallToolResult:
+    read = read_result(with_few_blocks(sent))
     if read.problem:
         raise UnreadableAnswer(read.problem)
     return types.CallToolResult(

@@ -48,13 +48,13 @@ def wrap_answer(method: str, result: Json) -> Json:
     if method == "tools/call" and any(key in result for key in ("inputRequests", "requestState")):
         return dict(result)
     if method == "tools/call":
-        return {**_COMPLETE, "content": [], "_meta": {ANSWER: _with_few_blocks(result)}}
+        return {**_COMPLETE, "content": [], "_meta": {ANSWER: with_few_blocks(result)}}
     wrapped = {**_COMPLETE, "tools": _plain_tools(result.get("tools")), "_meta": {ANSWER: dict(result)}}
     cursor = result.get("nextCursor")
     return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
 
 
-def _with_few_blocks(result: Json) -> Json:
+def with_few_blocks(result: Json) -> Json:
     """Return a result with about ``2 * BLOCKS`` blocks at most.
 
     Texts after the first `BLOCKS` blocks are joined to one text, in paragraphs. Of the other blocks after them, at most

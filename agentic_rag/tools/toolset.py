@@ -112,6 +112,8 @@ class ServerToolset:
                 progress=progress,
                 ask=ask,
                 answered=answered,
+                task=request.task,
+                note_task=request.note_task,
             )
             failed = "tool_error" if isinstance(result, CallToolResult) and result.is_error else ""
         except (ServerSilent, ServerElsewhere) as exc:

@@ -19,6 +19,7 @@ BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/v1/chat/completions"): {"model": "{domain}", "messages": [{"role": "user", "content": "Hi"}]},
     ("POST", "/v1/responses"): {"model": "{domain}", "input": "Hi"},
     ("POST", "/v1/embeddings"): {"model": "{domain}", "input": "Hi"},
+    ("POST", "/a2a/{domain}"): {"jsonrpc": "2.0", "id": 1, "method": "ListTasks"},
     ("POST", "/api/conversations/{conversation}/messages"): {"content": "Hi"},
     ("POST", "/api/conversations/{conversation}/messages/{message}/edit"): {"content": "Hi"},
     ("POST", "/api/conversation/{conversation}/message"): {"content": "Hi"},
@@ -69,8 +70,8 @@ LISTS = {
 """Routes without ids that are for everybody: what they show must be one's own."""
 SIGN_IN = {"/api/oauth/begin/{sign_in}": 404, "/api/oauth/callback": 400, "/client-metadata.json": 404}
 """Of a sign-in that nobody began, and of a server without an https address. Other people's: ``tests/sign_in``."""
-ABSENT = {**SIGN_IN, "/v1/responses/compact": 404}
-"""Routes that refuse everybody here."""
+ABSENT = {**SIGN_IN, "/v1/responses/compact": 404, "/.well-known/agent-card.json": 404}
+"""Routes that refuse everybody here. There is no default domain."""
 
 BARE = {"/api/answers/{token}": 404, "/api/triggers/{schedule}": 401}
 """Routes whose address or signature is the credential, and how they refuse everybody who has none. Other credentials

@@ -1,4 +1,4 @@
-"""A question of an MCP server that is answered after the server process that passed it on was killed."""
+"""Questions and tasks of MCP servers that outlive a kill of the server process that passed them on."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentic_rag.testing.steps import Step, Use
 from tests.faults.client import Chat
 from tests.faults.ledger import Ledger, check_messages
 from tests.faults.sweep import Rig
@@ -52,3 +53,42 @@ def test_a_question_outlives_a_kill_where_its_server_can_be_called_again(made: R
     else:  # its connection is gone, and nobody knows what the server did
         assert (ended["action"], result["status"]) == ("cancel", "error")
         assert "unknown" in result["content"]
+
+
+def test_a_task_outlives_a_kill_and_its_call_is_not_repeated(made: Rig) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "tasks.py"), "effects"]}
+    settings = {"mcpServers": {"shop": entry}, "toolPolicy": {"*": "allow"}}
+    domain = made.server.call("POST", "/api/domains", {"name": "shop", "settings": settings})["id"]
+    conversation, ledger = made.server.conversation(str(domain)), Ledger()
+    made.outside.first_steps[conversation] = Step((Use("shop__outlast", {}),))
+    with Chat(made.server, conversation, ledger) as chat:
+        turn = chat.send(f"Go {conversation} first", conversation)["turnId"]
+        chat.until(lambda event: event["type"] == "tool_progress")
+        made.server.kill()
+    made.server.start()
+    events = ledger.check_log(made.server.log(turn))
+    assert events[-1]["type"] == "done"
+    check_messages(made.server.messages(conversation), [(turn, events)])
+    (result,) = [event for event in events if event["type"] == "tool_result"]
+    assert result["status"] == "ok"
+    assert json.loads(result["content"])["built by"] == ["outlast"], "the call was made once"
+
+
+def test_an_a2a_task_outlives_a_kill_and_its_message_is_not_answered_twice(made: Rig) -> None:
+    domain = made.server.call("POST", "/api/domains", {"name": "agent"})["id"]
+    message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Go a2a slow"}]}
+    params = {"message": message, "configuration": {"returnImmediately": True}}
+
+    def call(method: str, params: Any) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return made.server.call("POST", f"/a2a/{domain}", body)["result"]
+
+    task = call("SendMessage", params)["task"]
+    made.server.kill()
+    made.server.start()
+    assert call("SendMessage", params)["task"]["id"] == task["id"]
+    assert json.loads(made.server.log(task["id"])[-1])["type"] == "done"
+    ended = call("GetTask", {"id": task["id"]})
+    assert ended["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert len(ended["artifacts"][0]["parts"][0]["text"]) > 100
+    assert call("ListTasks", {})["totalSize"] == 1

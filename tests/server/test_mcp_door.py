@@ -1,20 +1,23 @@
 """The MCP SDK's own client, unmodified, at `/mcp/{domain}` of a live server, in both eras of the protocol."""
 
+import re
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import anyio
 import httpx2
 import orjson
 import pytest
 from mcp import Client
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, Request, RequestParams, TextContent, TextResourceContents
+from mcp_types import INVALID_PARAMS, CallToolResult, Request, RequestParams, Result, TextContent, TextResourceContents
+from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from agentic_rag.server.auth import Gate
@@ -274,7 +277,8 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         named = client.server_capabilities.extensions  # the older era has no word for them
-        assert named == ({"io.modelcontextprotocol/skills": {}} if mode == "auto" else None)
+        offered = {f"io.modelcontextprotocol/{name}": dict[str, Any]() for name in ("skills", "tasks")}
+        assert named == (offered if mode == "auto" else None)
         everything: Any = Request(method="skills/list", params=RequestParams())
         listed: Json = (await client.session.send_request(everything, ANY))["skills"][0]
         assert listed["frontmatter"] == {"name": "tables", "description": "Reads tables.", "license": "MIT"}
@@ -486,3 +490,95 @@ async def test_odd_messages_are_refused_and_nothing_fails(tmp_path: Path) -> Non
             assert "error" in told or told["result"]["isError"], told
             assert "INTERNAL_ERROR" not in str(told), told
             assert "-32603" not in str(told), told
+
+
+class _TaskParams(RequestParams):
+    task_id: str
+
+
+class _TaskRequest(Request[_TaskParams, str]):
+    name_param: ClassVar[str | None] = "taskId"
+
+
+class _Created(Result):
+    result_type: Literal["task"]
+    task_id: str
+    status: str
+
+
+async def about_task(session: Any, method: str, task_id: str) -> Json:
+    """Ask about a task, as the extension's specification says; return the result."""
+    request = _TaskRequest(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
+    return dict(await session.send_request(request, TypeAdapter(dict[str, Any])))
+
+
+class Polling(ClientExtension):
+    """A client that accepts tasks and asks for their results."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+
+    def claims(self) -> Any:
+        return (ResultClaim(result_type="task", model=_Created, resolve=self._resolve),)
+
+    async def _resolve(self, created: _Created, context: ClaimContext) -> CallToolResult:
+        while True:
+            task = await about_task(context.session, "get", created.task_id)
+            self.states.append(task["status"])
+            if task["status"] == "completed":
+                return CallToolResult.model_validate(task["result"])
+            await pause()
+
+
+async def test_a_client_that_accepts_tasks_gets_its_answer_as_a_task(tmp_path: Path) -> None:
+    polling = Polling()
+    async with live(tmp_path, *FOUND) as rig, rig.client("auto", extensions=[polling]) as client:
+        answer = await client.call_tool("ask", {"question": QUESTION})
+        assert text_of(answer) == "It holds twelve bar."
+        assert answer.structured_content is not None
+        assert answer.structured_content["citations"][0]["cited_text"] == "The pump holds twelve bar."
+        assert polling.states[-1] == "completed"
+        task_id = answer.structured_content["turn_id"]
+        bob = await make_key(rig, "bob", "member", rig.pumps)
+        async with rig.client("auto", bob, extensions=[Polling()]) as other:
+            with pytest.raises(MCPError, match="There is no turn"):
+                await about_task(other.session, "get", task_id)
+        async with rig.client("auto") as without:
+            with pytest.raises(MCPError, match="needs the client capability") as missing:
+                await about_task(without.session, "get", task_id)
+            assert missing.value.error.code == -32021
+
+
+async def test_a_task_is_cancelled_and_outlives_the_request_that_began_it(tmp_path: Path) -> None:
+    stalled = Stalled(say("Some words, and more."), after=2)
+    async with live(tmp_path, stalled) as rig, rig.client("auto", extensions=[Polling()]) as client:
+        created = await client.session.call_tool("ask", {"question": QUESTION}, allow_claimed=True)
+        assert isinstance(created, _Created)
+        await stalled.reached.wait()
+        working = await about_task(client.session, "get", created.task_id)
+        assert (working["status"], working["statusMessage"], working["ttlMs"]) == ("working", "Step 1", None)
+        assert (await about_task(client.session, "update", created.task_id))["resultType"] == "complete"
+        await about_task(client.session, "cancel", created.task_id)
+        with anyio.fail_after(60):
+            while (await about_task(client.session, "get", created.task_id))["status"] != "cancelled":
+                await pause()
+        assert await rig.turns() == ["interrupted"]
+
+
+async def test_the_server_card_says_where_and_how_to_connect(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig, httpx2.AsyncClient(trust_env=False) as http:
+        await rig.ok("PATCH", f"/api/domains/{rig.pumps}", {"description": "All about pumps.\n" * 20})
+        answer = await http.get(f"{rig.url}/server-card", headers=bearer(rig.ann))
+        assert answer.headers["content-type"] == "application/mcp-server-card+json"
+        card = answer.json()
+        assert card["$schema"] == "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
+        assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", card["name"])
+        assert (card["title"], len(card["description"]), "\n" in card["description"]) == ("Law", 100, False)
+        (remote,) = card["remotes"]
+        assert (remote["type"], remote["url"]) == ("streamable-http", rig.url)
+        assert set(remote["supportedProtocolVersions"]) == set(SUPPORTED_PROTOCOL_VERSIONS)
+        assert remote["headers"][0]["name"] == "Authorization"
+        eve = await make_key(rig, "eve", "member", await rig.domain())
+        assert (await http.get(f"{rig.url}/server-card", headers=bearer(eve))).status_code == 404

@@ -71,6 +71,7 @@ async def test_a_turn_is_one_trace_that_goes_on_from_the_clients(tmp_path: Path)
     retrieval = collector.named("retrieval documents")
     assert collector.above(retrieval) == tool.name
     assert retrieval.attributes["agentic_rag.retrieval.hits"] == 1
+    assert retrieval.attributes["gen_ai.retrieval.top_k"] > 0
     assert not any(each.failed for each in collector.spans)
     assert "Twenty-five" not in str(collector.spans), "nothing of what was said"
 

@@ -210,3 +210,17 @@ def write_sse(name: str, data: str) -> str:
     """Return a server-sent event. Each line of its data becomes a ``data:`` field."""
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "".join([f"event: {name}\n" if name else "", *(f"data: {line}\n" for line in lines), "\n"])
+
+
+def progress_text(fields: Json) -> str:
+    """Return the progress text of an event; empty if there is none."""
+    match fields["type"]:
+        case "iteration_start" if not fields.get("agent"):
+            return f"Step {fields['iteration']}"
+        case "tool_call":
+            return f"Calling {fields['toolName']}"
+        case "retrieval":
+            return f"{len(fields['hits'])} found for {fields['query']!r}"
+        case "retrying":
+            return f"The model is asked again: {fields['reason']}"
+    return ""

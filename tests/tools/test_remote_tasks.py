@@ -1,0 +1,144 @@
+"""Calls that an MCP server runs as tasks (SEP-2663). The server follows the specification strictly, over stdio."""
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.base.events import ToolStatus, WaitAction
+from agentic_rag.testing.steps import say, use
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, RemoteTask
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from tests.server.rig import Rig
+from tests.tools.support import SERVERS, START, open_hub, stdio_spec, text_of, tool
+from tests.waiting import pause
+
+
+def server() -> LaunchSpec:
+    return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "tasks.py"), name="shop")
+
+
+class Caller:
+    """Calls tools of a toolset, and records their tasks and progress."""
+
+    def __init__(self, toolset: ServerToolset) -> None:
+        self.toolset = toolset
+        self.tasks: list[RemoteTask] = []
+        self.progress: list[str | None] = []
+
+    async def run(
+        self, name: str, *, given: InputGiven | None = None, task: str = "", timeout: float = 30, **arguments: Any
+    ) -> CallOutcome | InputNeeded:
+        info = tool(self.toolset, f"shop__{name}")
+        request = CallRequest("c", info, arguments, "", Binding(), given, task, self._note)
+        with anyio.fail_after(240):
+            return await self.toolset.call(request, timeout, self._hear)
+
+    async def finish(self, name: str, **options: Any) -> Any:
+        outcome = await self.run(name, **options)
+        assert isinstance(outcome, CallOutcome)
+        assert outcome.status is ToolStatus.OK, text_of(outcome)
+        return json.loads(text_of(outcome))
+
+    async def fail(self, name: str, **options: Any) -> str:
+        outcome = await self.run(name, **options)
+        assert isinstance(outcome, CallOutcome)
+        assert outcome.status is ToolStatus.ERROR
+        return text_of(outcome)
+
+    async def _note(self, task: RemoteTask) -> None:
+        self.tasks.append(task)
+
+    async def _hear(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append(message)
+
+
+@asynccontextmanager
+async def calling(folder: Path) -> AsyncGenerator[Caller]:
+    async with open_hub(folder) as hub:
+        yield Caller(await open_toolset(hub, [server()], wait=START))
+
+
+async def test_a_long_call_is_followed_to_its_result_and_reports_progress(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        assert await caller.finish("build", polls=3) == {"built by": ["build"], "answers": {}}
+        assert caller.progress[0] == "step 0"
+        assert "step 2" in caller.progress
+        assert len(caller.tasks) == 1
+
+
+async def test_the_result_of_a_known_task_is_fetched_without_a_second_call(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        await caller.finish("build", polls=2)
+        again = await caller.finish("build", task=caller.tasks[0].id, polls=2)
+        assert again["built by"] == ["build"]
+        assert "there is no such task" in await caller.fail("build", task="unknown")
+
+
+async def test_a_task_survives_the_loss_of_its_server(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        assert (await caller.finish("lose"))["built by"] == ["lose"]
+
+
+async def test_questions_of_a_task_are_answered_one_after_the_other(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        asked, given = await caller.run("form"), None
+        for number, message in enumerate(("Which name?", "Which colour?")):
+            assert isinstance(asked, InputNeeded)
+            assert asked.message == message
+            held = json.loads(json.dumps(asked.held))  # as it is stored with the wait
+            given = InputGiven(WaitAction.ACCEPT, {"name": f"answer {number}"}, held)
+            asked = await caller.run("form", given=given, task=caller.tasks[0].id)
+        assert isinstance(asked, CallOutcome)
+        answers = json.loads(text_of(asked))["answers"]
+        assert {key: each["content"]["name"] for key, each in answers.items()} == {
+            "name": "answer 0",
+            "colour": "answer 1",
+        }
+        assert len({task.id for task in caller.tasks}) == 1
+
+
+async def test_a_task_that_fails_or_cannot_be_read_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        assert await caller.fail("break") == "the belt broke"
+        assert "the task has no id" in await caller.fail("nameless")
+
+
+async def test_a_task_is_cancelled_on_request(tmp_path: Path) -> None:
+    async with calling(tmp_path) as caller:
+        said: list[str] = []
+
+        async def run() -> None:
+            said.append(await caller.fail("never"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            while not caller.tasks:
+                await pause()
+            await caller.tasks[0].cancel()
+        assert said == ["The server cancelled its task. as you wish"]
+        assert (await caller.finish("report"))["cancelled"] == ["never"]
+
+
+@pytest.mark.slow(reason="a server process and two turns")
+async def test_an_interrupted_turn_cancels_the_task_of_its_call(tmp_path: Path) -> None:
+    steps = (use("shop__never"), use("shop__report"), say("That is all."))
+    async with Rig(tmp_path, *steps, any_command=True) as rig:
+        entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "tasks.py")]}
+        domain = await rig.domain(mcpServers={"shop": entry}, toolPolicy={"*": "allow"})
+        path = f"/api/conversations/{await rig.conversation(domain)}"
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go."}, headers={"accept": "application/json"})
+        query = "SELECT task FROM tool_calls WHERE task <> ''"
+        with anyio.fail_after(60):
+            while not await rig.application.database.read(lambda conn: conn.exec_driver_sql(query).all()):
+                await pause()
+        assert await rig.ok("POST", f"{path}/interrupt", {"turnId": turn["id"]}) == {"interrupted": True}
+        said = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
+        (result,) = [event for event in said if event["type"] == "tool_result"]
+        assert json.loads(result["content"])["cancelled"] == ["never"]
