@@ -14,7 +14,7 @@ from agentic_rag.commands.client import ServerClient
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
-from tests.server.rig import Rig
+from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ async def test_a_worse_prompt_is_tried_with_answers_and_a_harmless_one_is_applie
 
 async def decided(rig: Rig, domain: str, count: int) -> list[Json]:
     """Return the drafts once all of them were decided, newest first."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(WAIT_SECONDS):
         while True:
             found = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
             waiting = any(
