@@ -3,9 +3,11 @@
 Loading has a time limit. If it is exceeded, the server is ready anyway, and turns report the problem.
 """
 
+import importlib
 import logging
 
 import anyio
+import anyio.to_thread
 
 from agentic_rag.app.mcp_hub import McpHub
 from agentic_rag.base import garbage
@@ -27,6 +29,8 @@ async def load_what_turns_need(model: Model, tools: McpHub, health: Health, seco
     try:
         with anyio.move_on_after(seconds) as loading:
             tools.load()
+            # otherwise the first call of a tool imports it, which blocks the event loop for a tenth of a second
+            await anyio.to_thread.run_sync(importlib.import_module, "jsonschema")
             if isinstance(model, WarmModel):
                 await model.warm_up()
             await tools.wait_loaded()

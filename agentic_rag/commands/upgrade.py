@@ -3,6 +3,7 @@
 A server's start upgrades automatically. These commands do it beforehand, or show what it would do.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from agentic_rag.commands.line import Data, printable, say
 
 if TYPE_CHECKING:
+    from agentic_rag.backup.rehearsed_cases import RehearsedDomain
     from agentic_rag.backup.upgrading import DowngradePlan, Rehearsal
     from agentic_rag.base.settings import Settings
     from agentic_rag.operations.findings import Finding
@@ -23,23 +25,41 @@ def upgrade(
             "--rehearse", help="Rehearse the upgrade on a copy, next to a running server, and report the result."
         ),
     ] = False,
+    cases: Annotated[
+        bool,
+        typer.Option(
+            "--cases/--no-cases",
+            help="With --rehearse: index a copy of all documents with this version and judge each domain's evaluation "
+            "cases by search. Takes as long as indexing, and the disk space of the documents and the index.",
+        ),
+    ] = False,
     data: Data = None,
 ) -> None:
-    """Migrate the database to this version: back up, migrate, check. A server's start does the same."""
+    """Migrate the database to this version: back up, migrate, check. A server's start does the same.
+
+    Exit code 1: a check found something, or evaluation cases are worse in this version.
+    """
     import anyio
 
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
+    held = False
+    if cases and not rehearse:
+        raise typer.BadParameter("--cases judges the copy of a rehearsal; add --rehearse.")
     if rehearse:
         from agentic_rag.backup.upgrading import rehearse as run
 
         findings = _tell_rehearsal(anyio.run(run, settings))
+        if cases:
+            from agentic_rag.backup.rehearsed_cases import rehearse_cases
+
+            held = _tell_cases(anyio.run(rehearse_cases, settings, partial(say, err=True)))
     else:
         findings = anyio.run(_upgrade, settings)
     for finding in findings:
         say(printable(str(finding)))
-    if findings:
+    if findings or held:
         raise typer.Exit(1)
     say("Everything fits together.")
 
@@ -73,6 +93,23 @@ def _tell_rehearsal(done: "Rehearsal") -> "list[Finding]":
         say(f"  {change}")
     say(f"The backup took {done.backup_seconds:.1f} s, the change {done.migration_seconds:.1f} s.")
     return done.findings
+
+
+def _tell_cases(judged: "list[RehearsedDomain]") -> bool:
+    """Print the results of each domain's cases; return whether the evaluation gate would hold this version."""
+    from agentic_rag.evaluation.decisions import Decision
+
+    if not judged:
+        say("No domain has evaluation cases.")
+    for domain in judged:
+        line = f"{printable(domain.name)} ({domain.domain}): {domain.passed} of {domain.cases} cases pass"
+        if domain.comparison is None:
+            say(f"{line}. There is no search run to compare with: run agentic-rag evaluate before an upgrade.")
+            continue
+        say(f"{line}; {domain.comparison.decision.value}: {domain.comparison.sentence}.")
+        for question in domain.worse:
+            say(f"  worse: {printable(question)}")
+    return any(domain.comparison and domain.comparison.decision is Decision.HOLD for domain in judged)
 
 
 def downgrade(

@@ -124,13 +124,21 @@ DEFAULT_MODES: Mapping[ChangeKind, GateMode] = {
 }
 
 
+MAX_CRITERIA = 3
+"""Criteria of a domain's judge."""
+CriterionName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=40)]
+CriterionText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
+
+
 class EvaluationSettings(Form):
     """How evaluation cases guard changes. A domain without active cases is not affected.
 
     ``gate`` says per kind of change whether a change that makes cases worse is held, only warned about, or not tried.
     ``answers``: also try changes with whole turns, where a search cannot show their effect; this costs model calls, and
-    such a change is applied once its trial has passed. ``nightly``: the hour (UTC) of a daily answers run. ``repeats``:
-    how often an answers run asks each case. ``max_tokens`` bounds one answers run.
+    such a change is applied once its trial has passed. ``nightly``: the hour (UTC) of a daily answers run.
+    ``repeats``: how often an answers run asks each case. ``max_tokens`` bounds one answers run. ``judge``: criteria by
+    name, by which a model scores each answer of an answers run; no verdict depends on them. ``judge_model``: the model
+    that scores, by default the domain's.
     """
 
     gate: dict[ChangeKind, GateMode] = Field(default_factory=dict)
@@ -138,6 +146,8 @@ class EvaluationSettings(Form):
     nightly: int | None = Field(None, ge=0, le=23)
     repeats: int = Field(1, ge=1, le=9)
     max_tokens: int | None = Field(2_000_000, ge=1_000, le=1_000_000_000)
+    judge: Annotated[dict[CriterionName, CriterionText], Field(max_length=MAX_CRITERIA)] = Field(default_factory=dict)
+    judge_model: ModelName | None = None
 
     def mode_of(self, kind: ChangeKind) -> GateMode:
         """Return what happens to a change of this kind that makes cases worse."""

@@ -6,7 +6,7 @@ nothing is remembered. The conversation is deleted afterwards.
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -20,6 +20,7 @@ from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.definitions import Draft, Staging
+from agentic_rag.evaluation.judging import AnswerJudge
 from agentic_rag.evaluation.retrieval import (
     ChunkSource,
     DomainView,
@@ -80,6 +81,7 @@ class AnswerTier:
         self._conversations = conversations
         self._deletion = deletion
         self._index = index
+        self._judge = AnswerJudge(conversations, deletion)
 
     async def judge(
         self,
@@ -90,7 +92,10 @@ class AnswerTier:
         questions: tuple[str, ...],
         expect: Expectations,
     ) -> JudgedAnswer:
-        """Ask the questions and return the verdict on the last answer. A turn that fails gives an unknown verdict."""
+        """Ask the questions and return the verdict on the last answer. A turn that fails gives an unknown verdict.
+
+        If the domain has criteria for a judge, ``observed`` has its scores, too.
+        """
         absent = view.known.missing(expect)
         if absent is not None:
             return JudgedAnswer(absent, {})
@@ -114,13 +119,17 @@ class AnswerTier:
                     turn = await self._conversations.turn(user, accepted.turn_id)
                     if turn.status is not TurnStatus.DONE:
                         return _of_failed(turn)
-            return await self._judge_turn(user, conversation, turn, expect, tools)
+                judged = await self._judge_turn(user, conversation, turn, expect, tools)
         except TimeoutError:
             return _unknown(f"no answer within {TURN_SECONDS:g} s")
         except AgenticRagError as exc:
             return _unknown(str(exc), exc.code)
         finally:
             await self._deletion.end_call(conversation)
+        if not settings.evaluation.judge:
+            return judged
+        scores, tokens = await self._judge.score(user, domain_id, settings, questions[-1], judged.observed["answer"])
+        return replace(judged, observed={**judged.observed, "scores": scores}, tokens=judged.tokens + tokens)
 
     async def _judge_turn(
         self,

@@ -5,10 +5,8 @@ is not in its passage is dropped. An admin confirms each draft before the case i
 """
 
 from collections.abc import Sequence
-from contextlib import aclosing
 from random import Random
 
-import anyio
 import orjson
 from sqlalchemy import Connection
 
@@ -16,26 +14,24 @@ from agentic_rag.base.errors import GenerationTimeout, InvalidInput
 from agentic_rag.base.forms import check_form
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.json_form import Json
-from agentic_rag.conversations.conversations import MAX_CHARACTERS, Conversations
+from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.cases import CaseForm
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.search import index_errors
 from agentic_rag.documents.text_positions import find_text
-from agentic_rag.domains.definitions import Draft, Staging
+from agentic_rag.domains.definitions import Draft
 from agentic_rag.evaluation.answers import evaluator_of
 from agentic_rag.evaluation.cases import Cases
+from agentic_rag.evaluation.judging import SECONDS, ask_model
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.store import documents, evaluation
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState
-from agentic_rag.store.turns import TurnStatus
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.index import Index
 
-SECONDS = 300.0
-"""How long the model may take."""
 MAX_PASSAGE = 500
 """Characters of a passage that the model is shown."""
 LEAST_PASSAGE = 30
@@ -137,29 +133,15 @@ class Suggestions:
         return chosen
 
     async def _ask(self, domain_id: str, passages: Sequence[Chunk]) -> str:
-        """Return the model's answer about the passages, or an empty text if its turn failed."""
-        user = evaluator_of(domain_id)
+        """Return the model's answer about the passages. Raises like `suggest`."""
         shown = [f"[{number}] {each.text[:MAX_PASSAGE]}" for number, each in enumerate(passages, 1)]
-        conversation = await self._conversations.create(user, domain_id, transient=True)
-        try:
-            with anyio.move_on_after(SECONDS) as waited:
-                text = "\n\n".join([PROMPT, *shown])[:MAX_CHARACTERS]
-                accepted = await self._conversations.send(
-                    user, conversation.id, text, attended=False, staged=Staging(Draft())
-                )
-                async with aclosing(self._conversations.events(accepted.turn_id)) as events:
-                    async for _ in events:
-                        pass
-                turn = await self._conversations.turn(user, accepted.turn_id)
-                if turn.status is not TurnStatus.DONE:
-                    reason = turn.error.message if turn.error else turn.status.value
-                    raise InvalidInput("count", f"the model gave no suggestions: {reason}")
-                return (await self._conversations.message(user, conversation.id, turn.message_id)).content
-            if waited.cancelled_caught:
-                raise GenerationTimeout("The suggestions", SECONDS)
-            return ""
-        finally:
-            await self._deletion.end_call(conversation)
+        text = "\n\n".join([PROMPT, *shown])
+        found = await ask_model(self._conversations, self._deletion, evaluator_of(domain_id), domain_id, text, Draft())
+        if found.timed_out:
+            raise GenerationTimeout("The suggestions", SECONDS)
+        if found.failure:
+            raise InvalidInput("count", f"the model gave no suggestions: {found.failure}")
+        return found.text
 
 
 def read_proposals(answer: str, passages: Sequence[Chunk]) -> list[tuple[CaseForm, Json]]:

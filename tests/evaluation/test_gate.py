@@ -14,7 +14,7 @@ from agentic_rag.commands.client import ServerClient
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
-from tests.server.rig import Rig
+from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ async def test_a_worse_prompt_is_tried_with_answers_and_a_harmless_one_is_applie
 
 async def decided(rig: Rig, domain: str, count: int) -> list[Json]:
     """Return the drafts once all of them were decided, newest first."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(WAIT_SECONDS):
         while True:
             found = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
             waiting = any(
@@ -72,6 +72,35 @@ async def test_a_model_that_is_down_makes_cases_unknown_and_not_worse(tmp_path: 
         assert draft["decision"]["sentence"] == "1 could not be judged"
         results = (await rig.ok("GET", f"{base}/runs/{draft['afterRun']}/results"))["items"]
         assert results[0]["outcome"] == "unknown"
+
+
+async def test_a_judge_scores_answers_beside_their_verdict(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def judge(request: ModelRequest) -> Step:
+        seen.append(str(request.messages[-1]))
+        return say(
+            'Scores: {"scores": {"helpful": {"score": 4, "reason": "It names the days."}, "kind": {"score": 9}}}'
+        )
+
+    async with Rig(tmp_path, *[Answering()] * 2, judge, *[Answering()] * 2, say("I cannot say.")) as rig:
+        criteria = {"helpful": "The reader can act.", "kind": "It is friendly."}
+        domain = await filled(rig, cases=False, evaluation={"judge": criteria})
+        base = f"/api/domains/{domain}/evaluation"
+        await rig.ok("POST", f"{base}/cases", case("leave"))
+        for expected in ({"score": 4, "reason": "It names the days."}, None):
+            ended = await run(rig, domain, tier="answers")
+            (result,) = (await rig.ok("GET", f"{base}/runs/{ended['id']}/results"))["items"]
+            unscored = {"score": None, "reason": "the judge gave no score from 1 to 5"}
+            assert result["observed"]["scores"] == {"helpful": expected or unscored, "kind": unscored}
+            assert (result["outcome"], ended["passed"]) == ("passed", 1)
+        assert "The reader can act." in seen[0]
+        assert "See the handbook." in seen[0]
+        assert (await rig.ok("GET", "/api/conversations"))["items"] == []
+        path = f"/api/domains/{domain}"
+        many = {str(number): "Fine." for number in range(4)}
+        refused = await rig.refused("PATCH", path, {"settings": {"evaluation": {"judge": many}}})
+        assert refused[:2] == (422, "VALIDATION_ERROR")
 
 
 async def test_a_run_ends_at_its_budget_and_a_case_of_a_stopped_one_is_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentic_rag.testing.steps import Cite, say, use
-from tests.server.rig import Rig
+from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ async def run(rig: Rig, domain: str, **wish: Any) -> Json:
     """Start a run and return it once it has ended."""
     base = f"/api/domains/{domain}/evaluation/runs"
     started = await rig.ok("POST", base, wish)
-    with anyio.fail_after(30):
+    with anyio.fail_after(WAIT_SECONDS):
         while True:
             found: Json = await rig.ok("GET", f"{base}/{started['id']}")
             if found["state"] in ("done", "stopped", "failed"):
@@ -63,7 +63,7 @@ async def tried(rig: Rig, domain: str, **change: Any) -> Json:
     """Try a change and return its draft once it was decided."""
     base = f"/api/domains/{domain}/evaluation"
     draft = await rig.ok("POST", f"{base}/try", change)
-    with anyio.fail_after(30):
+    with anyio.fail_after(WAIT_SECONDS):
         while draft["state"] == "trying":
             await pause()
             draft = await rig.ok("GET", f"{base}/drafts/{draft['id']}")
@@ -216,7 +216,7 @@ async def test_a_run_killed_at_any_step_resumes_and_judges_each_case_once(tmp_pa
     path = f"/api/domains/{domain}/evaluation/runs/{run_id}"
     for place in places:
         async with Rig(tmp_path / place) as rig:
-            with anyio.fail_after(20):
+            with anyio.fail_after(WAIT_SECONDS):
                 while (found := await rig.ok("GET", path))["state"] != "done":
                     await pause()
             assert (found["passed"], found["done"]) == (6, 6)

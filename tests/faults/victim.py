@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import anyio
 from starlette.responses import JSONResponse
@@ -37,6 +38,7 @@ from agentic_rag.testing.failpoints import VARIABLE
 CONTROL = "/failpoint"
 CLOCK = "/clock"
 SLOW_SECONDS = 0.01
+SAMPLE_SECONDS = 0.002
 
 
 class WrongClock:
@@ -53,25 +55,51 @@ class SlowCallbacks:
     """Records each callback of the event loop that used the CPU for at least `SLOW_SECONDS`.
 
     ``cpu`` is the time of the loop's thread. ``process`` is that of all threads, one of which may hold the
-    interpreter's lock meanwhile. ``wall`` is the time that passed. All are in milliseconds.
+    interpreter's lock meanwhile. ``wall`` is the time that passed. All are in milliseconds. ``frames`` are the
+    functions in which a sampling thread most often found the loop.
     """
 
     def __init__(self, path: str) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         run = asyncio.events.Handle._run
+        loop, samples = threading.get_ident(), Counter[str]()
+        running = threading.Event()
+
+        def sample() -> None:
+            while running.wait():
+                if frame := sys._current_frames().get(loop):
+                    samples[_names_of(frame)] += 1
+                time.sleep(SAMPLE_SECONDS)
+
+        threading.Thread(target=sample, daemon=True).start()
 
         def measured(handle: asyncio.events.Handle) -> None:
+            samples.clear()
+            running.set()
             began = time.thread_time(), time.process_time(), time.perf_counter()
             run(handle)
+            running.clear()
             cpu, process, wall = (
                 1000 * (now - then)
                 for now, then in zip((time.thread_time(), time.process_time(), time.perf_counter()), began, strict=True)
             )
             if max(cpu, process) >= 1000 * SLOW_SECONDS:
                 figures = {"cpu": cpu, "process": process, "wall": wall, "callback": _name_of(handle)}
+                figures["frames"] = [f"{count} × {names}" for names, count in samples.most_common(3)]
                 os.write(file, json.dumps(figures).encode() + b"\n")
 
         setattr(asyncio.events.Handle, "_run", measured)  # noqa: B010 - the type of a handle hides it
+
+
+def _names_of(frame: FrameType) -> str:
+    """Return the innermost functions of a stack, without those of the import system."""
+    names: list[str] = []
+    inner: FrameType | None = frame
+    while inner is not None and len(names) < 6:
+        if "importlib" not in inner.f_code.co_filename:
+            names.append(f"{Path(inner.f_code.co_filename).stem}:{inner.f_lineno} {inner.f_code.co_name}")
+        inner = inner.f_back
+    return " < ".join(names)
 
 
 def _name_of(handle: asyncio.events.Handle) -> str:

@@ -266,12 +266,13 @@ function state({ outcome, reason }) {
 
 /** What a result is based on: the answer or the passages found, then each expectation with whether it was met. */
 function side(result) {
-  const { answer, passages = [], citations = [] } = result.observed;
+  const { answer, passages = [], citations = [], scores = {} } = result.observed;
   const evidence = answer === undefined ? passages : citations;
   return h("div", { class: "stack-small" },
     answer !== undefined && h("p", { class: "say", dir: "auto" }, answer || t("evaluation.noAnswer")),
     evidence.length > 0 && h("ol", { class: "small soft passages" }, evidence.map((each) => h("li", { dir: "auto" }, [each.document, each.page && t("evaluation.page", { page: each.page }), each.section, each.cells].filter(Boolean).join(", "), ": ", h("q", {}, each.text)))),
     h("ul", { class: "checks" }, result.checks.map((each) => h("li", { class: each.passed ? "yes" : "no", dir: "auto" }, icon(each.passed ? "check" : "close"), h("span", {}, check(each))))),
+    Object.keys(scores).length > 0 && h("dl", { class: "small scores" }, Object.entries(scores).map(([name, { score, reason }]) => [h("dt", { dir: "auto" }, t("evaluation.score", { name, score: score ?? "–" })), h("dd", { class: "soft", dir: "auto" }, reason)])),
     result.reason && h("p", { class: "small soft", dir: "auto" }, result.reason),
   );
 }

@@ -309,7 +309,7 @@ function scansField(key, bounds, { onchange }) {
   return finish(made, bounds, read, write);
 }
 
-const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000 };
+const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000, judge: {}, judgeModel: null };
 const CHANGE_KINDS = ["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"];
 
 function evaluationField(key, bounds, { onchange }) {
@@ -318,7 +318,9 @@ function evaluationField(key, bounds, { onchange }) {
   const nightly = field(t("settings.nightly"), input({ type: "number", min: 0, max: 23, oninput: onchange }), { hint: t("settings.hint.nightly") });
   const repeats = field(t("settings.repeats"), input({ type: "number", min: 1, max: 9, placeholder: "1", oninput: onchange }));
   const tokens = field(t("settings.runTokens"), input({ type: "number", min: 1000, placeholder: "2000000", oninput: onchange }));
-  const made = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, each]) => each)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens));
+  const judge = field(t("settings.judge"), textarea({ rows: 3, dir: "auto", oninput: onchange, placeholder: t("settings.judgeExample") }), { hint: t("settings.hint.judge") });
+  const judgeModel = field(t("settings.judgeModel"), input({ dir: "ltr", oninput: onchange }), { hint: t("settings.hint.judgeModel") });
+  const made = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, each]) => each)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens), judge, judgeModel);
   made.setError = repeats.setError;
   const number = ({ control }) => (control.value === "" ? null : Number(control.value));
   const read = () => ({
@@ -327,6 +329,8 @@ function evaluationField(key, bounds, { onchange }) {
     nightly: number(nightly),
     repeats: number(repeats) ?? EVALUATION_DEFAULT.repeats,
     maxTokens: number(tokens) ?? EVALUATION_DEFAULT.maxTokens,
+    judge: criteria(judge.control.value),
+    judgeModel: judgeModel.control.value.trim() || null,
   });
   const write = (value) => {
     for (const [kind, each] of modes) each.control.value = value?.gate?.[kind] ?? "hold";
@@ -334,8 +338,19 @@ function evaluationField(key, bounds, { onchange }) {
     nightly.control.value = value?.nightly ?? "";
     repeats.control.value = (value?.repeats ?? 1) === 1 ? "" : value.repeats;
     tokens.control.value = (value?.maxTokens ?? EVALUATION_DEFAULT.maxTokens) === EVALUATION_DEFAULT.maxTokens ? "" : value.maxTokens;
+    judge.control.value = Object.entries(value?.judge ?? {}).map(([name, meaning]) => `${name}: ${meaning}`).join("\n");
+    judgeModel.control.value = value?.judgeModel ?? "";
   };
   return finish(made, bounds, read, write);
+}
+
+/** Lines of "name: meaning" as an object; a line without a colon is its own meaning. */
+function criteria(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((line) => {
+    const [, name, meaning] = /^([^:：]{1,40})[:：]\s*(.+)$/.exec(line) ?? [null, line.slice(0, 40), line];
+    return [name.trim(), meaning];
+  }));
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };

@@ -127,6 +127,7 @@ export default {
   "evaluation.running": "{tier}: {done} of {total} cases",
   "evaluation.runs": "Runs",
   "evaluation.save": "Save case",
+  "evaluation.score": "{name}: {score} of 5",
   "evaluation.section": "Section",
   "evaluation.source": "Where this case came from",
   "evaluation.state.done": "Done",

@@ -127,6 +127,7 @@ export default {
   "evaluation.running": "{tier}：{total} 个用例中的 {done} 个",
   "evaluation.runs": "运行",
   "evaluation.save": "保存用例",
+  "evaluation.score": "{name}：{score} / 5",
   "evaluation.section": "章节",
   "evaluation.source": "此用例的来源",
   "evaluation.state.done": "完成",

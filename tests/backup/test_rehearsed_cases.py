@@ -1,0 +1,46 @@
+"""An upgrade's rehearsal judges the evaluation cases of all domains on a copy, and touches nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.backup.rehearsed_cases import rehearse_cases
+from agentic_rag.evaluation.decisions import Decision
+from tests.evaluation.test_runs import QUESTIONS, filled, run
+from tests.server.rig import Rig
+
+from .later import make_later
+from .test_commands import run as run_command
+
+WORSE = """
+    op.execute("UPDATE domains SET settings = json_set(settings, '$.retrievalThreshold', 0.999)")
+"""
+
+
+@pytest.mark.slow("indexes two copies, one of them in a program")
+@pytest.mark.sqlite("its commands have a file")
+async def test_a_version_with_worse_searches_is_named_before_it_is_installed(tmp_path: Path) -> None:
+    later = make_later(tmp_path / "migrations")
+    step = later.folder / "versions" / "v9002_later.py"
+    step.write_text(step.read_text().rstrip() + WORSE)
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        assert (await run(rig, domain, tier="retrieval"))["passed"] == len(QUESTIONS)
+        await rig.domain()  # without cases
+
+        lines: list[str] = []
+        (worse,) = await rehearse_cases(rig.settings, lines.append, later)
+        assert worse.comparison is not None
+        assert worse.comparison.decision is Decision.HOLD
+        assert len(worse.worse) == len(QUESTIONS) - worse.passed >= 2
+        assert set(worse.worse) < set(QUESTIONS.values())
+        assert (worse.domain, worse.cases, lines[0]) == (domain, len(QUESTIONS), "copying the data")
+
+        listed = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs"))["items"]
+        assert len(listed) == 1
+        assert list((rig.settings.data / "backups").iterdir()) == []
+        code, said, warned = await run_command(tmp_path, "upgrade", "--rehearse", "--cases", "--data", "data")
+    assert (code, "6 of 6 cases pass; pass: none of 6 worse, none better." in said) == (0, True), said + warned
+    assert "copying the data" in warned
+    code, _, warned = await run_command(tmp_path, "upgrade", "--cases", "--data", "data")
+    assert (code, "add --rehearse" in warned) == (2, True), warned

@@ -1,0 +1,66 @@
+"""The licence of every package that a server runs with allows others to use, change and ship the product."""
+
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ALLOWED = re.compile(
+    r"(MIT|MIT-0|MIT-CMU|MIT License|BSD|BSD License|3-Clause BSD License|BSD-[23]-Clause|0BSD|Apache[- ]2\.0|"
+    r"Apache Software License|ISC|ISC License \(ISCL\)|Zlib|CC0-1\.0|PSF-2\.0|Python Software Foundation License|"
+    r"Unlicense|MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\))"
+)
+"""Permissive licences, and the MPL, which binds only changes of its own files."""
+READ_BY_HAND = {
+    "py-rust-stemmers": "its metadata name no licence; the LICENSE in the wheel is the MIT licence",
+    "pypdfium2": "BSD-3-Clause and Apache-2.0; the licences of PDFium's parts are in the wheel and permissive",
+}
+
+
+def stated_licence(name: str) -> str:
+    """Return the licence that a distribution states: its expression, its classifiers, or its text's first line."""
+    stated = metadata(name)
+    classifiers = [each.rpartition(" :: ")[2] for each in stated.get_all("Classifier") or () if "License ::" in each]
+    texts = (stated.get("License-Expression"), " AND ".join(classifiers), stated.get("License") or "")
+    return next((text.strip().splitlines()[0] for text in texts if text and text.strip()), "")
+
+
+def is_allowed(licence: str) -> bool:
+    parts = re.split(r"\s+(?:AND|OR)\s+", licence.replace("(ISCL)", "ISCL").replace("(MPL 2.0)", "MPL"))
+    names = [part.strip("() ").replace("ISCL", "(ISCL)").replace(" MPL", " (MPL 2.0)") for part in parts]
+    return all(ALLOWED.fullmatch(name) for name in names)
+
+
+def test_every_package_of_a_server_has_a_permissive_licence() -> None:
+    lock = subprocess.run([ROOT / "scripts" / "runtime_lock"], check=True, capture_output=True, text=True).stdout
+    needed = [Requirement(line.rstrip(" \\")) for line in lock.splitlines() if re.match(r"[A-Za-z0-9]", line)]
+    assert len(needed) > 80
+    refused: list[str] = []
+    for each in needed:
+        if each.name in READ_BY_HAND or (each.marker is not None and not each.marker.evaluate()):
+            continue
+        try:
+            licence = stated_licence(each.name)
+        except PackageNotFoundError:
+            refused.append(f"{each.name} is in requirements.lock and not installed")
+            continue
+        if not is_allowed(licence):
+            refused.append(f"{each.name}: {licence or 'no licence stated'}")
+    assert refused == []
+
+
+def test_a_copyleft_or_unknown_licence_is_refused() -> None:
+    assert not any(
+        map(is_allowed, ["", "GPL-3.0-only", "MIT AND AGPL-3.0-or-later", "Proprietary", "BSD-3-Clause-Attribution"])
+    )
+    assert all(map(is_allowed, ["MIT", "MPL-2.0 AND (Apache-2.0 OR MIT)", "ISC License (ISCL)"]))
+
+
+def test_the_bill_of_materials_names_every_file_of_others_in_the_page() -> None:
+    vendor = ROOT / "agentic_rag" / "server" / "web" / "vendor"
+    shipped = {path.name for path in vendor.iterdir() if path.suffix != ".txt"}
+    named = set(re.findall(r'\("([\w.-]+)", "pkg:', (ROOT / "scripts" / "sbom").read_text()))
+    assert named == shipped

@@ -1,0 +1,76 @@
+"""Every command of the tutorials works, and prints what the page says."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ROOT / "docs" / "tutorials"
+SECONDS = 240
+BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.M | re.S)
+END = "== end of block =="
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Serve from a folder as `scripts/serve` does; yield the port and the environment of a reader's shell."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    paths = {
+        "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'clients' / 'python'}",
+    }
+    environment = kept | paths | {"AGENTIC_RAG_FETCH_MODEL": "never"}
+    command = [sys.executable, "-m", "agentic_rag.cli", "serve", "--port", str(port)]
+    with (folder / "served.txt").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api/ready", timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None, (folder / "served.txt").read_text()
+                assert time.monotonic() < deadline, (folder / "served.txt").read_text()
+        yield port, environment
+    finally:
+        server.terminate()
+        server.wait(SECONDS)
+
+
+@pytest.mark.slow("runs a server and each command as a program")
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(path, id=path.stem, marks=[] if path.stem == "client-author" else pytest.mark.nightly("one page"))
+        for path in sorted(PAGES.glob("*.md"))
+        if path.stem != "README"
+    ],
+)
+def test_each_command_of_a_tutorial_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    with served(tmp_path) as (port, environment):
+        commands = [text for kind, text in blocks if kind == "sh"]
+        script = "set -eu\nexec 2>&1\n" + "".join(f"{text}\necho '{END}'\n" for text in commands)
+        script = script.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+        ran = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    printed = ran.stdout.split(END)
+    at = -1
+    for kind, text in blocks:
+        at += kind == "sh"
+        for line in text.splitlines() if kind == "text" else ():
+            assert line in printed[at], f"{page.name}: {line!r} is not in\n{printed[at]}"
