@@ -24,8 +24,9 @@ def stated_licence(name: str) -> str:
     """Return the licence that a distribution states: its expression, its classifiers, or its text's first line."""
     stated = metadata(name)
     classifiers = [each.rpartition(" :: ")[2] for each in stated.get_all("Classifier") or () if "License ::" in each]
-    texts = (stated.get("License-Expression"), " AND ".join(classifiers), stated.get("License") or "")
-    return next((text.strip().splitlines()[0] for text in texts if text and text.strip()), "")
+    expressions, licences = stated.get_all("License-Expression") or [], stated.get_all("License") or []
+    texts = [*expressions, " AND ".join(classifiers), *licences]
+    return next((text.strip().splitlines()[0] for text in texts if text.strip()), "")
 
 
 def is_allowed(licence: str) -> bool:
