@@ -5,6 +5,7 @@ no I/O.
 """
 
 import re
+from typing import NamedTuple
 
 from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
@@ -17,6 +18,9 @@ MAX_PART = 500
 
 LEAST_NUMBER = 100
 """Smaller numbers are too frequent to identify a passage, so a passage without them may still be relevant."""
+
+IDENTIFYING_DIGITS = 4
+"""Minimum number of digits of a number that identifies a passage; 4 or 500 occur everywhere, 4101 does not."""
 
 _LABELLED = re.compile(
     r"\b(?:fault|error|code|line|channel|room|gate|berth|page|table|figure|section|chapter|version|revision|model|lane"
@@ -53,23 +57,34 @@ def _says_something(part: str) -> bool:
     return len(query_vector(part).indices) >= (1 if _IDEOGRAPH.search(part) else 2)
 
 
-def required_codes(text: str) -> tuple[frozenset[int], ...]:
-    """Return the codes, clauses and larger numbers of a question, as groups of token ids.
+class RequiredCode(NamedTuple):
+    """A code, clause or larger number of a question. ``ids`` are its tokens, of which a passage needs one.
 
-    A passage without a token from any of the groups is unlikely to answer the question.
+    ``identifies``: two passages rarely have it by chance, so that a passage with it is relevant in any language.
+    """
+
+    ids: frozenset[int]
+    identifies: bool
+
+
+def required_codes(text: str) -> tuple[RequiredCode, ...]:
+    """Return the codes, clauses and larger numbers of a question.
+
+    A passage without any of them is unlikely to answer the question.
     """
     text = text[:MAX_PART]
     folded = fold(text).text
     codes = set(whole_codes(folded))  # "trip 4101" is not a code
     labels = set(_LABELLED.findall(folded))
-    groups: list[frozenset[int]] = []
+    required: list[RequiredCode] = []
     for token in dict.fromkeys(number_tokens(text, folded)):
         kind, value = token[0], token[1:]
         if kind == "§":
-            groups.append(frozenset((token_id(token), token_id(f"#{value}"))))
+            required.append(RequiredCode(frozenset((token_id(token), token_id(f"#{value}"))), "." in value))
         elif (kind == "=" and value in codes) or (kind == "#" and (value in labels or _is_telling(value))):
-            groups.append(frozenset((token_id(token),)))
-    return tuple(groups)
+            identifies = kind == "=" or len(value) >= IDENTIFYING_DIGITS
+            required.append(RequiredCode(frozenset((token_id(token),)), identifies))
+    return tuple(required)
 
 
 def _is_telling(number: str) -> bool:
