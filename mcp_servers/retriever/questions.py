@@ -30,24 +30,31 @@ _LABELLED = re.compile(
 """A number that is the name of a thing, so that even a small one is required."""
 _ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
 _CONJUNCTION = re.compile(
-    r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y)\s+"
+    r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y|compared (?:with|to)|in comparison (?:with|to)"
+    r"|verglichen mit|im vergleich (?:mit|zu|zum|zur))\s+"
     r"|\s*(?:以及|还是|还有|或者|[，、和与跟或])\s*",
     re.IGNORECASE,
 )
+_COMPARE = re.compile(r"(?:please |bitte )?(?:compare|vergleichen? sie|vergleiche?)\s+(.+)", re.IGNORECASE | re.DOTALL)
+_COMPARED_WITH = re.compile(r"\s+(?:with|to|mit)\s+", re.IGNORECASE)
+"""A request to compare two things, and the word between them."""
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 
 
 def split_question(text: str) -> list[str]:
     """Return the parts of a question about several things, or an empty list for a question about one.
 
-    A question is split after its sentences and at its conjunctions. Each part must have two words, or one in a script
-    without spaces. A question with more than `MAX_PARTS` parts is not split.
+    A question is split after its sentences and at its conjunctions, and a request to compare also at "with". Each part
+    must have two words, or one in a script without spaces. A question with more than `MAX_PARTS` parts is not split.
     """
     if len(text) > MAX_PART:
         return []
     parts: list[str] = []
     for sentence in filter(None, map(str.strip, _ENDS.split(text))):
-        pieces = [piece.strip() for piece in _CONJUNCTION.split(sentence)]
+        request = _COMPARE.fullmatch(sentence)
+        pieces = [piece.strip() for piece in _CONJUNCTION.split(request[1] if request else sentence)]
+        if request and len(pieces) == 1:
+            pieces = [piece.strip() for piece in _COMPARED_WITH.split(request[1])]
         parts += pieces if all(map(_says_something, pieces)) else [sentence]
     parts = [part for part in parts if _says_something(part)]
     return parts if 1 < len(parts) <= MAX_PARTS else []

@@ -93,6 +93,10 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
     [
         ("What does the island card cost, and how long is a ten-trip card valid?", 2),
         ("毛毯和沙袋分别存放在哪里？", 2),
+        ("Compare the deposit of a bicycle with the deposit of a boat.", 2),
+        ("Vergleichen Sie die Gebühr der Inselkarte mit der Gebühr der Zehnerkarte.", 2),
+        ("What does a lost card cost compared with a damaged book?", 2),
+        ("May I travel with my dog to the island?", 0),
         ("What does the island card cost?", 0),
         ("terms and conditions", 0),
         ("and or and or", 0),
