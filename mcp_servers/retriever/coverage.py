@@ -98,6 +98,10 @@ _ATTRIBUTES = {
     限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }
 """Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
+_TELEPHONE_WORDS = """phone telephone phones telephones hotline hotlines telefon telefonnummer rufnummer 电话 手机 热线
+电话号码 手机号 téléphone teléfono telefono telefone telefoon"""
+"""Words for which a telephone number stands: a passage with the number need not say "telephone"."""
+_TELEPHONE_NUMBER = re.compile(r"(?<!\d)\+?\d(?:[ ()/.-]{0,2}\d){5,14}(?!\d)")
 _ALTERNATIVES = frozenset({"or", "oder", "ou"})
 """Words between alternatives, of which a passage needs only one."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
@@ -117,6 +121,7 @@ class Term(NamedTuple):
     ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names,
     ``is_name`` a proper name or an abbreviation, and ``is_modifier`` a word before a thing that belongs to it.
     ``is_ideographic`` is the script; a passage without characters of that script cannot contain the word.
+    ``is_telephone`` marks a word for which a telephone number stands.
     """
 
     ids: frozenset[int]
@@ -126,6 +131,14 @@ class Term(NamedTuple):
     is_ideographic: bool
     is_name: bool = False
     is_modifier: bool = False
+    is_telephone: bool = False
+
+    @property
+    def loss(self) -> float:
+        """The factor of its weight that a passage loses by lacking the word."""
+        if self.is_name:
+            return NAME
+        return MODIFIER if self.is_modifier else 1.0
 
 
 class Coverage(NamedTuple):
@@ -170,7 +183,7 @@ class Question(NamedTuple):
             if not term.ids.isdisjoint(matched) or _holds(passage, term, self.language):
                 held += weight
             elif term.is_thing and weight >= rare:
-                lacking = max(lacking, weight * (NAME if term.is_name else MODIFIER if term.is_modifier else 1))
+                lacking = max(lacking, weight * term.loss)
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
@@ -185,6 +198,7 @@ class _PassageText(NamedTuple):
     language: str | None
     is_ideographic: bool
     is_mixed: bool
+    has_telephone_number: bool
 
 
 @lru_cache(maxsize=2048)
@@ -198,12 +212,15 @@ def _read_passage(text: str, language: str | None) -> _PassageText:
     words = whole.union(*(word.split("-") for word in whole if "-" in word))
     stems = frozenset(filter(None, (_stem(word, language) for word in words)))
     own = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
-    return _PassageText(folded.translate(_UMLAUTS), stems, own, ideographs * 4 > letters, is_mixed)
+    has_number = _TELEPHONE_NUMBER.search(folded) is not None
+    return _PassageText(folded.translate(_UMLAUTS), stems, own, ideographs * 4 > letters, is_mixed, has_number)
 
 
 def _holds(passage: _PassageText, term: Term, language: str | None) -> bool:
     """Return whether a passage contains a word in any form."""
     stem = term.stem
+    if term.is_telephone and passage.has_telephone_number:
+        return True
     if stem is None:
         return False
     if term.is_ideographic:
@@ -252,7 +269,8 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
         is_name = has_names and at > 0 and word[0].isupper() and len(word) > 1 and not is_month(folded[at])
         weight = 1.0 if is_thing else OTHER_WORD
         is_modifier = is_thing and language == "en" and at + 1 < len(words) and not asks[at + 1]
-        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name, is_modifier)
+        is_telephone = folded[at] in _folded_words(_TELEPHONE_WORDS)
+        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name, is_modifier, is_telephone)
 
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
@@ -266,15 +284,29 @@ def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
 def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
     """Yield the words that the engine's segmenter finds: each piece of the text that is a single token."""
     found: dict[int, str] = {}
+    modifiers: set[int] = set()
     for run in _RUN.findall(fold(text).text):
+        starts: dict[int, str] = {}
+        ends: dict[int, int] = {}
         for start in range(len(run)):
             for end in range(start + 1, min(start + _LONGEST_WORD, len(run)) + 1):
                 ids = word_ids(run[start:end])
                 if len(ids) == 1 and ids[0] in tokens:
                     found.setdefault(ids[0], run[start:end])
+                    starts[start], ends[end] = run[start:end], ids[0]
+        modifiers.update(index for end, index in ends.items() if _is_ideographic_thing(starts.get(end, "")))
     for index, word in found.items():
-        is_thing = len(word) > 1 and word[0] not in "几每" and word not in _words_of(_ATTRIBUTES, "zh")
-        yield Term(frozenset((index,)), 1.0 if is_thing else OTHER_WORD, word, is_thing, True)
+        is_thing = _is_ideographic_thing(word)
+        weight = 1.0 if is_thing else OTHER_WORD
+        is_modifier = is_thing and index in modifiers
+        is_telephone = word in _folded_words(_TELEPHONE_WORDS)
+        yield Term(
+            frozenset((index,)), weight, word, is_thing, True, is_modifier=is_modifier, is_telephone=is_telephone
+        )
+
+
+def _is_ideographic_thing(word: str) -> bool:
+    return len(word) > 1 and word[0] not in "几每" and word not in _words_of(_ATTRIBUTES, "zh")
 
 
 def _words_of(lists: Mapping[str, str], language: str | None) -> frozenset[str]:

@@ -15,10 +15,8 @@ RRF_K = 60
 
 NO_WORDS, ENOUGH_WORDS = 0.2, 0.6
 """Shares of a question's weight (inverse document frequency) up to which the lexical leg has weight 0, and from which
-it has weight `MOST_WORDS`."""
-
-MOST_WORDS = 1.5
-"""Largest weight of the lexical leg; that of the dense leg is 1."""
+it has weight 1, like the dense leg. At most 1.5 instead of 1 has the same hit@5 on the open set; Cranfield 0.545, not
+0.549."""
 
 EQUAL = 1e-9
 """Deviation relative to the scores below which all scores are equal, except for rounding."""
@@ -48,7 +46,7 @@ def lexical_weight(share: float) -> float:
     A question in another language, or in other words, shares no word with the passage that answers it. Other passages
     then match by chance, and must not outvote the dense leg.
     """
-    return min(max((share - NO_WORDS) / (ENOUGH_WORDS - NO_WORDS), 0.0), 1.0) * MOST_WORDS
+    return min(max((share - NO_WORDS) / (ENOUGH_WORDS - NO_WORDS), 0.0), 1.0)
 
 
 def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Scored]:

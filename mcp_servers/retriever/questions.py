@@ -5,6 +5,7 @@ no I/O.
 """
 
 import re
+from typing import NamedTuple
 
 from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
@@ -18,6 +19,9 @@ MAX_PART = 500
 LEAST_NUMBER = 100
 """Smaller numbers are too frequent to identify a passage, so a passage without them may still be relevant."""
 
+IDENTIFYING_DIGITS = 4
+"""Minimum number of digits of a number that identifies a passage; 4 or 500 occur everywhere, 4101 does not."""
+
 _LABELLED = re.compile(
     r"\b(?:fault|error|code|line|channel|room|gate|berth|page|table|figure|section|chapter|version|revision|model|lane"
     r"|track|platform|form|type|step|rule|notice|annex|fehler|störung|linie|kanal|raum|zimmer|tor|seite|tabelle"
@@ -26,24 +30,31 @@ _LABELLED = re.compile(
 """A number that is the name of a thing, so that even a small one is required."""
 _ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
 _CONJUNCTION = re.compile(
-    r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y)\s+"
+    r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y|compared (?:with|to)|in comparison (?:with|to)"
+    r"|verglichen mit|im vergleich (?:mit|zu|zum|zur))\s+"
     r"|\s*(?:以及|还是|还有|或者|[，、和与跟或])\s*",
     re.IGNORECASE,
 )
+_COMPARE = re.compile(r"(?:please |bitte )?(?:compare|vergleichen? sie|vergleiche?)\s+(.+)", re.IGNORECASE | re.DOTALL)
+_COMPARED_WITH = re.compile(r"\s+(?:with|to|mit)\s+", re.IGNORECASE)
+"""A request to compare two things, and the word between them."""
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 
 
 def split_question(text: str) -> list[str]:
     """Return the parts of a question about several things, or an empty list for a question about one.
 
-    A question is split after its sentences and at its conjunctions. Each part must have two words, or one in a script
-    without spaces. A question with more than `MAX_PARTS` parts is not split.
+    A question is split after its sentences and at its conjunctions, and a request to compare also at "with". Each part
+    must have two words, or one in a script without spaces. A question with more than `MAX_PARTS` parts is not split.
     """
     if len(text) > MAX_PART:
         return []
     parts: list[str] = []
     for sentence in filter(None, map(str.strip, _ENDS.split(text))):
-        pieces = [piece.strip() for piece in _CONJUNCTION.split(sentence)]
+        request = _COMPARE.fullmatch(sentence)
+        pieces = [piece.strip() for piece in _CONJUNCTION.split(request[1] if request else sentence)]
+        if request and len(pieces) == 1:
+            pieces = [piece.strip() for piece in _COMPARED_WITH.split(request[1])]
         parts += pieces if all(map(_says_something, pieces)) else [sentence]
     parts = [part for part in parts if _says_something(part)]
     return parts if 1 < len(parts) <= MAX_PARTS else []
@@ -53,23 +64,34 @@ def _says_something(part: str) -> bool:
     return len(query_vector(part).indices) >= (1 if _IDEOGRAPH.search(part) else 2)
 
 
-def required_codes(text: str) -> tuple[frozenset[int], ...]:
-    """Return the codes, clauses and larger numbers of a question, as groups of token ids.
+class RequiredCode(NamedTuple):
+    """A code, clause or larger number of a question. ``ids`` are its tokens, of which a passage needs one.
 
-    A passage without a token from any of the groups is unlikely to answer the question.
+    ``identifies``: two passages rarely have it by chance, so that a passage with it is relevant in any language.
+    """
+
+    ids: frozenset[int]
+    identifies: bool
+
+
+def required_codes(text: str) -> tuple[RequiredCode, ...]:
+    """Return the codes, clauses and larger numbers of a question.
+
+    A passage without any of them is unlikely to answer the question.
     """
     text = text[:MAX_PART]
     folded = fold(text).text
     codes = set(whole_codes(folded))  # "trip 4101" is not a code
     labels = set(_LABELLED.findall(folded))
-    groups: list[frozenset[int]] = []
+    required: list[RequiredCode] = []
     for token in dict.fromkeys(number_tokens(text, folded)):
         kind, value = token[0], token[1:]
         if kind == "§":
-            groups.append(frozenset((token_id(token), token_id(f"#{value}"))))
+            required.append(RequiredCode(frozenset((token_id(token), token_id(f"#{value}"))), "." in value))
         elif (kind == "=" and value in codes) or (kind == "#" and (value in labels or _is_telling(value))):
-            groups.append(frozenset((token_id(token),)))
-    return tuple(groups)
+            identifies = kind == "=" or len(value) >= IDENTIFYING_DIGITS
+            required.append(RequiredCode(frozenset((token_id(token),)), identifies))
+    return tuple(required)
 
 
 def _is_telling(number: str) -> bool:

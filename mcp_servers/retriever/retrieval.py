@@ -341,14 +341,14 @@ def _candidates(
         held = legs.matched.get(chunk_id)
         if held is None:
             return Match(share, closeness, document, section)
-        holds_code = any(group & held for group in required)
+        holds_code = any(code.ids & held for code in required)
         lacks_code = bool(required) and not holds_code
         if names_nothing and chunk and script(chunk.text) == own_script:
             lacks_code = True  # a name has no other word, except in another script
         coverage, has_code = None, False
         if chunk and chunk_id in near:
             coverage = asked.coverage(f"{chunk.document_name}\n{searchable_text(chunk)}", held, weights)
-            has_code = holds_code
+            has_code = any(code.identifies and code.ids & held for code in required)
         return Match(share, closeness, document, section, lacks_code, has_code, coverage)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)

@@ -67,6 +67,29 @@ def test_words_say_nothing_of_a_passage_in_another_language(question: str, passa
     assert coverage(question, passage) is None
 
 
+@pytest.mark.parametrize(
+    ("question", "number", "name"),
+    [
+        ("What is the telephone number of the harbour?", "The harbour: 0550 600 145", "The harbour is open until six."),
+        ("Wie lautet die Telefonnummer des Hafens?", "Der Hafen: 03528/47110", "Der Hafen ist bis sechs Uhr auf."),
+        ("客服热线的电话号码是多少？", "客服热线为 400-820-6173", "客服热线每天8:00至20:00有人接听"),
+    ],
+)
+def test_a_telephone_number_stands_for_the_word_telephone(question: str, number: str, name: str) -> None:
+    answer, other = coverage(question, number), coverage(question, name)
+    assert answer is not None
+    assert other is not None
+    assert answer.lacking == 0
+    assert answer.held > other.held
+
+
+def test_a_missing_word_before_a_chinese_thing_weighs_less_than_the_missing_thing() -> None:
+    before, thing = coverage("客服热线在哪里？", "热线在二楼"), coverage("客服热线在哪里？", "客服在二楼")
+    assert before is not None
+    assert thing is not None
+    assert 0 < before.lacking < thing.lacking
+
+
 def test_a_missing_word_before_the_thing_weighs_less_than_the_missing_thing() -> None:
     before = coverage("How many days of annual leave do I get?", "The staff have 27 days of leave that are paid.")
     thing = coverage("How many days of annual leave do I get?", "The annual meeting takes two days and is paid.")

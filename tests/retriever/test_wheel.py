@@ -9,7 +9,7 @@ import pytest
 from mcp_servers.retriever.chunking import Chunk, Span
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.embedders import make_embedder
-from mcp_servers.retriever.questions import split_question
+from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.retrieval import Retriever
 from mcp_servers.retriever.sentences import split_sentences
 from mcp_servers.retriever.wheel_embedder import NAME, TOKEN_LIMIT, WheelEmbedder
@@ -93,6 +93,10 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
     [
         ("What does the island card cost, and how long is a ten-trip card valid?", 2),
         ("毛毯和沙袋分别存放在哪里？", 2),
+        ("Compare the deposit of a bicycle with the deposit of a boat.", 2),
+        ("Vergleichen Sie die Gebühr der Inselkarte mit der Gebühr der Zehnerkarte.", 2),
+        ("What does a lost card cost compared with a damaged book?", 2),
+        ("May I travel with my dog to the island?", 0),
         ("What does the island card cost?", 0),
         ("terms and conditions", 0),
         ("and or and or", 0),
@@ -101,6 +105,22 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
 )
 def test_a_question_about_two_things_has_two_parts(question: str, parts: int) -> None:
     assert len(split_question(question)) == parts
+
+
+@pytest.mark.parametrize(
+    ("question", "identifies"),
+    [
+        ("What is the price of HX-4471-B?", True),
+        ("When does trip 4101 leave?", True),
+        ("What does § 5.2 say?", True),
+        ("Where does line 4 stop?", False),
+        ("Is the Brisa 500 repaired?", False),
+    ],
+)
+def test_a_small_number_is_required_but_identifies_no_passage(question: str, identifies: bool) -> None:
+    codes = required_codes(question)
+    assert codes
+    assert any(code.identifies for code in codes) is identifies
 
 
 async def test_one_document_does_not_fill_the_places_of_a_question_about_two(
