@@ -7,11 +7,13 @@ folder next to the workspaces, up to a limit, and is removed if it ends early. K
 import hashlib
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, Self
 
 from agentic_rag.base.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.store.documents import DocumentRecord
@@ -151,12 +153,27 @@ class Taker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source of a received file.
+
+    ``folder`` is the source's folder in the documents folder. ``instead`` is the document that holds the item's earlier
+    bytes and gets the new ones, or None for a new document. ``date`` is the item's date, `YYYY-MM-DD`.
+    """
+
+    source_id: str
+    uri: str
+    folder: str
+    instead: DocumentId | None = None
+    date: str | None = None
+
+
 class Incoming:
     """An upload in progress, an async context manager; leaving it before `finish` removes the file.
 
     `Documents.receive` makes it. ``path`` is the growing file, of at most ``limit`` bytes. ``taker`` turns the file
     into a document of the domain. With ``replace``, an existing document of the same name gets the new bytes.
-    ``labels`` are added to those of the document.
+    ``labels`` are added to those of the document. ``origin`` is set for an item of a source.
     """
 
     def __init__(
@@ -171,8 +188,10 @@ class Incoming:
         *,
         replace: bool,
         labels: Sequence[str] = (),
+        origin: Origin | None = None,
     ) -> None:
         self.labels = labels
+        self.origin = origin
         self.domain_id = domain_id
         self.name = name
         self.path = path
@@ -211,6 +230,11 @@ class Incoming:
         self._pending += data
         if len(self._pending) >= WRITE_BYTES:
             await self._flush()
+
+    async def digest(self) -> str:
+        """Write what is still in memory, and return the SHA-256 of all bytes."""
+        await self._flush()
+        return self.sha256
 
     async def finish(self) -> DocumentRecord:
         """Turn the upload into a document of the domain, or return the existing document with the same bytes."""
