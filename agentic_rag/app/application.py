@@ -379,6 +379,7 @@ def _begin_notifications(
         ground.database,
         ground.directory,
         business.documents,
+        business.sources,
         ground.access,
         ground.vault,
         machinery.tools,

@@ -58,7 +58,7 @@ from agentic_rag.sources.items import (
     file_name,
 )
 from agentic_rag.sources.mcp import McpReader, SourceServer
-from agentic_rag.sources.sources import AddressRules, People
+from agentic_rag.sources.sources import AddressRules, People, Sources
 from agentic_rag.sources.website import website_reader
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import later, new_id, now
@@ -114,13 +114,17 @@ class SourceServers(Protocol):
 
 
 class SourceRuns:
-    """Runs the sources of all domains. ``owner`` is this process's name in leases."""
+    """Runs the sources of all domains.
+
+    ``changes`` reports changes by requests to this process. ``owner`` is this process's name in leases.
+    """
 
     def __init__(
         self,
         database: Database,
         directory: Directory,
         documents: Documents,
+        changes: Sources,
         people: People,
         vault: Vault,
         servers: SourceServers,
@@ -134,6 +138,7 @@ class SourceRuns:
         self._db = database
         self._directory = directory
         self._documents = documents
+        self._changes = changes
         self._people = people
         self._vault = vault
         self._servers = servers
@@ -150,7 +155,7 @@ class SourceRuns:
         async with anyio.create_task_group() as tasks:
             while True:
                 await attempt("looking for sources to run", partial(self._look, tasks))
-                await anyio.sleep(self._look_seconds)
+                await self._changes.wait_changed(self._look_seconds)
 
     async def _look(self, tasks: TaskGroup) -> None:
         for source in await self._db.read(lambda conn: sources.list_due(conn, DUE_ROWS)):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -72,6 +73,16 @@ class Sources:
         self._people = people
         self._addresses = addresses
         self._folders = folders
+        self._changed = anyio.Event()
+
+    async def wait_changed(self, seconds: float) -> None:
+        """Wait until a request has changed a source in this process, ``seconds`` at most."""
+        with anyio.move_on_after(seconds):
+            await self._changed.wait()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def list_of(self, domain_id: str) -> list[ShownSource]:
         """Return the sources of a domain by name.
@@ -141,9 +152,11 @@ class Sources:
             return made
 
         try:
-            return ShownSource(await self._db.write(store, durable=True), 0, 0)
+            made = await self._db.write(store, durable=True)
         except IntegrityError as exc:
             raise SourceExists(name) from exc
+        self._note_change()
+        return ShownSource(made, 0, 0)
 
     async def change(self, user: User, domain_id: str, source_id: str, form: SourceChange) -> ShownSource:
         """Change a source, and the labels of its documents in the same transaction.
@@ -188,6 +201,7 @@ class Sources:
             raise SourceExists(str(given.get("name"))) from exc
         if "labels" in given:
             self._directory.collection_changed(domain_id)
+        self._note_change()
         return await self.get(domain_id, source_id)
 
     async def delete(self, domain_id: str, source_id: str, *, keep_documents: bool) -> None:
@@ -210,6 +224,7 @@ class Sources:
             audit(conn, told)
 
         await self._db.write(store, durable=True)
+        self._note_change()
 
     async def run_now(self, domain_id: str, source_id: str) -> ShownSource:
         """Request a run, also of a disabled source. It begins within seconds.
@@ -225,6 +240,7 @@ class Sources:
                 audit(conn, told)
 
         await self._db.write(store, durable=True)
+        self._note_change()
         return await self.get(domain_id, source_id)
 
     async def items(
