@@ -9,9 +9,9 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import LimitReached, SourceExists
 from agentic_rag.base.forms import Form
 from agentic_rag.base.json_form import Absent
+from agentic_rag.directory.source_forms import ADDRESS_CHARS, SourceChange, SourceForm
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
-from agentic_rag.sources.forms import ADDRESS_CHARS, SourceChange, SourceForm
 from agentic_rag.sources.sources import ShownSource, Sources
 from agentic_rag.store.sources import SourceItemRecord, SourceKind, SourceState
 

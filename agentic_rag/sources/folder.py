@@ -12,8 +12,8 @@ from typing import BinaryIO, Final
 
 from agentic_rag.base.errors import InvalidInput, SourceUnreadable
 from agentic_rag.base.threads import DomainThreads
+from agentic_rag.directory.source_forms import FolderSource
 from agentic_rag.documents.files import clean_name
-from agentic_rag.sources.forms import FolderSource
 from agentic_rag.sources.items import Content, ItemGone, Listing, Notes, Patterns, SourceItem, refuse_item
 from agentic_rag.store.clock import time_text
 from agentic_rag.store.sources import SourceItemRecord

@@ -17,7 +17,7 @@ import orjson
 from agentic_rag.base.errors import AgenticRagError, ServerSilent, SourceItemSilent, SourceUnreadable
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import clean_text
-from agentic_rag.sources.forms import ListTool, McpSource, ReadTool
+from agentic_rag.directory.source_forms import ListTool, McpSource, ReadTool
 from agentic_rag.sources.items import Content, Listing, Notes, Patterns, SourceItem, is_pattern, one_chunk, refuse_item
 from agentic_rag.store.sources import SourceItemRecord
 from agentic_rag.tools.server_answers import URI_CHARS, ResourcePart, read_contents, read_resources

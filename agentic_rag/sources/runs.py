@@ -40,12 +40,12 @@ from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import attempt
 from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.source_forms import FolderSource, McpSource, WebsiteSource
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Origin, split_name
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.sources.folder import AllowedFolders, FolderReader
-from agentic_rag.sources.forms import FolderSource, McpSource, WebsiteSource
 from agentic_rag.sources.items import (
     Content,
     ItemGone,

@@ -18,9 +18,15 @@ from agentic_rag.base.forms import line
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.json_form import Json
 from agentic_rag.directory.directory import Directory
-from agentic_rag.documents.files import clean_name
+from agentic_rag.directory.source_forms import (
+    FolderSource,
+    McpSource,
+    SourceChange,
+    SourceForm,
+    WebsiteSource,
+    free_folder,
+)
 from agentic_rag.sources.folder import AllowedFolders
-from agentic_rag.sources.forms import FolderSource, McpSource, SourceChange, SourceForm, WebsiteSource
 from agentic_rag.sources.website import check_website
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import new_id, now
@@ -30,8 +36,6 @@ from agentic_rag.tools.launch.addresses import AddressPolicy
 
 MAX_SOURCES = 50
 """Maximum number of sources of a domain."""
-FOLDER = "sources"
-"""The folder of all sources in the documents folder."""
 MAX_ROWS = 500
 """Maximum number of documents whose labels one statement reads."""
 
@@ -308,14 +312,3 @@ def _relabel(conn: Connection, source: SourceRecord, labels: Sequence[str]) -> N
                 documents.update(conn, document.id, labels=changed)
     if ids:
         documents.announce(conn, source.domain_id)
-
-
-def free_folder(name: str, taken: Sequence[str]) -> str:
-    """Return a folder for the files of a new source, inside the documents folder."""
-    base = clean_name(name)
-    number, folder = 1, f"{FOLDER}/{base}"
-    folded = {each.casefold() for each in taken}
-    while folder.casefold() in folded:
-        number += 1
-        folder = f"{FOLDER}/{base} ({number})"
-    return folder

@@ -26,7 +26,7 @@ from agentic_rag.base.errors import (
     SourceItemSilent,
     SourceUnreadable,
 )
-from agentic_rag.sources.forms import ADDRESS_CHARS, WebsiteSource
+from agentic_rag.directory.source_forms import ADDRESS_CHARS, WebsiteSource
 from agentic_rag.sources.items import (
     Content,
     ItemGone,

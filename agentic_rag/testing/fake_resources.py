@@ -20,7 +20,7 @@ import os
 import sys
 from typing import Any
 
-STATE, LOG = sys.argv[1], sys.argv[2]
+STATE, LOG = (*sys.argv[1:3], "", "")[:2]
 SENT = ("uri", "name", "title", "mimeType", "annotations", "_meta")
 
 

@@ -1,8 +1,9 @@
 """The forms of sources: what an admin enters for an MCP server, a folder or a website.
 
-Owns the bounds of all values. `sources` checks what depends on the domain and on the operator's settings.
+Owns the bounds of all values. `agentic_rag.sources` checks what depends on the domain and on the operator's settings.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -13,6 +14,8 @@ from agentic_rag.directory.document_labels import Labels
 MAX_ITEMS = 100_000
 """Maximum number of items of one source."""
 ADDRESS_CHARS = 2_000
+SOURCES_FOLDER = "sources"
+"""The folder of all sources in the documents folder."""
 
 NameText = Annotated[str, StringConstraints(max_length=200)]
 ToolName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -111,3 +114,21 @@ class SourceChange(Form):
     grace_hours: int | None = Field(None, ge=0, le=8_760)
     max_items: int | None = Field(None, ge=1, le=MAX_ITEMS)
     enabled: bool | None = None
+
+
+def chosen_kind(form: SourceForm) -> tuple[str, McpSource | FolderSource | WebsiteSource] | None:
+    """Return the kind of a source and its part of the form, or None unless there is exactly one."""
+    kinds = (("mcp", form.mcp), ("folder", form.folder), ("website", form.website))
+    given = [(kind, part) for kind, part in kinds if part is not None]
+    return given[0] if len(given) == 1 else None
+
+
+def free_folder(name: str, taken: Sequence[str]) -> str:
+    """Return a folder for the files of a new source of this name, inside the documents folder."""
+    plain = "".join(char if char.isalnum() or char in " ._-()" else "-" for char in name[:60]).strip(" .") or "source"
+    number, folder = 1, f"{SOURCES_FOLDER}/{plain}"
+    folded = {each.casefold() for each in taken}
+    while folder.casefold() in folded:
+        number += 1
+        folder = f"{SOURCES_FOLDER}/{plain} ({number})"
+    return folder
