@@ -69,6 +69,7 @@ export default {
   "documents.sendingShare": "Uploading, {share}",
   "documents.sent": { one: "{count} file uploaded", other: "{count} files uploaded" },
   "documents.size": "Size",
+  "documents.sourceUri": "Source",
   "documents.stage": "Indexing: {done} of {of} passages",
   "documents.stale": "Documents to review",
   "documents.staleHint": "Documents that are past their review date, have a newer version, or are old. Those that answers cited most in the last 90 days come first.",
