@@ -232,7 +232,7 @@ class HubSource:
         """See `SourceServer.read_resource`."""
         return await self._connection.read_resource(uri, self._seconds)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], Any]:
+    async def call(self, tool: str, arguments: Json) -> tuple[Sequence[Json], Any]:
         """See `SourceServer.call`. The rules for tools apply: excluded and changed ones do not run."""
         await self._check(tool)
         if self._redact.found_in(arguments):

@@ -33,7 +33,7 @@ class AllowedFolders:
         self._roots = tuple(part.strip() for part in setting.split(",") if part.strip())
         self._data = data.absolute()
 
-    def open(self, domain_id: str, path: str) -> Folder:
+    def find(self, domain_id: str, path: str) -> Folder:
         """Return the folder at an absolute path that an admin names.
 
         Raises:
@@ -108,8 +108,8 @@ class FolderReader:
         return SourceItem(uri, entry.name, "", entry.stamp, modified, key=entry.path, path=around)
 
     @asynccontextmanager
-    async def open(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
-        """See `ItemReader.open`."""
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+        """See `ItemReader.read_item`."""
         try:
             file = await self._threads.run(self._domain_id, self._folder.open, item.key)
         except FileNotFoundError as exc:

@@ -91,7 +91,9 @@ class ItemReader(Protocol):
         """
         ...
 
-    def open(self, item: SourceItem, known: SourceItemRecord | None) -> AbstractAsyncContextManager[Content | None]:
+    def read_item(
+        self, item: SourceItem, known: SourceItemRecord | None
+    ) -> AbstractAsyncContextManager[Content | None]:
         """Open the content of an item; None if it is still the ``known`` one.
 
         Raises:

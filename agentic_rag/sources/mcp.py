@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
@@ -48,7 +48,7 @@ class SourceServer(Protocol):
         """Return the content of a resource as the server sent it."""
         ...
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], Any]:
+    async def call(self, tool: str, arguments: Json) -> tuple[Sequence[Json], Any]:
         """Return the content blocks (as MCP writes them) and the structured content of a tool's result.
 
         Raises:
@@ -99,7 +99,7 @@ class McpReader:
         while True:
             blocks, structured = await self._server.call(tool.tool, arguments)
             result = _result_of(blocks, structured)
-            for number, member in enumerate(_listed(result, tool.items), 1):
+            for number, member in enumerate(_list_in(result, tool.items), 1):
                 item = self._item_of(member, tool)
                 if item is None:
                     found.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
@@ -126,8 +126,8 @@ class McpReader:
         return SourceItem(address, name, media_type[:100], version if len(version) <= 300 else "", modified, key=ident)
 
     @asynccontextmanager
-    async def open(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
-        """See `ItemReader.open`."""
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+        """See `ItemReader.read_item`."""
         try:
             if self._form.read_tool is not None:
                 yield await self._read_by_tool(self._form.read_tool, item)
@@ -208,7 +208,7 @@ class _Found:
         return Listing(list(self.items.values()), self._complete, self.notes.texts)
 
 
-def _part_of(block: Mapping[str, Any]) -> ResourcePart | None:
+def _part_of(block: Json) -> ResourcePart | None:
     kind = block.get("type")
     if kind == "text" and isinstance(block.get("text"), str):
         return ResourcePart("", block["text"])
@@ -220,7 +220,7 @@ def _part_of(block: Mapping[str, Any]) -> ResourcePart | None:
     return None
 
 
-def _result_of(blocks: Sequence[Mapping[str, Any]], structured: Any) -> Any:
+def _result_of(blocks: Sequence[Json], structured: Any) -> Any:
     """Return the structured content of a result, or the JSON in its text, or the linked resources."""
     if structured is not None:
         return structured
@@ -235,7 +235,7 @@ def _result_of(blocks: Sequence[Mapping[str, Any]], structured: Any) -> Any:
         raise SourceUnreadable(f"the list is no JSON and has no structured content; it begins with {shown!r}") from exc
 
 
-def _listed(result: Any, path: str) -> list[Any]:
+def _list_in(result: Any, path: str) -> list[Any]:
     """Return the list of items in a result.
 
     Raises:

@@ -230,7 +230,7 @@ class SourceRuns:
         limit = self._documents.max_bytes
         if source.kind is SourceKind.FOLDER:
             form = FolderSource.model_validate(source.config)
-            yield FolderReader(self._folders.open(domain.id, form.path), form, domain.id, self._threads, limit)
+            yield FolderReader(self._folders.find(domain.id, form.path), form, domain.id, self._threads, limit)
         elif source.kind is SourceKind.WEBSITE:
             website = WebsiteSource.model_validate(source.config)
             async with website_reader(website, self._addresses.reach, limit) as reader:
@@ -383,7 +383,7 @@ class _Run:
             fresh = row.replace(seen_at=at, missing_since=None, error_code="", error="")
         fresh = fresh.replace(name=one_line(item.name[:300]), version=item.version)
         try:
-            async with reader.open(item, current) as content:
+            async with reader.read_item(item, current) as content:
                 if content is None:
                     assert current is not None
                     fresh = fresh.replace(version=current.version)
@@ -401,13 +401,13 @@ class _Run:
         except (NotFound, *_ENDS_RUN):
             raise
         except AgenticRagError as exc:
-            fresh = self._failed(fresh, exc)
+            fresh = self._note_failure(fresh, exc)
         await self._write(partial(sources.put_item, item=fresh))
         failpoints.reached("source.noted")
         if self._silent >= SILENT_ITEMS:
             raise SourceUnreadable(f"{SILENT_ITEMS} items in a row did not arrive; the last one: {fresh.error[:200]}")
 
-    def _failed(self, fresh: SourceItemRecord, exc: AgenticRagError) -> SourceItemRecord:
+    def _note_failure(self, fresh: SourceItemRecord, exc: AgenticRagError) -> SourceItemRecord:
         """Return the row of an item that could not be read. The document with its earlier bytes stays."""
         self._counts = replace(self._counts, failed=self._counts.failed + 1)
         self._silent = self._silent + 1 if isinstance(exc, SourceItemSilent) else 0

@@ -272,7 +272,7 @@ class Sources:
             await self._check_server(domain_id, chosen)
         elif isinstance(chosen, FolderSource):
             kind = SourceKind.FOLDER
-            self._folders.open(domain_id, chosen.path)
+            self._folders.find(domain_id, chosen.path)
         else:
             kind = SourceKind.WEBSITE
             check_website(chosen, self._addresses.reach)

@@ -178,8 +178,8 @@ class WebsiteReader:
             raise SourceUnreadable(f"the sitemap {url[:200]} cannot be read: {exc}") from exc
 
     @asynccontextmanager
-    async def open(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
-        """See `ItemReader.open`. An unchanged page is recognised by its ETag or its Last-Modified."""
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+        """See `ItemReader.read_item`. An unchanged page is recognised by its ETag or its Last-Modified."""
         headers = {}
         if known is not None and known.version.startswith(_RESPONSE):
             etag, modified = json.loads(known.version.removeprefix(_RESPONSE))

@@ -21,13 +21,14 @@ import sys
 from typing import Any
 
 STATE, LOG = (*sys.argv[1:3], "", "")[:2]
+Json = dict[str, Any]
 SENT = ("uri", "name", "title", "mimeType", "annotations", "_meta")
 
 
-def state() -> dict[str, Any]:
+def state() -> Json:
     """Return the present content of the file."""
     with open(STATE, encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
+        found: Json = json.load(file)
     return found
 
 
@@ -37,13 +38,13 @@ def note(line: str) -> None:
         file.write(line + "\n")
 
 
-def put(message: dict[str, Any]) -> None:
+def put(message: Json) -> None:
     """Send a message."""
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
 
-def listed(resource: Any) -> Any:
+def describe(resource: Any) -> Any:
     """Return a resource as a list has it."""
     if not isinstance(resource, dict):
         return resource
@@ -55,13 +56,13 @@ def listed(resource: Any) -> Any:
     return shown
 
 
-def list_resources(now: dict[str, Any], cursor: str) -> dict[str, Any]:
+def list_resources(now: Json, cursor: str) -> Json:
     """Return one page of the resources."""
     if "raw" in now:
         return dict(now["raw"])
     size, start = now.get("page", 100), 0 if "cursor" in now else int(cursor or 0)
     resources = now.get("resources", [])
-    answer: dict[str, Any] = {"resources": [listed(each) for each in resources[start : start + size]]}
+    answer: Json = {"resources": [describe(each) for each in resources[start : start + size]]}
     if "cursor" in now:
         answer["nextCursor"] = now["cursor"]
     elif start + size < len(resources):
@@ -69,7 +70,7 @@ def list_resources(now: dict[str, Any], cursor: str) -> dict[str, Any]:
     return answer
 
 
-def read(now: dict[str, Any], uri: str) -> dict[str, Any] | None:
+def read(now: Json, uri: str) -> Json | None:
     """Return the content of a resource, or None if there is none."""
     found = [each for each in now.get("resources", []) if isinstance(each, dict) and each.get("uri") == uri]
     if not found or uri in now.get("fails", ()):
@@ -78,18 +79,18 @@ def read(now: dict[str, Any], uri: str) -> dict[str, Any] | None:
     return {"contents": [{"uri": uri, **parts}]}
 
 
-def call(now: dict[str, Any], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def call(now: Json, name: str, arguments: Json) -> Json:
     """Return the result of a tool."""
     if name == "read":
         found = read(now, str(arguments.get("id")))
         if found is None:
             return {"content": [{"type": "text", "text": "there is no such item"}], "isError": True}
         return {"content": [{"type": "text", "text": found["contents"][0].get("text", "")}]}
-    result: dict[str, Any] = now["tools"][name]
+    result: Json = now["tools"][name]
     return result
 
 
-def answer(message: dict[str, Any]) -> None:
+def answer(message: Json) -> None:
     """Answer a request."""
     method, ident, params = message.get("method", ""), message.get("id"), message.get("params") or {}
     if ident is None:
@@ -101,7 +102,7 @@ def answer(message: dict[str, Any]) -> None:
         os._exit(1)
     if now.get("hangs") in (method, place):
         return
-    result: dict[str, Any] | None
+    result: Json | None
     if method == "initialize":
         capabilities = {"resources": {}, "tools": {}}
         server = {"name": "fake-resources", "version": "1"}
