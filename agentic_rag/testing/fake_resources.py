@@ -104,7 +104,7 @@ def answer(message: Json) -> None:
         return
     result: Json | None
     if method == "initialize":
-        capabilities = {"resources": {}, "tools": {}}
+        capabilities: Json = {"resources": {}, "tools": {}}
         server = {"name": "fake-resources", "version": "1"}
         result = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": server}
     elif method == "tools/list":

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from agentic_rag.sources.robots import Robots, read_robots
-from tests.server.rig import Rig
+from tests.server.rig import Json, Rig
 from tests.sources.support import documents_of, items_of, make_source, run_again
 from tests.ws.serving import serving
 
@@ -195,7 +195,7 @@ async def test_addresses_and_folders_that_an_admin_may_not_use_are_refused(tmp_p
     async with Rig(tmp_path, source_folders=f"{share},{tmp_path / 'own'}/{{domain}}") as rig:
         domain = await rig.domain(mcpServers={"library": {"type": "http", "url": "https://mcp.example/"}})
         path = f"/api/domains/{domain}/sources"
-        refused = [
+        refused: list[tuple[Json, str]] = [
             ({"website": {"urls": ["http://127.0.0.1:9/x"]}}, "not https"),
             ({"website": {"urls": ["file:///etc/passwd"]}}, "no https:// address"),
             ({"website": {"urls": ["https://user@example.org/"]}}, "a name stands before its host"),
