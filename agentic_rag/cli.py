@@ -30,6 +30,7 @@ from agentic_rag.commands.models import models_app
 from agentic_rag.commands.notifications import endpoints_app, schedules_app
 from agentic_rag.commands.roles import roles_app
 from agentic_rag.commands.secrets import secrets_app
+from agentic_rag.commands.sources import sources_app
 from agentic_rag.commands.upgrade import downgrade, upgrade
 from agentic_rag.commands.usage import budgets_app, usage
 from agentic_rag.commands.users import users_app
@@ -62,6 +63,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(budgets_app, name="budgets")
 app.add_typer(endpoints_app, name="endpoints")
 app.add_typer(schedules_app, name="schedules")
+app.add_typer(sources_app, name="sources")
 app.command(name="chat")(chat)
 app.command(name="usage")(usage)
 app.command(name="evaluate")(evaluate)

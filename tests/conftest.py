@@ -32,6 +32,7 @@ SLOW_FOLDERS = {
     "deploy": "builds, installs or starts the distribution",
     "e2e": "starts a server as a process",
     "faults": "starts and kills real servers",
+    "sources": "starts MCP servers and websites",
 }
 """Folders whose tests all count as slow, each with the reason."""
 SLOW_SECONDS = 2.0

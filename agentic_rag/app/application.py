@@ -118,6 +118,9 @@ from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
+from agentic_rag.sources.folder import AllowedFolders
+from agentic_rag.sources.runs import SourceRuns
+from agentic_rag.sources.sources import Sources
 from agentic_rag.store.clock import today
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import OWN, Revisions
@@ -363,7 +366,7 @@ async def _begin_work(
 def _begin_notifications(
     workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
 ) -> None:
-    """Start sending notifications and running schedules.
+    """Start sending notifications, and running schedules and sources.
 
     Raises:
         BadConfiguration: the SMTP relay's settings are malformed.
@@ -374,6 +377,20 @@ def _begin_notifications(
     workers.start("sending notifications", sender.run)
     firings = Firings(ground.database, ground.access, business.conversations, owner)
     workers.start("running schedules", firings.run)
+    runs = SourceRuns(
+        ground.database,
+        ground.directory,
+        business.documents,
+        business.sources,
+        ground.access,
+        ground.vault,
+        machinery.tools,
+        policy,
+        AllowedFolders(ground.settings.source_folders, ground.settings.data),
+        ground.threads,
+        owner,
+    )
+    workers.start("running sources", runs.run)
     alone = ExclusiveJobs(ground.database, owner)
     for name, prune in (("removing old notifications", sender.prune), ("removing old runs", firings.prune)):
         workers.repeat(name, alone.job(name, prune), PRUNE_SECONDS)
@@ -619,6 +636,13 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         waits=waits,
         endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
         schedules=Schedules(database, directory, vault, ground.access),
+        sources=Sources(
+            database,
+            directory,
+            ground.access,
+            machinery.policy,
+            AllowedFolders(settings.source_folders, settings.data),
+        ),
         answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,

@@ -41,6 +41,7 @@ from agentic_rag.tools.status import ConnectionState, PendingTools, State
 from mcp_servers.promptx.memory import MemoryCache
 
 if TYPE_CHECKING:
+    from agentic_rag.app.tool_servers import HubSource
     from agentic_rag.domains.sign_ins import SignIns
     from agentic_rag.tools.hub import Hub, HubObserver
     from agentic_rag.tools.lists import ToolLists
@@ -142,6 +143,13 @@ class McpHub:
             if len(self._own_tools) > KEPT_TOOLS:
                 self._own_tools.popitem(last=False)
         return made
+
+    async def open_source(self, spec: LaunchSpec) -> "HubSource":
+        """Return the connection of a document source. See `agentic_rag.sources.runs.SourceServers`."""
+        await self.wait_loaded()
+        from agentic_rag.app.tool_servers import open_source
+
+        return await open_source(self._hub, spec, self._lists, self._vault.redact.of(spec.domain))
 
     def _find_own(self, definition: Definition) -> Toolset | None:
         """Return the cached toolset of our own servers for a domain, or None if it is outdated."""

@@ -4,18 +4,18 @@ This module decides which servers run in this process, and makes launch specs fr
 (`mcp`), so the hub imports it in a thread after the server listens.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.document_views import DocumentReader, DocumentViews
-from agentic_rag.base.errors import AgenticRagError, WorkspaceUnavailable
+from agentic_rag.base.errors import AgenticRagError, SourceItemUnreadable, SourceUnreadable, WorkspaceUnavailable
 from agentic_rag.base.json_form import Json
-from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.redaction import Redaction, Redactor
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.collection import domain_of
 from agentic_rag.documents.attachments import Attachments
@@ -31,6 +31,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.connection import Connection as ServerConnection
+from agentic_rag.tools.elicitation import InputRound
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, HubObserver
 from agentic_rag.tools.launch.policy import LaunchPolicy
@@ -54,6 +55,9 @@ Args = TypeVarTuple("Args")
 
 TRIAL_SECONDS = 25.0
 """How long a server may take to start when an admin requested the start. This suffices to try both protocol eras."""
+
+SOURCE_SECONDS = 60.0
+"""Time limit of one request of a document source, unless the server's entry has its own."""
 
 
 def make_hub(
@@ -211,6 +215,62 @@ async def trial(
             return ConnectionState(spec.name, State.FAILED, reason=str(exc))
         connections = await hub.acquire([spec], seconds)
         return _in_time(connections[spec.name], seconds)
+
+
+class HubSource:
+    """The connection of a document source to its server. Implements `agentic_rag.sources.mcp.SourceServer`."""
+
+    def __init__(self, connection: ServerConnection, spec: LaunchSpec, lists: ToolLists, redact: Redaction) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._lists = lists
+        self._redact = redact
+        timeout = spec.entry.timeout_ms
+        self._seconds = SOURCE_SECONDS if timeout is None else timeout / 1000
+
+    async def list_resources(self, cursor: str | None) -> tuple[Json, str | None]:
+        """See `SourceServer.list_resources`."""
+        return await self._connection.list_resources(cursor, self._seconds)
+
+    async def read_resource(self, uri: str) -> Json:
+        """See `SourceServer.read_resource`."""
+        return await self._connection.read_resource(uri, self._seconds)
+
+    async def call(self, tool: str, arguments: Json) -> tuple[Sequence[Json], Any]:
+        """See `SourceServer.call`. The rules for tools apply: excluded and changed ones do not run."""
+        await self._check(tool)
+        if self._redact.found_in(arguments):
+            raise SourceUnreadable(f"an argument of {tool!r} contains a secret of the domain")
+        result = await self._connection.call(tool, arguments, timeout=self._seconds)
+        if isinstance(result, InputRound):
+            raise SourceItemUnreadable(f"{tool!r} asks for a person's answer, which a source has not")
+        blocks = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+        if result.is_error:
+            text = " ".join(str(block.get("text", "")) for block in blocks)[:500]
+            raise SourceItemUnreadable(f"{tool!r} failed: {text}")
+        return blocks, result.structured_content
+
+    async def _check(self, tool: str) -> None:
+        """Check that a tool may run.
+
+        Raises:
+            SourceUnreadable: it is not listed, excluded, or changed since an admin accepted it.
+        """
+        entry = self._spec.entry
+        listed = await self._connection.tools(self._seconds)
+        accepted, changed = await self._lists.current(self._spec, listed)
+        excluded = tool in entry.exclude or (entry.include and tool not in entry.include)
+        if excluded or all(each.name != tool for each in accepted):
+            why = "is excluded in the server's entry" if excluded else "is not among its accepted tools"
+            raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} {why}")
+        if tool in changed:
+            raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} has changed; an admin has to accept it again")
+
+
+async def open_source(hub: Hub, spec: LaunchSpec, lists: ToolLists, redact: Redaction) -> HubSource:
+    """Start a server for a source, unless it runs. The first request reports why a server cannot start."""
+    connection = (await hub.acquire([spec], TRIAL_SECONDS))[spec.name]
+    return HubSource(connection, spec, lists, redact)
 
 
 def _in_time(connection: ServerConnection, seconds: float) -> ConnectionState:

@@ -233,6 +233,41 @@ class LimitReached(Conflict, code="LIMIT_REACHED", facts=("noun", "limit")):
     text = "At most {self.limit} {self.noun} are possible here. Delete some."
 
 
+class SourceExists(Conflict, code="SOURCE_EXISTS", facts=("name",)):
+    """The domain has a source of this name."""
+
+    name: str
+    text = "This domain has a source named {self.name!r}; choose another name."
+
+
+class SourceOwnerGone(Conflict, code="SOURCE_OWNER_GONE", facts=("owner",)):
+    """The user for whom a source calls its MCP server is no active admin of the domain."""
+
+    owner: str
+    text = "{self.owner!r} is no active admin of this domain any more; another admin has to save the source."
+
+
+class SourceUnreadable(AgenticRagError, code="SOURCE_UNREADABLE", status=502, facts=("problem",)):
+    """A source cannot be listed or read now. The run ends, and later runs try again."""
+
+    problem: str
+    text = "The source cannot be read: {self.problem}"
+
+
+class SourceItemUnreadable(AgenticRagError, code="SOURCE_ITEM_UNREADABLE", status=502, facts=("problem",)):
+    """One item of a source cannot be read. The run continues with the others."""
+
+    problem: str
+    text = "The item cannot be read: {self.problem}"
+
+
+class SourceItemSilent(AgenticRagError, code="SOURCE_ITEM_SILENT", status=504, retryable=True, facts=("problem",)):
+    """One item of a source did not arrive in time."""
+
+    problem: str
+    text = "The item cannot be read now: {self.problem}"
+
+
 class ScheduleExists(Conflict, code="SCHEDULE_EXISTS", facts=("name",)):
     """The domain has a schedule of this name."""
 

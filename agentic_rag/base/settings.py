@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     mcp_hosts: str = ""
     """Hosts of MCP servers and of their sign-ins, ``host:port`` or ``host:*`` with commas between, that may be reached
     whatever their address, by http, also through a proxy (``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY``)."""
+    source_folders: str = ""
+    """Folders that domain admins may use as document sources: absolute paths, comma-separated. ``{domain}`` stands for
+    the id of the domain (``/srv/share/{domain}``), so that each domain has its own. Empty: none."""
     smtp_url: SecretStr | None = None
     """An SMTP relay for notifications by mail, ``smtp://user:password@host:587`` or ``smtps://…``; empty: no mail."""
     mail_from: str = ""

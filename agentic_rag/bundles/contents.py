@@ -124,7 +124,7 @@ def collect(
     """Return a domain's contents.
 
     ``documents``: its documents; ``memories``: JSON by role; ``cases``: its evaluation cases; ``notifications``: its
-    endpoints and schedules (`domains.notification_records`), None without any.
+    endpoints, schedules and sources (`domains.notification_records`), None without any.
 
     ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """

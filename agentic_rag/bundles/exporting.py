@@ -22,7 +22,7 @@ from agentic_rag.domains.case_records import form_of
 from agentic_rag.domains.notification_records import write_notifications
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.memories import Memories
-from agentic_rag.store import documents, endpoints, evaluation, schedules
+from agentic_rag.store import documents, endpoints, evaluation, schedules, sources
 from agentic_rag.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,11 @@ class Exports:
         )
         cases = [form_of(each) for each in active]
         told_of = await self._db.read(
-            lambda conn: (endpoints.of_domain(conn, domain_id), schedules.of_domain(conn, domain_id))
+            lambda conn: (
+                endpoints.of_domain(conn, domain_id),
+                schedules.of_domain(conn, domain_id),
+                sources.of_domain(conn, domain_id),
+            )
         )
         notified = write_notifications(*told_of) if any(told_of) else None
         work = partial(collect, record, listed, kept, redaction, cases, notified)

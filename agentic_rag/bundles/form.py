@@ -28,7 +28,7 @@ MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 CASES = "cases.json"
 """The member with a domain's evaluation cases; missing if it has none."""
 NOTIFICATIONS = "notifications.json"
-"""The member with a domain's endpoints and schedules; missing if it has none."""
+"""The member with a domain's endpoints, schedules and sources; missing if it has none."""
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
 _ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)

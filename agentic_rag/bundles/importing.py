@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -468,6 +469,15 @@ def _state(server: str, name: str, known: Collection[str], confirm: Collection[t
     return "set" if name in known else "missing"
 
 
+class Named(Protocol):
+    """An entry with a name that is unique in its domain."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+
 def expected_labels(
     received: Received, described: DescribedDomain, draft: Draft
 ) -> list[documents.ExpectedLabelsRecord]:
@@ -502,12 +512,23 @@ def _is_unknown(exc: BaseException) -> bool:
 
 
 def _new_notifications(
-    bundled: BundledNotifications, endpoints: set[str] | None = None, schedules: set[str] | None = None
+    bundled: BundledNotifications,
+    endpoints: set[str] | None = None,
+    schedules: set[str] | None = None,
+    sources: set[str] | None = None,
 ) -> list[Difference]:
-    """Return the endpoints and schedules that an import adds: all, or those with these names."""
-    found = [("endpoint", each.name) for each in bundled.endpoints if endpoints is None or each.name in endpoints]
-    timed = [("schedule", each.name) for each in bundled.schedules if schedules is None or each.name in schedules]
-    return [Difference(kind, name, "add") for kind, name in (*found, *timed)]  # type: ignore[arg-type]
+    """Return the endpoints, schedules and sources that an import adds: all, or those with these names."""
+    parts: list[tuple[str, Sequence[Named], set[str] | None]] = [
+        ("endpoint", bundled.endpoints, endpoints),
+        ("schedule", bundled.schedules, schedules),
+        ("source", bundled.sources, sources),
+    ]
+    return [
+        Difference(kind, each.name, "add")  # type: ignore[arg-type]
+        for kind, listed, names in parts
+        for each in listed
+        if names is None or each.name in names
+    ]
 
 
 def _title_of(case: CaseForm) -> str:

@@ -20,7 +20,9 @@ MAX_TEXTS = 200
 """Maximum number of texts whose lines are compared in one report."""
 
 Action = Literal["add", "change", "remove", "keep"]
-Kind = Literal["setting", "server", "prompt", "role", "skill", "document", "memory", "case", "endpoint", "schedule"]
+Kind = Literal[
+    "setting", "server", "prompt", "role", "skill", "document", "memory", "case", "endpoint", "schedule", "source"
+]
 KIND_OF: dict[str, Kind] = {
     PROMPT: "prompt",
     ROLES: "role",

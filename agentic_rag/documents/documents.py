@@ -18,7 +18,7 @@ from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.document_labels import LabelRules
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.documents.files import Incoming, Original, clean_name, documents_of, open_original, split_name
+from agentic_rag.documents.files import Incoming, Origin, Original, clean_name, documents_of, open_original, split_name
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.lost_documents import Rebuilding
 from agentic_rag.documents.pages import PageImage
@@ -54,12 +54,19 @@ class Documents:
         self._reserve = reserve
 
     async def receive(
-        self, domain_id: str, name: str, *, replace: bool = False, labels: Sequence[str] = ()
+        self,
+        domain_id: str,
+        name: str,
+        *,
+        replace: bool = False,
+        labels: Sequence[str] = (),
+        origin: Origin | None = None,
     ) -> Incoming[DocumentRecord]:
         """Begin an upload. ``name`` is the client's file name; only its last component is kept.
 
         ``replace``: an existing document of that name gets the new bytes. Otherwise a second document gets a number.
-        ``labels`` are added to those that the document has.
+        ``labels`` are added to those that the document has. ``origin``: the source that delivers the file; the document
+        also gets the labels of the source.
 
         Raises:
             NotFound: there is no such domain.
@@ -83,6 +90,7 @@ class Documents:
             self._threads,
             replace=replace,
             labels=labels,
+            origin=origin,
         )
 
     async def rescan(self, domain_id: str) -> int:

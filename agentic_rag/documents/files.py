@@ -7,11 +7,13 @@ folder next to the workspaces, up to a limit, and is removed if it ends early. K
 import hashlib
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
 from agentic_rag.base.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
@@ -152,12 +154,27 @@ class Taker(Protocol[Taken]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source of a received file.
+
+    ``folder`` is the source's folder in the documents folder. ``instead`` is the document that holds the item's earlier
+    bytes and gets the new ones, or None for a new document. ``date`` is the item's date, `YYYY-MM-DD`.
+    """
+
+    source_id: str
+    uri: str
+    folder: str
+    instead: DocumentId | None = None
+    date: str | None = None
+
+
 class Incoming(Generic[Taken]):
     """An upload in progress, an async context manager; leaving it before `finish` removes the file.
 
     `Documents.receive` and `Attachments.receive` make it. ``path`` is the growing file, of at most ``limit`` bytes.
     ``taker`` turns the file into a record. With ``replace``, an existing document of the same name gets the new bytes.
-    ``labels`` are added to those of the document.
+    ``labels`` are added to those of the document. ``origin`` is set for an item of a source.
     """
 
     def __init__(
@@ -172,8 +189,10 @@ class Incoming(Generic[Taken]):
         *,
         replace: bool,
         labels: Sequence[str] = (),
+        origin: Origin | None = None,
     ) -> None:
         self.labels = labels
+        self.origin = origin
         self.domain_id = domain_id
         self.name = name
         self.path = path
@@ -212,6 +231,11 @@ class Incoming(Generic[Taken]):
         self._pending += data
         if len(self._pending) >= WRITE_BYTES:
             await self._flush()
+
+    async def digest(self) -> str:
+        """Write what is still in memory, and return the SHA-256 of all bytes."""
+        await self._flush()
+        return self.sha256
 
     async def finish(self) -> Taken:
         """Turn the upload into a record, or return the existing document with the same bytes."""

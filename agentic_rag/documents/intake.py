@@ -21,9 +21,15 @@ from agentic_rag.documents.files import Incoming, documents_of, place, split_nam
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
-from agentic_rag.store import documents
+from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
+from agentic_rag.store.documents import (
+    DenseState,
+    DocumentFields,
+    DocumentRecord,
+    DocumentStatus,
+    ExpectedLabelsRecord,
+)
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentCode, DocumentError
 from mcp_servers.retriever.formats import media_type
@@ -78,16 +84,14 @@ class Intake:
 
     async def _store(self, domain: DomainRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         folder = documents_of(domain.workspace)
-        before = None
-        if incoming.replace:
-            before = await self._db.read(lambda conn: documents.by_path(conn, domain.id, incoming.name))
+        before = await self._replaced(domain.id, incoming)
         known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
         if known is not None:
             if known.status is DocumentStatus.DELETING:
                 await self._finish_removal(domain, known)
                 return await self._store(domain, incoming)
             if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
-                known = await self._add_labels(known, incoming.labels)
+                known = await self._adopt(known, incoming)
                 if before is not None and before.id != known.id:
                     known = await self._add_labels(known, before.labels)
                     await self.remove(domain, before)  # both names now have the same bytes, which are one document
@@ -96,8 +100,8 @@ class Intake:
         await self._check_room(domain.id, before, incoming)
         if before is not None:
             before = await self._add_labels(before, incoming.labels)
-        put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
-        path = await self._threads.run(domain.id, put)
+        await self._expect(domain.id, incoming)
+        path = await self._threads.run(domain.id, _place, folder, incoming, before)
         failpoints.reached("upload.placed")
         if before is not None:
             return await self._change_bytes(before, folder, path, incoming.size, incoming.sha256)
@@ -105,10 +109,61 @@ class Intake:
             document, new = await self._insert(domain.id, folder, path, incoming.size, incoming.sha256, incoming.labels)
         except QuotaExceeded:
             await self._threads.run(domain.id, folder.remove, path)
+            await self._db.write(lambda conn: documents.take_expected(conn, domain.id, incoming.sha256))
             raise
         if not new and document.path != path:  # a concurrent upload stored the same bytes first
             await self._threads.run(domain.id, folder.remove, path)
         return document
+
+    async def _replaced(self, domain_id: str, incoming: Incoming[DocumentRecord]) -> DocumentRecord | None:
+        """Return the document that gets the bytes of a received file, or None if the file becomes a new document."""
+        origin = incoming.origin
+        if origin is not None and origin.instead is not None:
+            wanted = origin.instead
+            document = await self._db.read(lambda conn: documents.get(conn, wanted))
+            listed = document is not None and document.status is not DocumentStatus.DELETING
+            return document if listed and document is not None and document.domain_id == domain_id else None
+        if not incoming.replace:
+            return None
+        return await self._db.read(lambda conn: documents.by_path(conn, domain_id, incoming.name))
+
+    async def _expect(self, domain_id: str, incoming: Incoming[DocumentRecord]) -> None:
+        """Store labels and source of a received file before the file is in the folder.
+
+        So no scan of the folder can add the file without them, even if this process is killed in between.
+        """
+        origin = incoming.origin
+        if not incoming.labels and origin is None:
+            return
+        expected = ExpectedLabelsRecord(
+            domain_id=domain_id, sha256=incoming.sha256, labels=tuple(sorted(set(incoming.labels)))
+        )
+        if origin is not None:
+            expected = expected.replace(own_date=origin.date, source_id=origin.source_id, source_uri=origin.uri)
+        await self._db.write(lambda conn: documents.expect_labels(conn, expected), durable=True)
+
+    async def _adopt(self, known: DocumentRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
+        """Add the labels of a received file to the document that has its bytes already, and return the document.
+
+        An upload of a person makes the document the person's: its source does not remove it any more.
+        """
+        if incoming.origin is None:
+            known = await self._add_labels(known, incoming.labels)
+            if known.source_id:
+                await self._db.write(lambda conn: documents.update(conn, known.id, source_id=""), durable=True)
+            return known.replace(source_id="")
+        source_id, uri = incoming.origin.source_id, incoming.origin.uri
+
+        def store(conn: Connection) -> DocumentRecord | None:
+            source = sources.lock(conn, source_id)
+            documents.add_labels(conn, known.id, [*incoming.labels, *(source.labels if source else ())])
+            if known.source_uri is None:
+                documents.update(conn, known.id, source_uri=uri)
+            return documents.get(conn, known.id)
+
+        adopted = await self._db.write(store, durable=True)
+        self._directory.collection_changed(known.domain_id)
+        return adopted or known
 
     async def _check_room(
         self, domain_id: str, before: DocumentRecord | None, incoming: Incoming[DocumentRecord]
@@ -376,6 +431,24 @@ class Intake:
             await self._take_out(document, lambda conn: documents.update(conn, document.id, **fields))
         except IndexUnavailable as exc:  # the next scan tries again
             log.warning("chunks of %s are not removed: %s", document.name, exc)
+
+
+def _place(folder: Folder, incoming: Incoming, before: DocumentRecord | None) -> str:
+    """Move a received file into the documents folder, over the file of ``before`` if given, and return its path."""
+    origin = incoming.origin
+    if origin is None:
+        return place(incoming.path, folder, incoming.name, replace=before is not None)
+    if before is not None:
+        around, _, name = before.path.rpartition("/")
+        place(incoming.path, folder.at(around), name, replace=True)
+        return before.path
+    path = f"{origin.folder}/{incoming.name}"
+    try:  # a kill may have ended an earlier attempt after this step
+        if folder.hash(path) == (incoming.size, incoming.sha256):
+            return path
+    except OSError:
+        pass
+    return f"{origin.folder}/{place(incoming.path, folder.at(origin.folder), incoming.name)}"
 
 
 def _remove_file(folder: Folder, document: DocumentRecord) -> None:

@@ -1,4 +1,4 @@
-"""Endpoints and schedules of a domain as part of a bundle.
+"""Endpoints, schedules and sources of a domain as part of a bundle.
 
 Owns their form in a bundle, without addresses, secrets and people. An import adds those whose names the domain lacks.
 They are disabled until an admin has completed and enabled them, so that no import sends anything.
@@ -14,10 +14,12 @@ from sqlalchemy import Connection
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import Form, line, read_form
 from agentic_rag.base.json_form import Json
-from agentic_rag.store import endpoints, schedules
+from agentic_rag.directory.source_forms import SourceForm, chosen_kind, free_folder
+from agentic_rag.store import endpoints, schedules, sources
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.endpoints import Channel, EndpointRecord, EventKind
 from agentic_rag.store.schedules import CatchUp, ScheduleRecord
+from agentic_rag.store.sources import SourceKind, SourceRecord, SourceState
 from agentic_rag.tools.entries.reading import Note
 
 MAX_ENTRIES = 100
@@ -47,20 +49,23 @@ class BundledSchedule(Form):
     max_failures: int = Field(3, ge=1, le=100)
 
 
-Bundled = TypeVar("Bundled", BundledEndpoint, BundledSchedule)
+Bundled = TypeVar("Bundled", BundledEndpoint, BundledSchedule, SourceForm)
 
 
 @dataclass(frozen=True, slots=True)
 class BundledNotifications:
-    """The endpoints and schedules of a bundle. ``notes`` list those that are invalid and left out."""
+    """The endpoints, schedules and sources of a bundle. ``notes`` list those that are invalid and left out."""
 
     endpoints: tuple[BundledEndpoint, ...] = ()
     schedules: tuple[BundledSchedule, ...] = ()
+    sources: tuple[SourceForm, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
-def write_notifications(found: Sequence[EndpointRecord], timed: Sequence[ScheduleRecord]) -> Json:
-    """Return endpoints and schedules in the form of a bundle."""
+def write_notifications(
+    found: Sequence[EndpointRecord], timed: Sequence[ScheduleRecord], read_from: Sequence[SourceRecord]
+) -> Json:
+    """Return endpoints, schedules and sources in the form of a bundle."""
     return {
         "endpoints": [
             {
@@ -85,15 +90,37 @@ def write_notifications(found: Sequence[EndpointRecord], timed: Sequence[Schedul
             }
             for each in timed
         ],
+        "sources": [
+            {
+                "name": each.name,
+                each.kind.value: each.config,
+                "labels": list(each.labels),
+                "exclude": list(each.exclude),
+                "intervalMinutes": each.interval_minutes,
+                "graceHours": each.grace_hours,
+                "maxItems": each.max_items,
+            }
+            for each in read_from
+            if each.state is not SourceState.DELETING
+        ],
     }
 
 
 def read_notifications(value: Json, path: str) -> BundledNotifications:
-    """Return the endpoints and schedules of a bundle. Invalid ones become notes."""
+    """Return the endpoints, schedules and sources of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
     named_endpoints = {each.name: each for each in _read(value, "endpoints", BundledEndpoint, path, notes)}
     named_schedules = {each.name: each for each in _read(value, "schedules", BundledSchedule, path, notes)}
-    return BundledNotifications(tuple(named_endpoints.values()), tuple(named_schedules.values()), tuple(notes))
+    named_sources = {each.name: each for each in _read(value, "sources", SourceForm, path, notes)}
+    for name, each in list(named_sources.items()):
+        if chosen_kind(each) is None:
+            notes.append(
+                Note(f"{path}.sources", f"{name!r} is left out: exactly one of mcp, folder and website is needed")
+            )
+            del named_sources[name]
+    return BundledNotifications(
+        tuple(named_endpoints.values()), tuple(named_schedules.values()), tuple(named_sources.values()), tuple(notes)
+    )
 
 
 def _read(value: Json, name: str, kind: type[Bundled], path: str, notes: list[Note]) -> list[Bundled]:
@@ -114,16 +141,23 @@ def _read(value: Json, name: str, kind: type[Bundled], path: str, notes: list[No
     return found
 
 
-def missing_names(conn: Connection, domain_id: str, bundled: BundledNotifications) -> tuple[set[str], set[str]]:
-    """Return the names of the bundle's endpoints and schedules that a domain lacks."""
+def missing_names(
+    conn: Connection, domain_id: str, bundled: BundledNotifications
+) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of the bundle's endpoints, schedules and sources that a domain lacks."""
     known = {each.name for each in endpoints.of_domain(conn, domain_id)}
     timed = {each.name for each in schedules.of_domain(conn, domain_id)}
-    return {each.name for each in bundled.endpoints} - known, {each.name for each in bundled.schedules} - timed
+    read_from = {each.name for each in sources.of_domain(conn, domain_id)}
+    return (
+        {each.name for each in bundled.endpoints} - known,
+        {each.name for each in bundled.schedules} - timed,
+        {each.name for each in bundled.sources} - read_from,
+    )
 
 
 def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifications, user_id: str) -> None:
-    """Add the endpoints and schedules that a domain lacks, disabled. Part of the import's transaction."""
-    new_endpoints, new_schedules = missing_names(conn, domain_id, bundled)
+    """Add the endpoints, schedules and sources that a domain lacks, disabled. Part of the import's transaction."""
+    new_endpoints, new_schedules, new_sources = missing_names(conn, domain_id, bundled)
     at = now()
     common: Json = {"domain_id": domain_id, "enabled": False, "problem": CAME}
     common |= {"created_by": user_id, "created_at": at, "updated_at": at}
@@ -136,3 +170,29 @@ def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifi
         if schedule.name in new_schedules:
             values: Json = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
             ScheduleRecord(id=new_id("sched"), owner_id=user_id, **values, **common).insert(conn)
+    taken = [each.folder for each in sources.of_domain(conn, domain_id)]
+    for source in bundled.sources:
+        chosen = chosen_kind(source)
+        if source.name not in new_sources or chosen is None:
+            continue
+        folder = free_folder(source.name, taken)
+        taken.append(folder)
+        kind, config = chosen
+        SourceRecord(
+            id=new_id("src"),
+            domain_id=domain_id,
+            name=source.name,
+            kind=SourceKind(kind),
+            config=config.model_dump(mode="json", by_alias=True),
+            folder=folder,
+            labels=source.labels,
+            exclude=source.exclude,
+            interval_minutes=source.interval_minutes,
+            grace_hours=source.grace_hours,
+            max_items=source.max_items,
+            enabled=False,
+            owner_id=user_id,
+            notes=(CAME,),
+            created_at=at,
+            updated_at=at,
+        ).insert(conn)

@@ -32,6 +32,7 @@ from agentic_rag.store import (
     prompts,
     schedules,
     secrets,
+    sources,
     tool_lists,
     usage,
     users,
@@ -79,6 +80,7 @@ class Erasure:
             waits.forget_user(conn, user_id, f"#{user.number}")
             forget_sign_ins(conn, user_id, f"#{user.number}")
             _forget_reach(conn, user_id, f"#{user.number}")
+            sources.forget_owner(conn, user_id, f"#{user.number}")
             logins.end_of_user(conn, user_id)
             return user
 

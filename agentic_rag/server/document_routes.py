@@ -188,8 +188,9 @@ class Progress:
 class Document:
     """A file of a domain, and the state of its ingestion.
 
-    ``date`` is the date given by an admin or a source, else the file's own, else the day it was added. Only the
-    domain's admins get ``labels`` (the document's own) and ``folderLabels`` (those that folder rules add).
+    ``date`` is the date given by an admin or a source, else the file's own, else the day it was added. ``sourceUri`` is
+    the address of the document's item at its source. Only the domain's admins get ``labels`` (the document's own) and
+    ``folderLabels`` (those that folder rules add).
     """
 
     id: str
@@ -205,6 +206,7 @@ class Document:
     created_at: str
     date: str
     review_by: Absent[str] = None
+    source_uri: Absent[str] = None
     labels: Absent[Sequence[str]] = None
     folder_labels: Absent[Sequence[str]] = None
     error: Absent[Problem] = None

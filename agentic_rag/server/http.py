@@ -62,6 +62,7 @@ from agentic_rag.server.schedule_routes import TRIGGERS, ScheduleRoutes
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.sharing_routes import SHARED_FOLDER, SharingRoutes
+from agentic_rag.server.source_routes import SourceRoutes
 from agentic_rag.server.ui_message_routes import UiMessageRoutes
 from agentic_rag.server.usage_routes import UsageRoutes
 from agentic_rag.server.user_routes import UserRoutes
@@ -113,6 +114,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
         EvaluationRoutes(business.cases, business.runs, business.gate),
         EndpointRoutes(business.endpoints, business.directory),
         ScheduleRoutes(business.schedules),
+        SourceRoutes(business.sources),
     ]
 
 

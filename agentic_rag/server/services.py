@@ -54,6 +54,7 @@ from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.sources.sources import Sources
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
 
@@ -102,6 +103,7 @@ class RouteServices:
     embedding: EmbeddingState
     endpoints: Endpoints
     schedules: Schedules
+    sources: Sources
     answer_links: AnswerLinks
     feedback: Feedback
     cases: Cases

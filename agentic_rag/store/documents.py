@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Index
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_rag.base.ids import DocumentId
-from agentic_rag.store import deliveries, scans, signals
-from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store import deliveries, scans, signals, sources
+from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
@@ -106,6 +106,10 @@ class DocumentRecord(Record, table=True):
     """The date that an admin or a source gave the document, `YYYY-MM-DD`. It replaces the date found in the file."""
     review_by: str | None = None
     """The date until which the document should be reviewed, `YYYY-MM-DD`."""
+    source_id: Indexed[str] = ""
+    """The source that added the document and removes it with its item; empty for uploads and files in the folder."""
+    source_uri: str | None = None
+    """The address of the document's item at its source. It stays when the source is deleted."""
     created_at: str
     updated_at: str
 
@@ -129,6 +133,9 @@ class ExpectedLabelsRecord(Record, table=True):
     labels: tuple[str, ...]
     own_date: str | None = None
     review_by: str | None = None
+    source_id: str = ""
+    """The source that delivered the bytes. The document gets the labels that the source has when it becomes visible."""
+    source_uri: str | None = None
 
 
 class LabelVersionRecord(Record, table=True):
@@ -175,11 +182,13 @@ class DocumentFields(TypedDict, total=False):
     labels: tuple[str, ...]
     own_date: str | None
     review_by: str | None
+    source_id: str
+    source_uri: str | None
     updated_at: str
 
 
 def insert(conn: Connection, document: DocumentRecord) -> DocumentRecord:
-    """Store a new document with the labels that are expected for its bytes, and return it.
+    """Store a new document with the labels and the source that are expected for its bytes, and return it.
 
     Raises:
         IntegrityError: the domain has a document with the same bytes, or the id is taken.
@@ -187,13 +196,24 @@ def insert(conn: Connection, document: DocumentRecord) -> DocumentRecord:
     expected = take_expected(conn, document.domain_id, document.sha256)
     if expected is not None:
         document = document.replace(
-            labels=tuple(sorted({*document.labels, *expected.labels})),
+            labels=tuple(sorted({*document.labels, *_labels_of(conn, expected)})),
             own_date=document.own_date or expected.own_date,
             review_by=document.review_by or expected.review_by,
+            source_id=expected.source_id,
+            source_uri=expected.source_uri,
         )
     document.insert(conn)
     note_labels(conn, document.domain_id)
     return document
+
+
+def _labels_of(conn: Connection, expected: ExpectedLabelsRecord) -> set[str]:
+    """Return the labels that bytes bring: the stored ones, and those that their source has now.
+
+    The source is locked, so a change of its labels either comes first or finds the document.
+    """
+    source = sources.lock(conn, expected.source_id) if expected.source_id else None
+    return {*expected.labels, *(source.labels if source is not None else ())}
 
 
 def note_labels(conn: Connection, domain_id: str) -> None:
@@ -210,11 +230,11 @@ def label_version(conn: Connection, domain_id: str) -> int:
 
 
 def apply_expected(conn: Connection, document: DocumentRecord, sha256: str) -> None:
-    """Give a document the labels and dates that are expected for its new bytes."""
+    """Give a document the labels, dates and address that are expected for its new bytes."""
     expected = take_expected(conn, document.domain_id, sha256)
     if expected is not None:
-        add_labels(conn, document.id, expected.labels)
-        dates = {"own_date": expected.own_date, "review_by": expected.review_by}
+        add_labels(conn, document.id, _labels_of(conn, expected))
+        dates = {"own_date": expected.own_date, "review_by": expected.review_by, "source_uri": expected.source_uri}
         known = {name: value for name, value in dates.items() if value is not None}
         if known:
             conn.execute(sa.update(DOCUMENTS).where(_documents.id == document.id).values(known))
@@ -227,14 +247,20 @@ def expect_labels(conn: Connection, expected: ExpectedLabelsRecord) -> None:
     """
     known = by_sha(conn, expected.domain_id, expected.sha256)
     if known is not None:
-        add_labels(conn, known.id, expected.labels)
+        add_labels(conn, known.id, _labels_of(conn, expected))
         if known.status not in (DocumentStatus.FAILED, DocumentStatus.DELETING):
             return
     where = (_expected.domain_id == expected.domain_id, _expected.sha256 == expected.sha256)
     before = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
     if before is not None:
         conn.execute(sa.delete(EXPECTED_LABELS).where(*where))
-        expected = expected.replace(labels=tuple(sorted({*before.labels, *expected.labels})))
+        expected = expected.replace(
+            labels=tuple(sorted({*before.labels, *expected.labels})),
+            own_date=expected.own_date or before.own_date,
+            review_by=expected.review_by or before.review_by,
+            source_id=expected.source_id or before.source_id,
+            source_uri=expected.source_uri or before.source_uri,
+        )
     expected.insert(conn)
 
 
@@ -279,6 +305,31 @@ def list_labelled(conn: Connection, domain_id: str) -> list[LabelledDocument]:
         LabelledDocument(ident, path, () if text == NO_LABELS else tuple(orjson.loads(text)))
         for ident, path, text in conn.execute(query)
     ]
+
+
+class HeldDocument(NamedTuple):
+    """The fields of a document that tell a source whether the document still holds an item's bytes."""
+
+    id: DocumentId
+    sha256: str
+    source_id: str
+
+
+def list_held(conn: Connection, domain_id: str) -> dict[str, HeldDocument]:
+    """Return the domain's documents by id, without those that are being deleted."""
+    query = sa.select(_documents.id, _documents.sha256, _documents.source_id)
+    rows = conn.execute(query.where(_documents.domain_id == domain_id, _LISTED))
+    return {row[0]: HeldDocument(*row) for row in rows}
+
+
+def of_source(conn: Connection, source_id: str) -> list[DocumentRecord]:
+    """Return the documents that a source has added, without those that are being deleted."""
+    return DocumentRecord.all(conn, _IN_ORDER.where(_documents.source_id == source_id, _LISTED))
+
+
+def release_source(conn: Connection, source_id: str) -> None:
+    """Let a source's documents stay in the domain after the source is deleted."""
+    conn.execute(sa.update(DOCUMENTS).where(_documents.source_id == source_id).values(source_id=""))
 
 
 def has_labels(conn: Connection, domain_id: str) -> bool:

@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -34,6 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agentic_rag.base.errors import AgenticRagError, ServerSilent, ServerUnavailable
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.silence_timers import SilenceTimer
 from agentic_rag.base.token_bucket import TokenBucket
@@ -42,7 +43,7 @@ from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import Ask, NoteTask, ProgressSink, RemoteTask, Withdrawal
 from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.elicitation import InputRound
-from agentic_rag.tools.errors import ServerElsewhere
+from agentic_rag.tools.errors import RequestFailed, ServerElsewhere
 from agentic_rag.tools.exchange import (
     Relay,
     UnreadableAnswer,
@@ -63,7 +64,7 @@ from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
 from agentic_rag.tools.oauth.errors import SignInNeeded
 from agentic_rag.tools.remote_tasks import TasksExtension
-from agentic_rag.tools.server_answers import NOT_READABLE, DroppedTool
+from agentic_rag.tools.server_answers import ANSWER, NOT_READABLE, DroppedTool
 from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ConnectionTimeouts, ListedTool, OpenSignIn, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
@@ -87,6 +88,8 @@ LISTEN_AGAIN = 30.0
 _CLIENT_INFO = types.Implementation(name="agentic-rag", version="0.1.0")
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class _Refused(Exception):
@@ -334,6 +337,73 @@ class Connection:
                 await remote_tasks.cancel(session, task)
             except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
                 logger.debug("MCP server %s: a task was not cancelled: %s", self.name, explain(exc))
+
+    async def list_resources(self, cursor: str | None, timeout: float) -> tuple[Json, str | None]:
+        """Return one page of the server's resources, as the server sent it, and the cursor of the next page.
+
+        ``timeout``: seconds for the whole answer.
+
+        Raises:
+            SignInNeeded: A person has to sign in first.
+            ServerUnavailable: The server is down, died or was silent.
+            RequestFailed: The server answered with an error.
+        """
+
+        async def ask(session: ClientSession) -> tuple[Json, str | None]:
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await session.send_request(
+                types.ListResourcesRequest(params=params), types.ListResourcesResult, math.inf
+            )
+            answer = (page.meta or {}).get(ANSWER)
+            return answer if isinstance(answer, dict) else {}, page.next_cursor
+
+        return await self._request("resources/list", ask, timeout)
+
+    async def read_resource(self, uri: str, timeout: float) -> Json:
+        """Return the content of a resource, as the server sent it. Raises like `list_resources`."""
+
+        async def ask(session: ClientSession) -> Json:
+            request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
+            result = await session.send_request(request, types.ReadResourceResult, math.inf)
+            answer = (result.meta or {}).get(ANSWER)
+            return answer if isinstance(answer, dict) else {}
+
+        return await self._request(uri, ask, timeout)
+
+    async def _request(self, what: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
+        """Send a request without effects within ``timeout`` seconds; a second time after a sign-in."""
+        for _ in range(2):
+            attempt, session = await self._ready(timeout)
+            scope = anyio.CancelScope(deadline=anyio.current_time() + timeout)
+            attempt.calls.add(scope)
+            try:
+                with scope:
+                    answer = await ask(session)
+                    attempt.answered = True
+                    return answer
+            except MCPError as exc:
+                refusal = self._refusal_in(exc)
+                if refusal is not None:
+                    await self._answer(refusal.challenge)
+                    continue
+                if attempt.end.is_set():
+                    raise self._unavailable(attempt.why()) from exc
+                raise RequestFailed(self.name, self._redact(explain(exc))) from exc
+            except ValidationError as exc:
+                reason = f"{NOT_READABLE} ({describe_first_problem(exc)})"
+                raise RequestFailed(self.name, self._redact(reason)) from exc
+            except AgenticRagError:
+                raise
+            except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
+                raise self._unavailable(explain(exc)) from exc
+            finally:
+                attempt.calls.discard(scope)
+                self._used = anyio.current_time()
+            if attempt.end.is_set():
+                raise self._unavailable(attempt.why())
+            attempt.doubt()
+            raise ServerSilent(self.name, f"no answer to {what[:200]!r} within {timeout:g} s")
+        raise self._unavailable("it refuses the token that was just granted for it")
 
     @property
     def protocol(self) -> str:

@@ -1,4 +1,4 @@
-"""Servers' answers to ``tools/list`` and ``tools/call``, read item by item. Pure.
+"""Servers' answers to lists and calls of tools and resources, read item by item. Pure.
 
 Owns the repairs of an answer, the omissions, and the texts about both. The protocol library refuses a whole answer for
 one invalid item, before a caller sees any of it. So `wrap_answer` replaces each incoming answer by an empty one that
@@ -16,7 +16,8 @@ from agentic_rag.tools.schema_compat import find_top_problem
 
 ANSWER = META_PREFIX + "answer"
 """Key in the ``_meta`` of a wrapped answer: the result as the server sent it."""
-READ_METHODS = ("tools/list", "tools/call")
+RESOURCE_METHODS = ("resources/list", "resources/read")
+READ_METHODS = ("tools/list", "tools/call", *RESOURCE_METHODS)
 
 BLOCKS = 100
 """Maximum number of a result's content blocks. Texts beyond it are joined, because each block costs time in every step.
@@ -41,7 +42,7 @@ class DroppedTool:
 
 
 def wrap_answer(method: str, result: Json) -> Json:
-    """Return the answer to a request in a form that the protocol library accepts.
+    """Return the answer to a request of `READ_METHODS` in a form that the protocol library accepts.
 
     An answer that asks for input is returned unchanged: the library's own type reads it.
     """
@@ -49,7 +50,10 @@ def wrap_answer(method: str, result: Json) -> Json:
         return dict(result)
     if method == "tools/call":
         return {**_COMPLETE, "content": [], "_meta": {ANSWER: with_few_blocks(result)}}
-    wrapped = {**_COMPLETE, "tools": _plain_tools(result.get("tools")), "_meta": {ANSWER: dict(result)}}
+    if method == "resources/read":
+        return {**_COMPLETE, "contents": [], "_meta": {ANSWER: dict(result)}}
+    listed: Json = {"resources": []} if method == "resources/list" else {"tools": _plain_tools(result.get("tools"))}
+    wrapped = {**_COMPLETE, **listed, "_meta": {ANSWER: dict(result)}}
     cursor = result.get("nextCursor")
     return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
 
@@ -235,6 +239,89 @@ def _read_resource(block: Json) -> Json | None:
         if isinstance(resource.get(key), str):
             return {"type": "resource", "resource": {**about, key: resource[key]}}
     return None
+
+
+# --- resources/list and resources/read --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListedResource:
+    """A resource as its server lists it. ``version`` is its etag and its time of change, empty without both.
+
+    ``modified``: the text of ``annotations.lastModified``.
+    """
+
+    uri: str
+    name: str = ""
+    media_type: str = ""
+    version: str = ""
+    modified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePart:
+    """A part of a resource's content: ``text``, or ``blob`` in base64."""
+
+    media_type: str = ""
+    text: str | None = None
+    blob: str | None = None
+
+
+URI_CHARS = 2_000
+"""A resource with a longer address is left out."""
+VERSION_CHARS = 300
+"""A longer version counts as none, because a cut one could hide a change."""
+
+
+def read_resources(answer: Json) -> tuple[list[ListedResource], list[str], str]:
+    """Return the resources of one page of a list, the reasons for those left out, and the problem of the whole page."""
+    listed = answer.get("resources")
+    if not isinstance(listed, list):
+        return (
+            [],
+            [],
+            f"the list cannot be read: 'resources' {'is missing' if listed is None else 'is ' + _kind(listed)}",
+        )
+    found, left_out = [], []
+    for place, each in enumerate(listed, 1):
+        uri = each.get("uri") if isinstance(each, dict) else None
+        if not isinstance(uri, str) or not uri.strip() or clean_text(uri[:URI_CHARS]) != uri[:URI_CHARS]:
+            left_out.append(f"resource {place} of a page has no valid uri")
+        elif len(uri) > URI_CHARS:
+            left_out.append(f"{_clip(uri)}…: the uri is longer than {URI_CHARS} characters")
+        else:
+            found.append(_read_listed(uri, each))
+    return found, left_out, ""
+
+
+def _read_listed(uri: str, resource: Json) -> ListedResource:
+    annotations, meta = resource.get("annotations"), resource.get("_meta")
+    modified = _text_of(annotations, "lastModified")
+    etag = _text_of(meta, "etag") or _text_of(meta, "eTag") or _text_of(meta, "version")
+    version = " ".join(filter(None, (modified, etag)))
+    name = _text_of(resource, "title") or _text_of(resource, "name")
+    media = _text_of(resource, "mimeType")
+    return ListedResource(uri, clean_text(name), media, version if len(version) <= VERSION_CHARS else "", modified)
+
+
+def _text_of(value: Any, key: str) -> str:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found[: VERSION_CHARS + 1] if isinstance(found, str) else ""
+
+
+def read_contents(answer: Json) -> tuple[list[ResourcePart], str]:
+    """Return the parts of a resource's content, or the reason why the answer cannot be read."""
+    contents = answer.get("contents")
+    if not isinstance(contents, list):
+        return [], f"'contents' {'is missing' if contents is None else 'is ' + _kind(contents)}"
+    parts = []
+    for each in contents:
+        block = _read_resource({"resource": each})
+        if block is None:
+            return [], "a part of it has neither text nor blob"
+        inner = block["resource"]
+        parts.append(ResourcePart(inner.get("mimeType", "")[:SHOWN_CHARS], inner.get("text"), inner.get("blob")))
+    return parts, "" if parts else "it has no content"
 
 
 _READERS = {

@@ -31,6 +31,7 @@ from agentic_rag.store.run_events import Batch
 from agentic_rag.store.scans import ScanRecord
 from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
 from agentic_rag.store.shares import ShareRecord
+from agentic_rag.store.sources import SourceItemRecord, SourceKind, SourceRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import as_operator, bearer, make_key
@@ -235,7 +236,7 @@ def _put_evaluation(conn: Connection, domain: str) -> None:
 
 
 def _put_notifications(conn: Connection, conversation: ConversationRecord) -> None:
-    """Store a disabled endpoint and schedule with what they have sent and run, expected labels and a shared link."""
+    """Store a disabled endpoint, schedule and source with their parts, expected labels and a shared link."""
     domain, at = conversation.domain_id, now()
     endpoint = EndpointRecord(
         id=new_id("end"),
@@ -291,7 +292,26 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         leaf_message_id=MessageId("msg_that_is_gone"),
         created_at=at,
     )
-    for record in (endpoint, delivery, schedule, firing, labels, share):
+    source = SourceRecord(
+        id=new_id("src"),
+        domain_id=domain,
+        name="Share",
+        kind=SourceKind.FOLDER,
+        config={"path": "/srv/share", "include": []},
+        folder="sources/Share",
+        labels=("board",),
+        interval_minutes=60,
+        grace_hours=24,
+        max_items=100,
+        enabled=False,
+        owner_id=USER,
+        created_at=at,
+        updated_at=at,
+    )
+    item = SourceItemRecord(
+        source_id=source.id, uri="/srv/share/a.md", domain_id=domain, name="a.md", version="1:1", seen_at=at
+    )
+    for record in (endpoint, delivery, schedule, firing, labels, share, source, item):
         record.insert(conn)
 
 

@@ -19,7 +19,7 @@ from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
 from agentic_rag.base.token_bucket import TokenBucket
-from agentic_rag.tools.server_answers import READ_METHODS, wrap_answer
+from agentic_rag.tools.server_answers import READ_METHODS, RESOURCE_METHODS, wrap_answer
 
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0
 """Requests of a server: burst size, and average per second; each costs an answer."""
@@ -198,7 +198,7 @@ class _Inbound:
                 raise StopAsyncIteration
             if not self._inflow.passes(item, now):
                 continue
-            if not _is_wide(item):
+            if method in RESOURCE_METHODS or not _is_wide(item):  # the library validates none of those answers
                 return _read_leniently(item, method)
             assert isinstance(item, SessionMessage)
             if isinstance(item.message, types.JSONRPCResponse):

@@ -21,6 +21,7 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   fact(t("documents.added"), formatDate(item.createdAt));
   fact(t("documents.dated"), item.date && formatDate(item.date, { time: false }));
   fact(t("documents.reviewBy"), !onchange && item.reviewBy && formatDate(item.reviewBy, { time: false }));
+  fact(t("documents.sourceUri"), item.sourceUri && addressOf(item.sourceUri));
   fact(t("documents.folderLabels"), item.folderLabels?.join(", "));
   fact(t("documents.languages"), item.progress?.languages?.join(", "));
   fact(t("documents.notes"), item.progress?.notes?.join(" · "));
@@ -86,4 +87,10 @@ export function passage(chunk, marked = false) {
     h("header", { class: "small faint wrap", dir: "auto" }, h("span", { class: "mono" }, `#${chunk.ordinal + 1}`), place.length > 0 && ` ${place.join(" › ")}`),
     h("p", { class: "plain", dir: "auto" }, chunk.text),
   );
+}
+
+/** The address of an item: a link if it is one of the web, else a text. */
+export function addressOf(uri) {
+  const isWeb = /^https?:\/\//u.test(uri);
+  return isWeb ? h("a", { href: uri, rel: "noreferrer noopener", target: "_blank", class: "wrap", dir: "ltr" }, uri) : h("code", { class: "wrap", dir: "ltr" }, uri);
 }

@@ -7,6 +7,7 @@ import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.
 import { icon } from "../icons.js";
 import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
 import { labelBadges, openDocument } from "./document.js";
+import { openSources } from "./sources.js";
 import { openStale } from "./stale.js";
 import { droppedFiles, isWanted, uploadFiles } from "./uploading.js";
 
@@ -43,6 +44,7 @@ export async function show(panel, { domain, rest, app, place }) {
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
   const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => all.find((each) => each.id === id), open) });
   const tools = h("div", { class: "row row-apart" }, filters, search, stale);
+  const sources = () => button(t("sources.title"), { icon: "retry", onclick: () => openSources(domain, () => poll()) });
   const list = h("div", {});
   const model = h("p", { class: "faint small" });
   const files = mayChange && fileInputs(panel, (chosen) => send(chosen));
@@ -54,7 +56,8 @@ export async function show(panel, { domain, rest, app, place }) {
   function describe(any) {
     if (isDescribed === any) return;
     isDescribed = any;
-    place.describe(t(files ? "documents.drop" : "documents.text"), ...(files && any ? files.buttons() : []));
+    const buttons = mayChange ? [sources(), ...(files && any ? files.buttons() : [])] : [];
+    place.describe(t(files ? "documents.drop" : "documents.text"), ...buttons);
   }
   describe(true);
 

@@ -9,7 +9,7 @@ import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton 
 
 /** The sections in the order of the navigation. `allow`: the least grant; `words`: the sections of the languages. */
 const SECTIONS = [
-  { key: "documents", group: "content", icon: "page", allow: "member", words: ["documents"], load: lazily((again) => import(`./documents.js${again}`)) },
+  { key: "documents", group: "content", icon: "page", allow: "member", words: ["documents", "sources", "operator"], load: lazily((again) => import(`./documents.js${again}`)) },
   { key: "search", group: "content", icon: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
   { key: "evaluation", group: "content", icon: "chart", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./evaluation.js${again}`)) },
   { key: "prompt", group: "behaviour", icon: "edit", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },

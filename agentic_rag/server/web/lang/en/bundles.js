@@ -26,6 +26,7 @@ export default {
   "bundles.kind.server": "Server",
   "bundles.kind.setting": "Setting",
   "bundles.kind.skill": "Skill",
+  "bundles.kind.source": "Source",
   "bundles.memories": "Include the memories of its roles",
   "bundles.memoriesHint": "Shared memories, or only yours if each user has their own.",
   "bundles.more": { one: "and {count} more", other: "and {count} more" },

@@ -65,6 +65,7 @@ export default {
   "documents.sendingBytes": { one: "Uploading {count} file: {sent} of {of}", other: "Uploading {count} files: {sent} of {of}" },
   "documents.sent": { one: "{count} file uploaded", other: "{count} files uploaded" },
   "documents.size": "Size",
+  "documents.sourceUri": "Source",
   "documents.stage": "Indexing: {done} of {of} passages",
   "documents.stale": "Documents to review",
   "documents.staleHint": "Documents that are past their review date, have a newer version, or are old. Those that answers cited most in the last 90 days come first.",

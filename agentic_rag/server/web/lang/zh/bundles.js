@@ -26,6 +26,7 @@ export default {
   "bundles.kind.server": "服务器",
   "bundles.kind.setting": "设置",
   "bundles.kind.skill": "技能",
+  "bundles.kind.source": "来源",
   "bundles.memories": "包含其角色的记忆",
   "bundles.memoriesHint": "共享的记忆；若每位用户各有记忆，则为您自己的记忆。",
   "bundles.more": { other: "以及另外 {count} 项" },

@@ -65,6 +65,7 @@ export default {
   "documents.sendingBytes": { other: "正在发送 {count} 个文件：{sent} / {of}" },
   "documents.sent": { other: "已发送 {count} 个文件" },
   "documents.size": "大小",
+  "documents.sourceUri": "来源",
   "documents.stage": "正在索引：{done} / {of} 个段落",
   "documents.stale": "待复核文档",
   "documents.staleHint": "已过复核期限、有更新版本或较旧的文档。最近 90 天回答引用最多的排在前面。",

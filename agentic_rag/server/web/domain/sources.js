@@ -1,0 +1,148 @@
+// The sources of a domain's documents: their state and errors, and dialogs to add, change and remove one.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { errorText, loadErrorTexts } from "../errors/text.js";
+import { formatNumber, t } from "../i18n.js";
+import { dialogForm, moment } from "../operator/parts.js";
+import { badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
+import { addressOf } from "./document.js";
+import { labelsIn } from "./settings-fields.js";
+
+const POLL_MS = 1500;
+const KINDS = { mcp: () => t("sources.kindMcp"), folder: () => t("sources.kindFolder"), website: () => t("sources.kindWebsite") };
+const linesIn = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
+const isBusy = (each) => each.state !== "idle" || each.requested;
+
+/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. */
+export function openSources(domain, onchange) {
+  const base = `/api/domains/${encodeURIComponent(domain.id)}/sources`;
+  const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
+  const list = h("div", {});
+  let timer = 0;
+  let closed = false;
+
+  const load = async () => {
+    const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
+    return items;
+  };
+  const draw = (items) => {
+    clearTimeout(timer);
+    if (items.some(isBusy) && !closed) timer = setTimeout(again, POLL_MS);
+    return items.length ? h("ul", { class: "rows", "aria-label": t("sources.title") }, items.map(row)) : emptyState(t("sources.none"), t("sources.noneText"), { icon: "page" });
+  };
+  async function again() {
+    if (closed) return;
+    replace(list, draw(await load()));
+    onchange();
+  }
+
+  function row(each) {
+    const counts = t("sources.items", { count: each.items });
+    const facts = [KINDS[each.kind](), counts, each.labels.length > 0 && each.labels.join(", "), each.endedAt && h("span", {}, t("sources.lastRun"), " ", moment(each.endedAt))].filter(Boolean);
+    const failed = each.failedItems > 0 && button(t("sources.failedItems", { count: each.failedItems }), { kind: "quiet", onclick: () => openItems(each) });
+    return h(
+      "li",
+      { class: "rows-item" },
+      h(
+        "div",
+        { class: "grow" },
+        h("div", { class: "wrap", dir: "auto" }, each.name),
+        h("div", { class: "faint small fact-line" }, facts.map((fact) => h("span", {}, fact))),
+        each.problem && h("p", { class: "bad small wrap", role: "status" }, errorText(each.problem)),
+        failed,
+        each.notes.length > 0 && h("details", { class: "small" }, h("summary", {}, t("sources.notes", { count: each.notes.length })), h("ul", {}, each.notes.map((note) => h("li", { class: "wrap", dir: "auto" }, note)))),
+      ),
+      h(
+        "div",
+        { class: "rows-end" },
+        stateBadge(each),
+        button(t("sources.runNow"), { kind: "quiet", "aria-label": t("sources.runNamed", { name: each.name }), onclick: () => runNow(each) }),
+        button(t("sources.edit"), { kind: "quiet", "aria-label": t("sources.editNamed", { name: each.name }), onclick: () => edit(each) }),
+        button(t("sources.remove", { name: each.name }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(each) }),
+      ),
+    );
+  }
+
+  function stateBadge(each) {
+    if (each.state === "deleting") return badge(t("sources.deleting"), "wait");
+    if (isBusy(each)) return badge(t("sources.running"), "wait");
+    if (each.problem) return badge(t("sources.failing"), "bad");
+    return each.enabled ? badge(t("sources.on"), "good") : badge(t("sources.off"));
+  }
+
+  async function runNow(each) {
+    await api("POST", at(each, "run"));
+    toast(t("sources.runQueued", { name: each.name }));
+    await again();
+  }
+
+  async function remove(each) {
+    const choose = (documents, close) => async () => {
+      await api("DELETE", at(each), { query: { documents } });
+      close();
+      await again();
+    };
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close() }),
+      button(t("sources.keepDocuments"), { onclick: choose("keep", close) }),
+      button(t("sources.deleteDocuments"), { kind: "danger", onclick: choose("delete", close) }),
+    ];
+    await openDialog(t("sources.removeTitle", { name: each.name }), { build: () => [h("p", {}, t("sources.removeText"))], actions }).closed;
+  }
+
+  async function openItems(each) {
+    const inner = h("div", {});
+    const dialog = openDialog(t("sources.failedOf", { name: each.name }), { wide: true, build: () => [inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
+    const shown = (item) => h("li", { class: "rows-item" }, h("div", { class: "grow" }, addressOf(item.uri), h("p", { class: "bad small wrap" }, errorText(item.error))));
+    await loadInto(inner, () => api("GET", at(each, "items"), { query: { failed: true } }), ({ items }) => h("ul", { class: "rows" }, items.map(shown)));
+    await dialog.closed;
+  }
+
+  async function edit(known) {
+    const kind = field(t("sources.kind"), select(Object.entries(KINDS).map(([key, label]) => [key, label()]), { value: known?.kind ?? "website", disabled: Boolean(known), onchange: () => showKind() }));
+    const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
+    const name = field(t("sources.name"), input({ value: known?.name ?? "", dir: "auto" }));
+    const servers = Object.keys(domain.settings?.mcpServers ?? {});
+    const server = field(t("sources.server"), mono(known?.mcp?.server ?? servers[0] ?? ""), { hint: t("sources.serverHint") });
+    const resources = field(t("sources.resources"), textarea({ value: (known?.mcp?.resources ?? ["*"]).join("\n"), dir: "ltr" }), { hint: t("sources.resourcesHint") });
+    const path = field(t("sources.path"), mono(known?.folder?.path ?? ""), { hint: t("sources.pathHint") });
+    const urls = field(t("sources.urls"), textarea({ value: (known?.website?.urls ?? []).join("\n"), dir: "ltr" }), { hint: t("sources.urlsHint") });
+    const sitemaps = field(t("sources.sitemaps"), textarea({ value: (known?.website?.sitemaps ?? []).join("\n"), dir: "ltr" }));
+    const labels = field(t("documents.labels"), input({ value: known?.labels.join(", ") ?? "", dir: "auto" }), { hint: t("sources.labelsHint") });
+    const interval = field(t("sources.interval"), mono(known?.intervalMinutes ?? 1440, { inputmode: "numeric" }));
+    const grace = field(t("sources.grace"), mono(known?.graceHours ?? 24, { inputmode: "numeric" }), { hint: t("sources.graceHint") });
+    const exclude = field(t("sources.exclude"), textarea({ value: (known?.exclude ?? []).join("\n"), dir: "ltr" }), { hint: t("sources.excludeHint") });
+    const enabled = field(t("sources.enabled"), checkbox({ checked: known?.enabled ?? true }), { inline: true });
+    const parts = { mcp: [server, resources], folder: [path], website: [urls, sitemaps] };
+    const own = h("div", { class: "stack" });
+    const showKind = () => replace(own, parts[kind.control.value]);
+    showKind();
+    const configs = {
+      mcp: () => ({ ...known?.mcp, server: server.control.value.trim(), resources: linesIn(resources.control.value) }),
+      folder: () => ({ ...known?.folder, path: path.control.value.trim() }),
+      website: () => ({ ...known?.website, urls: linesIn(urls.control.value), sitemaps: linesIn(sitemaps.control.value) }),
+    };
+    const send = async (close) => {
+      const chosen = kind.control.value;
+      const times = { intervalMinutes: Number(interval.control.value), graceHours: Number(grace.control.value) };
+      const body = { name: name.control.value, [chosen]: configs[chosen](), labels: labelsIn(labels.control.value), exclude: linesIn(exclude.control.value), enabled: enabled.control.checked, ...times };
+      await (known ? api("PATCH", at(known), { body }) : api("POST", base, { body }));
+      close();
+      await again();
+    };
+    const fields = { name, labels, intervalMinutes: interval, graceHours: grace, exclude };
+    const content = [name, kind, own, labels, interval, grace, exclude, enabled];
+    const build = (close) => dialogForm({ fields, content, action: t("sources.save"), send: () => send(close), close });
+    await openDialog(known ? t("sources.editNamed", { name: known.name }) : t("sources.add"), { build }).closed;
+  }
+
+  const build = () => [h("p", { class: "soft" }, t("sources.text")), h("div", { class: "row" }, button(t("sources.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list];
+  const dialog = openDialog(t("sources.title"), { side: true, build });
+  dialog.closed.then(() => {
+    closed = true;
+    clearTimeout(timer);
+  });
+  loadInto(list, load, draw);
+  return dialog;
+}

@@ -1,0 +1,1 @@
+"""Document sources: MCP servers, folders and websites."""

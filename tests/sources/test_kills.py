@@ -1,0 +1,69 @@
+"""A server that is killed anywhere in a run of a source loses and doubles nothing, and no document lacks its labels."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
+from tests.e2e.serving import environment
+from tests.server.rig import Rig
+from tests.sources import victim
+from tests.sources.support import documents_of, ended, items_of, run_again
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+FIRST = ("source.begun", "source.listed", "source.fetched", "upload.placed:3", "upload.recorded:3", "source.stored:3")
+SECOND = (
+    *("source.begun:2", "source.listed:2", "source.fetched:7", "upload.placed:7", "source.stored:7", "source.noted:7"),
+    *("upload.placed:9", "upload.recorded:7", "delete.marked", "delete.unlinked", "source.removed", "source.ended:2"),
+)
+PLACES = (*FIRST, "source.noted:3", "source.ended", *SECOND)
+ALWAYS = ("upload.placed:3", "source.stored:7", "delete.unlinked")
+"""A new item, a changed one, and one that is removed."""
+
+
+@pytest.mark.sqlite("the killed server has a file")
+@pytest.mark.parametrize(
+    "place",
+    [
+        *ALWAYS,
+        *(
+            pytest.param(place, marks=pytest.mark.nightly("every place; one of each kind of item runs every time"))
+            for place in PLACES
+            if place not in ALWAYS
+        ),
+    ],
+)
+async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
+    command = [sys.executable, "-m", "tests.sources.victim", str(tmp_path)]
+    killed = await anyio.run_process(command, env=environment(**{VARIABLE: place}), cwd=REPOSITORY, check=False)
+    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    share = tmp_path / "share"
+    async with Rig(tmp_path, source_folders=str(share)) as rig:
+        rig.application.begin()
+        (domain,) = [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]]
+        assert all(each["labels"] == ["board"] for each in await documents_of(rig, domain))
+        (source,) = (await rig.ok("GET", f"/api/domains/{domain}/sources"))["items"]
+        if source["state"] == "running" or source["endedAt"] is None:
+            source = await ended(rig, domain, source["id"], None)
+        if (share / "5.md").exists():
+            victim.change(share)
+        source = await run_again(rig, domain, source)
+        assert "problem" not in source
+        source = await run_again(rig, domain, source)
+        assert (source["counts"]["unchanged"], source["counts"]["fetched"]) == (6, 0)
+        await rig.taken_up(domain)
+        documents = await documents_of(rig, domain)
+        assert sorted(each["name"] for each in documents) == [f"{number}.md" for number in (0, 1, 2, 3, 4, 6)]
+        assert all((each["labels"], each["status"]) == (["board"], "indexed") for each in documents)
+        assert {each["documentId"] for each in await items_of(rig, domain, source)} == {
+            each["id"] for each in documents
+        }
+        for words, count in (("lion1q", 1), ("zebra1q", 0), ("zebra6q", 1), ("zebra5q", 0)):
+            found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": words, "threshold": 0})
+            texts = {hit["documentName"] for hit in found["hits"] if words in str(hit["sentences"])}
+            assert len(texts) == count, words
+        folder = tmp_path / "data" / "workspaces" / domain / "documents" / "sources" / "Library"
+        assert len(list(folder.iterdir())) == 6

@@ -1,0 +1,234 @@
+"""MCP servers as sources: what is read, when it is read again, and what a bad item costs."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.server.rig import Rig
+from tests.sources.support import Library, documents_of, items_of, make_source, resource, run_again
+
+
+@asynccontextmanager
+async def library(folder: Path, count: int, **settings: Any) -> AsyncIterator[tuple[Rig, str, Library]]:
+    found = Library(folder, count)
+    async with Rig(folder, any_command=True, **settings) as rig:
+        yield rig, await rig.domain(mcpServers={"library": found.entry}), found
+
+
+async def test_resources_become_documents_and_only_changed_ones_are_read_again(tmp_path: Path) -> None:
+    async with library(tmp_path, 25) as (rig, domain, found):
+        found.save(page=10)
+        source = await make_source(rig, domain)
+        assert source["counts"] == {
+            "listed": 25, "unchanged": 0, "fetched": 25, "changed": 25, "failed": 0, "missing": 0, "removed": 0,
+        }  # fmt: skip
+        assert set(found.read().values()) == {1}
+        await rig.taken_up(domain)
+        documents = {each["name"]: each for each in await documents_of(rig, domain)}
+        assert len(documents) == 25
+        assert documents["book 3.md"]["sourceUri"] == "lib://books/0003"
+        assert documents["book 3.md"]["date"] == "2026-01-01"
+        for number in (3, 7, 11):
+            found.edit(number, text=f"New words zebra{number}n.", lastModified="2026-02-01T00:00:00Z")
+        source = await run_again(rig, domain, source)
+        assert found.read() == {f"lib://books/{number:04}": 1 for number in (3, 7, 11)}
+        assert (source["counts"]["unchanged"], source["counts"]["changed"]) == (22, 3)
+        await rig.taken_up(domain)
+        again = {each["name"]: each for each in await documents_of(rig, domain)}
+        assert {name: each["id"] for name, each in again.items()} == {
+            name: each["id"] for name, each in documents.items()
+        }
+        assert again["book 3.md"]["date"] == "2026-02-01"
+        hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "zebra7n"}))["hits"]
+        assert hits[0]["documentName"] == "book 7.md"
+
+
+async def test_without_versions_the_bytes_tell_what_changed(tmp_path: Path) -> None:
+    async with library(tmp_path, 0) as (rig, domain, found):
+        bare = [{k: v for k, v in resource(number).items() if k != "lastModified"} for number in range(3)]
+        tagged = resource(9, etag="a")
+        del tagged["lastModified"]
+        found.save(resources=[*bare, tagged])
+        source = await make_source(rig, domain)
+        before = {each["id"] for each in await documents_of(rig, domain)}
+        found.read()
+        found.edit(1, text="Other words.")
+        source = await run_again(rig, domain, source)
+        assert len(found.read()) == 3  # the one with an etag is not read
+        assert (source["counts"]["fetched"], source["counts"]["changed"]) == (3, 1)
+        assert {each["id"] for each in await documents_of(rig, domain)} == before
+
+
+async def test_a_bad_item_costs_one_item_and_is_named(tmp_path: Path) -> None:
+    async with library(tmp_path, 4) as (rig, domain, found):
+        odd = [
+            resource(10, text=None, blob="no base64!"),
+            resource(11, uri="lib://film", name="film.mov", mimeType="video/quicktime", text=None, blob="AAAA"),
+            resource(12, uri="x" * 3_000),
+            {"name": "no uri"},
+            "not an object",
+            resource(0, text="the same uri again"),
+        ]
+        for each in odd[:2]:
+            assert isinstance(each, dict)
+            del each["text"]
+        found.save(resources=[*found.state["resources"], *odd], fails=["lib://books/0002"])
+        source = await make_source(rig, domain)
+        assert source["counts"]["listed"] == 6
+        assert source["counts"]["failed"] == 3
+        failed = {each["uri"]: each["error"]["code"] for each in await items_of(rig, domain, source, failed=True)}
+        assert failed == {
+            "lib://books/0002": "MCP_REQUEST_FAILED",
+            "lib://books/0010": "SOURCE_ITEM_UNREADABLE",
+            "lib://film": "DOCUMENT_UNSUPPORTED",
+        }
+        notes = " | ".join(source["notes"])
+        assert "longer than 2000" in notes
+        assert "no valid uri" in notes
+        assert "lib://books/0000 is listed more than once" in notes
+        assert "problem" not in source
+        assert len(await documents_of(rig, domain)) == 3
+        found.save(fails=[])
+        source = await run_again(rig, domain, source)
+        assert source["failedItems"] == 2
+        assert len(await documents_of(rig, domain)) == 4
+
+
+async def test_a_binary_resource_is_read_by_its_type(tmp_path: Path) -> None:
+    async with library(tmp_path, 0) as (rig, domain, found):
+        page = base64.b64encode(b"<h1>Pump</h1><p>Twelve bar.</p>").decode()
+        found.save(resources=[{"uri": "lib://page/1", "name": "Page", "mimeType": "text/html", "blob": page}])
+        await make_source(rig, domain)
+        await rig.taken_up(domain)
+        [document] = await documents_of(rig, domain)
+        assert (document["name"], document["status"], document["mediaType"]) == ("Page.html", "indexed", "text/html")
+
+
+async def test_a_missing_item_goes_after_the_grace_period_and_comes_back(tmp_path: Path) -> None:
+    async with library(tmp_path, 3) as (rig, domain, found):
+        source = await make_source(rig, domain, graceHours=24)
+        gone = found.state["resources"].pop(1)
+        found.save()
+        source = await run_again(rig, domain, source)
+        assert (source["counts"]["missing"], source["counts"]["removed"]) == (1, 0)
+        missing = [each for each in await items_of(rig, domain, source) if "missingSince" in each]
+        assert [each["uri"] for each in missing] == [gone["uri"]]
+        assert len(await documents_of(rig, domain)) == 3
+        path = f"/api/domains/{domain}/sources/{source['id']}"
+        await rig.ok("PATCH", path, {"graceHours": 0, "enabled": False})
+        source = await run_again(rig, domain, source)
+        assert (source["counts"]["missing"], source["counts"]["removed"]) == (0, 1)
+        assert len(await documents_of(rig, domain)) == 2
+        assert len(await items_of(rig, domain, source)) == 2
+        found.state["resources"].append(gone)
+        found.save()
+        source = await run_again(rig, domain, source)
+        assert len(await documents_of(rig, domain)) == 3
+
+
+BROKEN: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"cursor": "again"}, "does not end"),
+    ({"raw": {"resources": "many"}}, "cannot be read"),
+    ({"raw": {}}, "is missing"),
+    ({"dies": "resources/list 2", "page": 2}, "MCP server"),
+    ({"raw": {"resources": [{"uri": "a" * 1_900}] * 700}}, "MCP server"),  # a line that is too long
+)
+
+
+async def test_a_list_that_is_not_complete_removes_nothing(tmp_path: Path) -> None:
+    async with library(tmp_path, 6) as (rig, domain, found):
+        source = await make_source(rig, domain)
+        del found.state["resources"][5]
+        for change, note in BROKEN:
+            found.save(**change)
+            source = await run_again(rig, domain, source)
+            said = " | ".join([*source["notes"], source.get("problem", {}).get("message", "")])
+            assert note in said
+            assert len(await documents_of(rig, domain)) == 6
+            found.save(**dict.fromkeys(change))
+        source = await run_again(rig, domain, source)
+        assert "problem" not in source
+        assert len(await documents_of(rig, domain)) == 5
+
+
+async def test_a_server_that_dies_half_way_keeps_what_was_read(tmp_path: Path) -> None:
+    async with library(tmp_path, 8) as (rig, domain, found):
+        found.save(dies="resources/read lib://books/0004")
+        source = await make_source(rig, domain)
+        assert source["problem"]["code"] == "MCP_SERVER_UNAVAILABLE"
+        assert len(await documents_of(rig, domain)) == 4
+        found.read()
+        found.save(dies=None)
+        source = await run_again(rig, domain, source)
+        assert found.read() == {f"lib://books/{number:04}": 1 for number in range(4, 8)}
+        assert len(await documents_of(rig, domain)) == 8
+
+
+async def test_items_beyond_the_limit_are_left_out_and_named(tmp_path: Path) -> None:
+    async with library(tmp_path, 30) as (rig, domain, found):
+        found.save(page=10)
+        source = await make_source(rig, domain, maxItems=15)
+        assert source["counts"]["listed"] == 15
+        assert any("more than 15" in note for note in source["notes"])
+        assert len(found.read()) == 15
+
+
+async def test_patterns_choose_resources_and_a_named_address_needs_no_list(tmp_path: Path) -> None:
+    async with library(tmp_path, 12) as (rig, domain, found):
+        chosen = {"server": "library", "resources": ["lib://books/{number}1", "lib://books/0000"]}
+        source = await make_source(rig, domain, mcp=chosen, exclude=["*11"])
+        assert sorted(found.read()) == ["lib://books/0000", "lib://books/0001"]
+        assert source["counts"]["listed"] == 2
+
+
+async def test_two_tools_are_a_source(tmp_path: Path) -> None:
+    async with library(tmp_path, 3) as (rig, domain, found):
+        items = [
+            {
+                "id": f"lib://books/{number:04}",
+                "title": f"Book {number}",
+                "url": f"https://lib.example/b/{number}",
+                "etag": "1",
+            }
+            for number in range(3)
+        ]
+        found.save(tools={"find": {"content": [], "structuredContent": {"books": items, "total": 3}}})
+        tools = {"listTool": {"tool": "find", "arguments": {"shelf": 1}}, "readTool": {"tool": "read"}}
+        source = await make_source(rig, domain, mcp={"server": "library", **tools})
+        assert source["counts"]["changed"] == 3, source
+        documents = {each["sourceUri"]: each["name"] for each in await documents_of(rig, domain)}
+        assert documents == {f"https://lib.example/b/{number}": f"Book {number}.txt" for number in range(3)}
+        items[1]["etag"] = "2"
+        found.edit(1, text="New words.")
+        source = await run_again(rig, domain, source)
+        assert (source["counts"]["fetched"], source["counts"]["changed"]) == (1, 1)
+
+
+async def test_the_same_bytes_at_two_addresses_are_one_document_until_both_are_gone(tmp_path: Path) -> None:
+    async with library(tmp_path, 1) as (rig, domain, found):
+        found.save(resources=[resource(0), resource(1, text=resource(0)["text"])])
+        source = await make_source(rig, domain)
+        [document] = await documents_of(rig, domain)
+        found.edit(0, text="Own words.", lastModified="2026-02-01T00:00:00Z")
+        source = await run_again(rig, domain, source)
+        assert {each["id"] for each in await documents_of(rig, domain)} > {document["id"]}
+        del found.state["resources"][1]
+        found.save()
+        source = await run_again(rig, domain, source)
+        assert [each["sourceUri"] for each in await documents_of(rig, domain)] == ["lib://books/0000"]
+
+
+async def test_a_persons_document_stays_when_its_source_loses_the_item(tmp_path: Path) -> None:
+    async with library(tmp_path, 2) as (rig, domain, found):
+        mine = await rig.upload(domain, "mine.md", resource(0)["text"].encode())
+        source = await make_source(rig, domain, labels=["board"])
+        assert {each["id"] for each in await documents_of(rig, domain)} > {mine["id"]}
+        kept = await rig.upload(domain, "later.md", resource(1)["text"].encode())
+        found.save(resources=[])
+        source = await run_again(rig, domain, source)
+        assert {each["id"]: each["labels"] for each in await documents_of(rig, domain)} == {
+            mine["id"]: ["board"],
+            kept["id"]: ["board"],
+        }

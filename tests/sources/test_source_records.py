@@ -1,0 +1,51 @@
+"""Sources in bundles, after erasing their owner, and by the command line."""
+
+from pathlib import Path
+
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.bundles.making import bring
+from tests.server.rig import Rig
+from tests.server.test_cli import run
+
+MANUAL = {"name": "Manual", "website": {"urls": ["https://docs.example/a"]}, "labels": ["board"], "enabled": False}
+
+
+async def test_a_bundle_carries_sources_and_imports_them_disabled_and_an_erased_owner_goes(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        ann = bearer(await make_key(rig, "ann", "admin", domain))
+        path = f"/api/domains/{domain}/sources"
+        made = await rig.http.post(path, json=MANUAL, headers=ann)
+        assert made.status_code == 201, made.text
+        assert made.json()["ownerId"] == "ann"
+        as_operator(rig)
+        bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
+        report = await bring(rig, bundle)
+        assert [each["subject"] for each in report["differences"] if each["kind"] == "source"] == ["Manual"]
+        (copied,) = (await rig.ok("GET", f"/api/domains/{report['domainId']}/sources"))["items"]
+        assert (copied["enabled"], copied["labels"], copied["website"]) == (False, ["board"], made.json()["website"])
+        assert "disabled until an admin completes it" in copied["notes"][0]
+        await rig.ok("DELETE", "/api/users/ann")
+        (left,) = (await rig.ok("GET", path))["items"]
+        assert left["ownerId"].startswith("#")
+
+
+async def test_the_command_line_makes_lists_and_removes_sources(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+
+    def ok(*arguments: str) -> str:
+        done = run(tmp_path, "sources", *arguments, "--domain", domain)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    added = ok("add-website", "Manual", "https://docs.example/a", "--label", "board")
+    source = added.split("\t")[0]
+    assert "website" in ok("list")
+    assert '"labels": [' in ok("list", "--json")
+    ok("pause", source)
+    refused = run(tmp_path, "sources", "add-folder", "Share", "/etc", "--domain", domain)
+    assert refused.returncode == 1
+    assert "AGENTIC_RAG_SOURCE_FOLDERS" in refused.stderr
+    ok("remove", source, "--documents", "keep")
+    assert source not in ok("list")
