@@ -18,6 +18,7 @@ from agentic_rag.domains.sign_in_secrets import forget_user as forget_sign_ins
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.memories import Memories
 from agentic_rag.store import (
+    authorizations,
     budgets,
     conversations,
     deliveries,
@@ -80,6 +81,7 @@ class Erasure:
             forget_sign_ins(conn, user_id, f"#{user.number}")
             _forget_reach(conn, user_id, f"#{user.number}")
             logins.end_of_user(conn, user_id)
+            authorizations.end_of_user(conn, user_id)
             return user
 
         user = await self._db.write(shut, durable=True)
@@ -103,6 +105,7 @@ class Erasure:
             usage.rename_user(conn, user_id, f"#{user.number}")
             budgets.forget(conn, Scope.USER, user_id)
             logins.end_of_user(conn, user_id)
+            authorizations.end_of_user(conn, user_id)
             keys.delete_of_user(conn, user_id)
             message_texts.purge(conn)
             users.delete(conn, user_id)

@@ -9,6 +9,7 @@ itself imports.
 from agentic_rag.store import (
     attachments,
     audit,
+    authorizations,
     budgets,
     collections,
     compactions,
@@ -58,6 +59,7 @@ from agentic_rag.store import (
 __all__ = [
     "attachments",
     "audit",
+    "authorizations",
     "budgets",
     "collections",
     "compactions",
