@@ -22,11 +22,12 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.rights import grants_of, join_grants, user_of
+from agentic_rag.access.rights import grants_of, join_grants, narrow, user_of
 from agentic_rag.access.users import ANONYMOUS, LOCAL, SYSTEM, User
 from agentic_rag.base.errors import InvalidInput, NotFound
 from agentic_rag.base.startup_errors import BadConfiguration
-from agentic_rag.store import domains, keys, logins, tickets, users
+from agentic_rag.store import authorizations, domains, keys, logins, tickets, users
+from agentic_rag.store.authorizations import AuthorizationRecord
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.keys import KeyRecord, KeyRole
@@ -54,15 +55,17 @@ _RESERVED: Final = frozenset({SYSTEM, ANONYMOUS})
 class Entrant:
     """The holder of a credential.
 
-    ``key_id`` identifies the credential whose end closes its open connections: a key's id, a login's id, or
-    `provided_key`. It is None for the local user, and `KEYLESS` if no credential was shown or needed. ``counted`` is
-    the id that its load counts for; empty: ``key_id``. ``seconds`` is the remaining validity, None for unlimited.
+    ``key_id`` identifies the credential whose end closes its open connections: the id of a key, a login or an
+    authorization, or `provided_key`. It is None for the local user, and `KEYLESS` if no credential was shown or needed.
+    ``counted`` is the id that its load counts for; empty: ``key_id``. ``seconds`` is the remaining validity, None for
+    unlimited. ``scopes`` are those of a token for the MCP door; None: the credential is not limited to scopes.
     """
 
     user: User
     key_id: str | None
     counted: str = ""
     seconds: float | None = None
+    scopes: frozenset[str] | None = None
 
 
 class KeyUse(Protocol):
@@ -80,14 +83,19 @@ class _Active:
     users: dict[str, UserRecord]
     keys: dict[str, KeyRecord]
     logins: dict[str, LoginRecord]
+    authorizations: dict[str, AuthorizationRecord]
     entrants: dict[str, Entrant]
-    """Entrants by the id of a key or of a login, and by `provided_key`."""
+    """Entrants by the id of a key, a login or an authorization, and by `provided_key`."""
     subjects: dict[str, UserRecord]
     """Users of an OpenID provider by subject."""
 
 
 def _active(
-    local: str, found: Iterable[UserRecord], made: Iterable[KeyRecord], signed: Iterable[LoginRecord]
+    local: str,
+    found: Iterable[UserRecord],
+    made: Iterable[KeyRecord],
+    signed: Iterable[LoginRecord],
+    decided: Iterable[AuthorizationRecord],
 ) -> _Active:
     by_name = {user.id: user for user in found if user.state is UserState.ACTIVE}
     own = {key.id: key for key in made if key.user_id in by_name}
@@ -107,8 +115,17 @@ def _active(
         else:
             continue
         kept[each.sha256] = each
+    authorized: dict[str, AuthorizationRecord] = {}
+    for record in decided:
+        if record.user_id not in by_name or (record.key_id and record.key_id not in own):
+            continue
+        authorized[record.id] = record
+        user = user_of(by_name[record.user_id], own.get(record.key_id))
+        if user.sees(record.domain_id):
+            counted = record.key_id or provided_key(record.user_id)
+            entrants[record.id] = Entrant(narrow(user, record.domain_id), record.id, counted)
     subjects = {user.subject: user for user in by_name.values() if user.subject is not None}
-    return _Active(by_name, {key.sha256: key for key in own.values()}, kept, entrants, subjects)
+    return _Active(by_name, {key.sha256: key for key in own.values()}, kept, authorized, entrants, subjects)
 
 
 def provided_key(user_id: str) -> str:
@@ -143,7 +160,7 @@ class Access:
         self._local = sha256_of(self.local_key)
         self.local_name = f"local:{self._local}"
         """Replaces the id of `local_key` in the store; anything created with that key becomes invalid with it."""
-        self._now = _active(self.local_name, (), (), ())
+        self._now = _active(self.local_name, (), (), (), ())
         self._epoch = 0
 
     @property
@@ -193,6 +210,12 @@ class Access:
         if login is None or not hmac.compare_digest(login.sha256, given) or login.expires_at <= now():
             return None
         return self._now.entrants[login.id], login
+
+    async def entrant_of_authorization(self, authorization_id: str) -> Entrant | None:
+        """Return the entrant of an authorization for its domain; None if it ended or its user lost the domain."""
+        if authorization_id not in self._now.authorizations:  # perhaps made by another process a moment ago
+            await self.refresh()
+        return self._now.entrants.get(authorization_id)
 
     async def issue_ticket(self, entrant: Entrant, life: float) -> str | None:
         """Return a single-use ticket for an entrant, valid for ``life`` seconds at every server of the database.
@@ -317,6 +340,7 @@ class Access:
             revoked = keys.revoke(conn, key_id, now())
             if revoked is not None:
                 logins.end_of_key(conn, key_id)
+                authorizations.end_of_key(conn, key_id)
                 audit(conn, told)
             return revoked
 
@@ -331,7 +355,14 @@ class Access:
         with anyio.CancelScope(shield=True):  # a client that disconnects must not leave a revoked key active
             await self.refresh()
 
-    def drop(self, *, user_ids: Sequence[str] = (), key_ids: Sequence[str] = (), login_ids: Sequence[str] = ()) -> None:
+    def drop(
+        self,
+        *,
+        user_ids: Sequence[str] = (),
+        key_ids: Sequence[str] = (),
+        login_ids: Sequence[str] = (),
+        authorization_ids: Sequence[str] = (),
+    ) -> None:
         """Remove credentials that were ended in the store, without reading the store, which may be unreadable."""
         self._epoch += 1
         held = self._now
@@ -341,6 +372,7 @@ class Access:
                 (user for user in held.users.values() if user.id not in user_ids),
                 (key for key in held.keys.values() if key.id not in key_ids),
                 (each for each in held.logins.values() if each.id not in login_ids),
+                (each for each in held.authorizations.values() if each.id not in authorization_ids),
             )
         )
 
@@ -349,10 +381,11 @@ class Access:
         self._epoch += 1
         held = self._now
         signed = {**held.logins, login.sha256: login}
-        self._apply(_active(self.local_name, held.users.values(), held.keys.values(), signed.values()))
+        decided = held.authorizations.values()
+        self._apply(_active(self.local_name, held.users.values(), held.keys.values(), signed.values(), decided))
 
     def _take(self, found: "_Read") -> None:
-        self._apply(_active(self.local_name, found.users, found.keys, found.logins))
+        self._apply(_active(self.local_name, found.users, found.keys, found.logins, found.authorizations))
         if found.keys and not self.required:
             self.required = True
             self._end(KEYLESS)
@@ -376,10 +409,12 @@ class _Read:
     users: list[UserRecord]
     keys: list[KeyRecord]
     logins: list[LoginRecord]
+    authorizations: list[AuthorizationRecord]
 
 
 def _read(conn: Connection) -> _Read:
-    return _Read(users.list_all(conn), keys.active(conn), logins.active(conn, now()))
+    at = now()
+    return _Read(users.list_all(conn), keys.active(conn), logins.active(conn, at), authorizations.active(conn, at))
 
 
 def _user_for(conn: Connection, key: KeyRecord) -> UserRecord:

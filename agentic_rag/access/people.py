@@ -13,7 +13,7 @@ from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.keys import Access, check_grants, check_name
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import InvalidInput, NotFound, UserErasing
-from agentic_rag.store import logins, users
+from agentic_rag.store import authorizations, logins, users
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -128,7 +128,7 @@ class People:
         return changed
 
     async def disable(self, user_id: str) -> UserRecord:
-        """Disable a user: logins, tickets, open sockets and streams end at once, and keys count as revoked.
+        """Disable a user: logins, authorizations, sockets and streams end at once, and keys count as revoked.
 
         Raises:
             NotFound: there is no user with this name.
@@ -198,6 +198,7 @@ class People:
                 raise UserErasing(user_id)
             users.update(conn, user_id, now(), state=state)
             logins.end_of_user(conn, user_id)
+            authorizations.end_of_user(conn, user_id)
             audit(conn, told)
             return _there(users.get(conn, user_id), user_id)
 

@@ -25,6 +25,17 @@ def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
     return _caller(record.id, {each: lower(wanted, own[each]) for each in key.domains if each in own}, key_id=key_id)
 
 
+def narrow(user: User, domain_id: str) -> User:
+    """Return the caller with the rights in one domain only. An operator becomes an admin of the domain."""
+    return User(
+        user.id,
+        domains=frozenset([domain_id]) if user.sees(domain_id) else frozenset(),
+        authored=user.authored & {domain_id},
+        administered=frozenset([domain_id]) if user.administers(domain_id) else frozenset(),
+        key_id=user.key_id,
+    )
+
+
 def groups_of(record: UserRecord, key: KeyRecord | None = None) -> frozenset[str]:
     """Return the groups of a caller with or without a key. They decide which labels of documents the caller holds.
 

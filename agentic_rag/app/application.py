@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -19,8 +18,10 @@ from starlette.applications import Starlette
 
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
+from agentic_rag.access.authorizations import Authorizations
 from agentic_rag.access.keys import Access
 from agentic_rag.access.logins import Logins, LoginTimes
+from agentic_rag.access.oauth_clients import OAuthClients
 from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
@@ -111,7 +112,7 @@ from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
-from agentic_rag.server.auth import Gate, KeyUse
+from agentic_rag.server.auth import DoorTokens, Gate, KeyUse
 from agentic_rag.server.dialects import get_dialect
 from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
 from agentic_rag.server.http import make_app
@@ -143,7 +144,7 @@ NIGHTLY_SECONDS: Final = 600.0
 """Between two looks for domains whose nightly evaluation is due."""
 
 PRUNE_SECONDS: Final = 3_600.0
-"""Between two removals of old notifications and firings."""
+"""Between two removals of old notifications, firings and authorizations."""
 
 EVALUATION_SECONDS: Final = 2.0
 """Before evaluation runs continue after a failure."""
@@ -392,7 +393,11 @@ def _begin_notifications(
     )
     workers.start("running sources", runs.run)
     alone = ExclusiveJobs(ground.database, owner)
-    for name, prune in (("removing old notifications", sender.prune), ("removing old runs", firings.prune)):
+    for name, prune in (
+        ("removing old notifications", sender.prune),
+        ("removing old runs", firings.prune),
+        ("removing expired authorizations", business.authorizations.prune),
+    ):
         workers.repeat(name, alone.job(name, prune), PRUNE_SECONDS)
 
 
@@ -406,12 +411,14 @@ async def _open_app(
         business,
         ground.access,
         ground.audit,
-        _gate(ground, policy, provider),
+        _gate(ground, policy, provider, business.authorizations),
         door,
         dialect,
         provider=provider,
         public_url=ground.settings.public_address,
         root_path=ground.settings.root_path,
+        mcp_sign_in=ground.settings.mcp_sign_in,
+        mcp_issuer=ground.settings.oidc_issuer,
     )
 
 
@@ -634,6 +641,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         observer=ground.measuring.observer,
         embedding=knowledge.embedding,
         waits=waits,
+        audit=ground.audit,
+        authorizations=Authorizations(database, ground.access),
+        oauth_clients=OAuthClients(database, machinery.policy.reach, registration=settings.mcp_registration),
         endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
         schedules=Schedules(database, directory, vault, ground.access),
         sources=Sources(
@@ -798,8 +808,22 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
     return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
 
 
-def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None") -> Gate:
+def _gate(
+    ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations
+) -> Gate:
+    """Return the gate.
+
+    Raises:
+        BadConfiguration: the OpenID provider is to issue tokens for the MCP door, and there is none.
+    """
     settings = ground.settings
+    door: DoorTokens | None = authorizations if settings.mcp_sign_in == "own" else None
+    if settings.mcp_sign_in == "provider":
+        from agentic_rag.access.oidc.logins import ProviderDoor
+
+        if tokens is None:
+            raise BadConfiguration("AGENTIC_RAG_MCP_SIGN_IN", "'provider' needs AGENTIC_RAG_OIDC_ISSUER")
+        door = ProviderDoor(tokens)
     return Gate(
         ground.access,
         ground.audit,
@@ -807,7 +831,8 @@ def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None")
         hosts=hosts_of(settings),
         servers=policy,
         tokens=tokens,
-        public_host=urlsplit(settings.public_url).netloc if settings.public_url.startswith("https:") else "",
+        door=door,
+        public_url=settings.public_address,
         open_command=open_command(settings.data),
     )
 

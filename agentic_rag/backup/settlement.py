@@ -18,7 +18,7 @@ from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.operations.doctor import MAX_UNSEEN
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.turn_persistence import end_without_agent
-from agentic_rag.store import documents, origin, payloads, run_events, run_groups, turns
+from agentic_rag.store import authorizations, documents, origin, payloads, run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import COLLECTIONS
 from agentic_rag.store.documents import DOCUMENTS, DenseState, DocumentProgress, DocumentStatus
@@ -75,7 +75,8 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
         payloads.forget(conn, lost[first : first + 500])
     conn.execute(sa.update(EXTRACTIONS).values(claimed_until=""))
     conn.execute(sa.update(ACCOUNTS).values(renewing_until=None))
-    for begun in (LOGINS, BEGUN, SIGN_INS):  # logins that ended since the backup must not become valid again
+    # logins and authorizations that ended since the backup must not become valid again
+    for begun in (LOGINS, BEGUN, SIGN_INS, *authorizations.ALL):
         conn.execute(sa.delete(begun))
     # written by processes of the original, with its database's times and transaction numbers
     for told in (LEASES, REPLICAS, SIGNALS):

@@ -560,6 +560,13 @@ class Forbidden(AgenticRagError, code="FORBIDDEN", status=403):
     text = "{self.reason}"
 
 
+class InsufficientScope(AgenticRagError, code="INSUFFICIENT_SCOPE", status=403, facts=("scope",)):
+    """The program's token does not permit this tool."""
+
+    scope: str
+    text = "The token does not permit this. Authorize the program again, with the scope {self.scope!r}."
+
+
 class RateLimited(AgenticRagError, code="RATE_LIMITED", status=429, retryable=True, facts=("retry_after",)):
     """Too many requests; try again after ``retry_after`` seconds."""
 

@@ -85,6 +85,12 @@ class Settings(BaseSettings):
     """For what audience a token is that a client of the API shows; empty: the client id."""
     oidc_clients: str = ""
     """Other clients at the OpenID provider, comma-separated, whose tokens the API takes (``azp``)."""
+    mcp_sign_in: Literal["own", "provider", "off"] = "own"
+    """Who issues OAuth tokens for the MCP door: this server (``own``), the OpenID provider (``provider``; the audience
+    of its tokens must be the door's address), or nobody (``off``). Keys open the door in any case."""
+    mcp_registration: bool = False
+    """Whether programs may register themselves at this server (RFC 7591) to sign in at the MCP door. Programs with a
+    client ID metadata document need no registration."""
     key: SecretStr | None = None
     """The API key with which the command line comes in."""
     requests_per_second: float = Field(50, gt=0)

@@ -40,6 +40,7 @@ from agentic_rag.domains.definitions import (
     Staging,
     with_wishes,
     without_person,
+    without_tools,
 )
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.trials import Trials, TriedRole
@@ -443,6 +444,7 @@ class Conversations:
         wishes: str = "",
         functions: ClientFunctions = NO_FUNCTIONS,
         attended: bool = True,
+        denied_tools: Sequence[str] = (),
         tried: TriedRole | None = None,
         staged: Staging | None = None,
         scheduled: ScheduledRun | None = None,
@@ -457,6 +459,7 @@ class Conversations:
             wishes: instructions of the client's program for this answer, placed after the domain's own prompt.
             functions: functions of the client's program that the model may call in this turn.
             attended: whether a person reads along and can be asked.
+            denied_tools: names of tools that the model may not call in this turn.
             tried: a draft of a role, used for this turn.
             staged: unsaved settings and prompt files, used for this turn of an evaluation.
             scheduled: the terms of a run of a schedule.
@@ -492,6 +495,7 @@ class Conversations:
                 definition = definition if tried is None else await self._trials.apply(definition, tried)
             if scheduled is not None:
                 definition = scheduled.apply(definition)
+            definition = without_tools(definition, denied_tools)
             definition = _for_client(definition if attended else without_person(definition), wishes, functions)
             accepted = await session.send(
                 content + body,

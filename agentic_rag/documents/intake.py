@@ -433,7 +433,7 @@ class Intake:
             log.warning("chunks of %s are not removed: %s", document.name, exc)
 
 
-def _place(folder: Folder, incoming: Incoming, before: DocumentRecord | None) -> str:
+def _place(folder: Folder, incoming: Incoming[DocumentRecord], before: DocumentRecord | None) -> str:
     """Move a received file into the documents folder, over the file of ``before`` if given, and return its path."""
     origin = incoming.origin
     if origin is None:

@@ -337,6 +337,13 @@ def without_person(definition: Definition) -> Definition:
     return replace(definition, has_person=False, ask_user=False)
 
 
+def without_tools(definition: Definition, names: Sequence[str]) -> Definition:
+    """Return a definition for a turn in which the model may not call these tools."""
+    if not names:
+        return definition
+    return replace(definition, tool_policy={**definition.tool_policy, **dict.fromkeys(names, "deny")})
+
+
 def _grant_of(user: User, domain_id: str) -> GrantName:
     """Return the grant of a user who sees a domain."""
     if user.administers(domain_id):

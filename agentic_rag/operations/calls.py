@@ -33,7 +33,7 @@ class Question:
 
     ``before`` holds earlier messages from elsewhere. ``wishes`` holds instructions of the client's program.
     ``attended`` says whether a person reads along, so that a kept turn can ask that person something.
-    ``functions`` are those of the client's program.
+    ``functions`` are those of the client's program. ``denied_tools`` may not be called in its turn.
     """
 
     text: str
@@ -42,6 +42,7 @@ class Question:
     images: Sequence[GivenImage] = ()
     attended: bool = True
     functions: ClientFunctions = NO_FUNCTIONS
+    denied_tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,7 @@ class Calls:
             images=question.images,
             wishes=question.wishes,
             attended=question.attended,
+            denied_tools=question.denied_tools,
             functions=question.functions,
         )
 

@@ -18,6 +18,7 @@ from agentic_rag.domains.sign_in_secrets import forget_user as forget_sign_ins
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.memories import Memories
 from agentic_rag.store import (
+    authorizations,
     budgets,
     conversations,
     deliveries,
@@ -82,6 +83,7 @@ class Erasure:
             _forget_reach(conn, user_id, f"#{user.number}")
             sources.forget_owner(conn, user_id, f"#{user.number}")
             logins.end_of_user(conn, user_id)
+            authorizations.end_of_user(conn, user_id)
             return user
 
         user = await self._db.write(shut, durable=True)
@@ -105,6 +107,7 @@ class Erasure:
             usage.rename_user(conn, user_id, f"#{user.number}")
             budgets.forget(conn, Scope.USER, user_id)
             logins.end_of_user(conn, user_id)
+            authorizations.end_of_user(conn, user_id)
             keys.delete_of_user(conn, user_id)
             message_texts.purge(conn)
             users.delete(conn, user_id)

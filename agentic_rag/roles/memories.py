@@ -17,6 +17,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.roles.effective_prompt import definition_now
 from mcp_servers.promptx.errors import (
+    BadEngram,
     BadRecall,
     BadRoleId,
     BadScope,
@@ -27,8 +28,11 @@ from mcp_servers.promptx.errors import (
 )
 from mcp_servers.promptx.ledger import Engram, Which
 from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, Recollection, memory_folder
+from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.safe_files import Folder
 
+REMEMBERED_STRENGTH = 0.7
+"""Strength of a memory that a program saves for a person."""
 SHARED = "The memories of this domain are shared: only its admin may change them."
 
 
@@ -241,6 +245,31 @@ class Memories:
         with _own_errors():
             return await self._threads.run(str(place.workspace), work)
 
+    async def remember(self, user: User, domain_id: str, content: str, keywords: Sequence[str]) -> tuple[str, bool]:
+        """Save one memory for the domain's role, as its model does in a turn of the user.
+
+        Returns the role, and False if the same memory is stored already.
+
+        Raises:
+            NotFound: there is no such domain.
+            Forbidden: the domain's memories are shared, and the user is not its admin.
+            InvalidInput: the content or the keywords are not valid.
+            QuotaExceeded: the memory is full.
+            StorageFull: the memory cannot be written now.
+        """
+        binding = (await definition_now(self._definitions, user, domain_id)).binding
+        place = MemoryOwner(Path(binding.workspace), binding.scope, user.id, self._shelf)
+        self._check_write(user, domain_id, place)
+        new = NewEngram(content, "\n".join(keywords), REMEMBERED_STRENGTH, "ATOMIC")
+
+        def work() -> bool:
+            at = time.time_ns() // 1_000_000
+            done = place.memory(binding.role).remember([new], at, author=user.id, limit=self._limit)
+            return bool(done.saved)
+
+        with _own_errors():
+            return binding.role, await self._threads.run(str(place.workspace), work)
+
     async def erase(self, workspace: Path, user_id: str) -> None:
         """Remove a user's memories from a workspace: the private ones, and those that the user saved in shared ones.
 
@@ -279,6 +308,8 @@ def _own_errors() -> Iterator[None]:
         yield
     except (BadRecall, BadRoleId, BadScope) as exc:
         raise InvalidInput(exc.field, str(exc)) from exc
+    except BadEngram as exc:
+        raise InvalidInput("arguments", exc.reason) from exc
     except UnknownMemory as exc:
         raise NotFound("memory", exc.engram_id) from exc
     except NotYours as exc:

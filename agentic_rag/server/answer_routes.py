@@ -18,7 +18,7 @@ from agentic_rag.base.forms import JsonLimits
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.reach.links import PATH, AnswerLinks, LinkedWait, LinkState
-from agentic_rag.server.routes import check_announced, route
+from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.waits import WaitRecord, WaitState
 
 MAX_BODY = 256 * 1024
@@ -129,7 +129,7 @@ class AnswerRoutes:
         linked = await self._links.find(token)
         if linked.state is not LinkState.OPEN or linked.wait is None:
             return self._page(linked, token, words)
-        fields = parse_qs((await _read_body(request)).decode("utf-8", "replace"), max_num_fields=200)
+        fields = parse_qs((await read_body(request, MAX_BODY)).decode("utf-8", "replace"), max_num_fields=200)
         try:
             shown = self._redactor.of(linked.wait.domain_id).json(linked.wait.request.get("arguments"))
             action, content = _read_answer(linked.wait, fields, shown)
@@ -172,16 +172,6 @@ class AnswerRoutes:
 def _words(request: Request) -> Mapping[str, str]:
     wanted = request.headers.get("accept-language", "")[:200].lower().split(",")[0].strip()
     return _ZH if wanted.startswith("zh") else _EN
-
-
-async def _read_body(request: Request) -> bytes:
-    check_announced(request, MAX_BODY)
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY:
-            raise BodyTooLarge(MAX_BODY)
-    return bytes(body)
 
 
 def _read_answer(wait: WaitRecord, fields: Mapping[str, Sequence[str]], shown: object) -> tuple[WaitAction, Json]:

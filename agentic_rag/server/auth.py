@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import anyio
 from starlette.datastructures import Headers
@@ -31,6 +31,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, place_of, tells
+from agentic_rag.access.authorizations import SCOPES, DoorPlace
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
@@ -53,6 +54,7 @@ from agentic_rag.server.hosts import (
 from agentic_rag.server.limits import Limits, Load
 from agentic_rag.server.peer_credentials import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
+from agentic_rag.server.root_path import root_path_of
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.logins import LoginRecord
 
@@ -67,6 +69,10 @@ CREDENTIAL_NAMES = frozenset(
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A request id that a client may choose; it appears in headers, logs and the audit log."""
+
+_DOOR = re.compile(r"/mcp/([A-Za-z0-9_-]{1,100})")
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
+"""Path of the metadata of a protected resource (RFC 9728); the resource's own path follows."""
 
 TICKET_SECONDS = 30.0
 
@@ -314,6 +320,14 @@ class TokenCheck(Protocol):
         ...
 
 
+class DoorTokens(Protocol):
+    """Verifies OAuth tokens for the MCP door."""
+
+    async def check(self, token: str, place: DoorPlace) -> Entrant | None:
+        """Return the entrant of a token, or None if the token does not open this door."""
+        ...
+
+
 NOBODY = Entrant(User(ANONYMOUS), None)
 """The entrant of open routes."""
 
@@ -321,8 +335,9 @@ NOBODY = Entrant(User(ANONYMOUS), None)
 class Gate:
     """Identifies callers. Without ``access``, everyone is the local operator. ``access`` ends connections in ``use``.
 
-    ``tokens`` checks OpenID tokens. ``public_host`` is host and port of the public https address. ``open_command`` is
-    the command that signs in a browser of this machine.
+    ``tokens`` checks OpenID tokens, ``door`` those for the MCP door; without ``door``, the MCP door offers no sign-in.
+    ``public_url`` is the server's public address with its root path; empty: the address that the client uses.
+    ``open_command`` is the command that signs in a browser of this machine.
     """
 
     def __init__(
@@ -334,12 +349,15 @@ class Gate:
         hosts: Hosts | None = None,
         servers: Networked | None = None,
         tokens: TokenCheck | None = None,
-        public_host: str = "",
+        door: DoorTokens | None = None,
+        public_url: str = "",
         open_command: str = "agentic-rag open",
     ) -> None:
         self.open_command = open_command
         self._tokens = tokens
-        self._public_host = public_host
+        self._door = door
+        self._public_url = public_url
+        self._public_host = urlsplit(public_url).netloc if public_url.startswith("https:") else ""
         self.use = use or KeyUse()
         self._servers = servers
         self._uid = os.geteuid()
@@ -375,6 +393,33 @@ class Gate:
             else:
                 entrant = Entrant(LOCAL, KEYLESS)
         return Caller(entrant, source_of(scope), self)
+
+    def own_url(self, scope: Scope) -> str:
+        """Return the server's address with its root path, as a client of a request sees it.
+
+        The guard has checked that the Host of the request is one of our names.
+        """
+        if self._public_url:
+            return self._public_url
+        scheme = "https" if self.is_secure(scope) else "http"
+        return f"{scheme}://{Headers(scope=scope).get('host', '')}{root_path_of(scope)}"
+
+    def door_of(self, scope: Scope) -> DoorPlace | None:
+        """Return the MCP door that a request asks for, if the door offers a sign-in."""
+        found = _DOOR.fullmatch(scope["path"])
+        if self._door is None or found is None or scope["type"] != "http":
+            return None
+        return DoorPlace(found[1], f"{self.own_url(scope)}/mcp/{found[1]}")
+
+    def challenge(self, scope: Scope) -> str:
+        """Return how a client of the requested MCP door gets a token: parameters of `WWW-Authenticate`, or empty."""
+        place = self.door_of(scope)
+        if place is None:
+            return ""
+        metadata = f"{self.own_url(scope)}{RESOURCE_METADATA}/mcp/{quote(place.domain_id, safe='')}"
+        sent = Headers(scope=scope).get("authorization")
+        problem = 'error="invalid_token", ' if sent else ""
+        return f'{problem}resource_metadata="{metadata}", scope="{" ".join(SCOPES)}"'
 
     def stranger(self, scope: Scope) -> Caller:
         """Return the caller of a request whose credentials are ignored."""
@@ -444,7 +489,7 @@ class Gate:
         for value in headers.getlist("authorization"):
             scheme, _, secret = value.partition(" ")
             if scheme.lower() == "bearer":
-                entrant = await self._bearer(secret.strip()) if not shown else None
+                entrant = await self._bearer(secret.strip(), scope) if not shown else None
                 shown = True
         if entrant is None and not self._access.required:
             shown = False
@@ -457,11 +502,19 @@ class Gate:
             raise Unauthenticated("This API key or ticket is not known, was revoked, or was used before.")
         return entrant
 
-    async def _bearer(self, secret: str) -> Entrant | None:
+    async def _bearer(self, secret: str, scope: Scope) -> Entrant | None:
         assert self._access is not None
+        entrant = self._access.entrant(secret)
+        if entrant is not None:
+            return entrant
+        place = self.door_of(scope)
+        if place is not None and self._door is not None:
+            entrant = await self._door.check(secret, place)
+            if entrant is not None:
+                return entrant
         if self._tokens is not None and secret.count(".") == 2 and not secret.startswith(PREFIX):
             return await self._tokens.check(secret)
-        return self._access.entrant(secret)
+        return None
 
     async def issue_ticket(self, entrant: Entrant) -> str:
         """Return a ticket that admits the entrant once, at every server of the database."""
@@ -570,6 +623,7 @@ class Guard:
                 else:
                     caller = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
                 state["caller"] = caller
+                state["challenge"] = self._gate.challenge(scope)
                 actor = caller.user.id
                 if not is_file:
                     caller.take_request()
@@ -582,7 +636,8 @@ class Guard:
                 if is_preflight(action, headers):
                     hint = (b"access-control-allow-origin", ORIGIN_HINT)
                 await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
-                await send_refusal(refusal(exc, reference, path=scope["path"]), scope, receive, sending)
+                answer = refusal(exc, reference, path=scope["path"], challenge=self._gate.challenge(scope))
+                await send_refusal(answer, scope, receive, sending)
                 return
             try:
                 with acting_for(caller.user.id):

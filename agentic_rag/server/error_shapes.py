@@ -80,6 +80,15 @@ def rpc_error(body: Json, status: int) -> Json:
     return {"jsonrpc": "2.0", "id": None, "error": {**error, "code": RPC_REFUSED, "data": error}}
 
 
+_OAUTH_CODES = {429: "temporarily_unavailable", 503: "temporarily_unavailable"}
+
+
+def oauth_error(body: Json, status: int) -> Json:
+    """Return an error of the authorization server (RFC 6749 5.2). Our own error is in ``detail``."""
+    code = _OAUTH_CODES.get(status, "server_error" if status >= 500 else "invalid_request")
+    return {"error": code, "error_description": body["error"]["message"], "detail": body["error"]}
+
+
 def a2a_error(body: Json, status: int) -> Json:
     """Return A2A's JSON-RPC error of a request that was refused before its method was known."""
     error = body["error"]
@@ -110,6 +119,7 @@ _SHAPES: tuple[tuple[str, ErrorShape], ...] = (
     (OPENAI, openai_error),
     ("/mcp/", rpc_error),
     ("/a2a/", a2a_error),
+    ("/oauth/", oauth_error),
 )
 
 

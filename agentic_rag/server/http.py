@@ -26,7 +26,9 @@ from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
 from agentic_rag.server.attachment_routes import AttachmentRoutes
-from agentic_rag.server.auth import Gate, Guard
+from agentic_rag.server.auth import RESOURCE_METADATA, Gate, Guard
+from agentic_rag.server.authorization_routes import FOLDER as OAUTH
+from agentic_rag.server.authorization_routes import OPENID_METADATA, SERVER_METADATA, AuthorizationRoutes, OwnServer
 from agentic_rag.server.backup_routes import BackupRoutes
 from agentic_rag.server.budget_routes import BudgetRoutes
 from agentic_rag.server.bundle_routes import BundleRoutes
@@ -74,11 +76,11 @@ if TYPE_CHECKING:
     from agentic_rag.access.oidc.logins import ProviderLogins
 
 
-INTERFACES = ("/api", "/v1", "/mcp", "/a2a", "/.well-known", "/metrics", "/client-metadata.json")
+INTERFACES = ("/api", "/v1", "/mcp", "/a2a", "/oauth", "/.well-known", "/metrics", "/client-metadata.json")
 """Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
-BARE_FOLDERS = (ANSWERS, TRIGGERS)
+BARE_FOLDERS = (ANSWERS, TRIGGERS, OAUTH, RESOURCE_METADATA, SERVER_METADATA, OPENID_METADATA)
 """Path prefixes whose requests prove by themselves what they permit. Their credentials and cookies are ignored."""
 
 
@@ -129,12 +131,15 @@ def make_app(
     provider: "ProviderLogins | None" = None,
     public_url: str = "",
     root_path: str = "",
+    mcp_sign_in: OwnServer = "own",
+    mcp_issuer: str = "",
 ) -> Starlette:
     """Return the ASGI application over a running business layer. The application has no lifespan.
 
     ``socket_dialect`` is the default dialect of `/ws`. ``provider`` signs people in at an OpenID provider, if there is
     one. ``public_url`` is the server's public address with its root path; if empty, the browser's address is used.
-    ``root_path`` is the path below which a proxy serves this application, or empty.
+    ``root_path`` is the path below which a proxy serves this application, or empty. ``mcp_sign_in`` says who issues
+    tokens for the MCP door, and ``mcp_issuer`` is the OpenID provider's issuer.
     """
     redactor = business.vault.redact
     runs = Runs(business.conversations, business.client_names, business.waits)
@@ -164,7 +169,15 @@ def make_app(
         KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),
         LoginRoutes(business.logins, gate, departures),
-        OidcRoutes(provider, gate, public_url),
+        OidcRoutes(provider, gate),
+        AuthorizationRoutes(
+            business.authorizations,
+            business.oauth_clients,
+            business.directory,
+            gate,
+            mcp_sign_in,
+            mcp_issuer,
+        ),
         AuditRoutes(audit),
         BackupRoutes(business.backups, audit),
         CatalogueRoutes(business.catalogue, audit),

@@ -1,8 +1,8 @@
 """The route `/mcp/{domain}`: a domain as an MCP server over streamable HTTP, for both generations of the protocol.
 
-Keeps separate sessions for each key of a user at each domain, so that nobody else can use a session id. Knows no tool:
-`agentic_rag.server.mcp_server` does. That module is imported in a thread on the first request, because the protocol's
-library takes half a second.
+Keeps separate sessions for each key or authorization of a user at each domain, so that nobody else can use a session
+id. Checks the scopes of OAuth tokens. `agentic_rag.server.mcp_server` implements the tools. That module is imported in
+a thread on the first request, because the protocol's library takes half a second.
 """
 
 import importlib
@@ -16,19 +16,21 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import orjson
 from anyio.abc import TaskGroup
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from agentic_rag import __version__
-from agentic_rag.access.users import User
-from agentic_rag.base.errors import InternalError
+from agentic_rag.access.authorizations import TOOL_SCOPES
+from agentic_rag.base.errors import InsufficientScope, InternalError
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.directory.directory import Directory
+from agentic_rag.server.auth import Caller
 from agentic_rag.server.replies import request_id
 from agentic_rag.server.root_path import address_of
-from agentic_rag.server.routes import MAX_JSON_BYTES, route
+from agentic_rag.server.routes import MAX_JSON_BYTES, read_body, route
 from agentic_rag.server.rpc_errors import PlainAnswer
 from agentic_rag.server.services import RouteServices
 from agentic_rag.store.domains import DomainRecord
@@ -53,7 +55,7 @@ IDLE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of sessions: a user, the key of the request (empty if none was needed), and the domain."""
+    """The owner of sessions: a user, the credential of the request (empty if none was needed), and the domain."""
 
     user_id: str
     key_id: str
@@ -204,13 +206,28 @@ def clip(text: str) -> str:
 class RpcAnswer:
     """The ASGI answer of the door: JSON-RPC as JSON or as an event stream."""
 
-    def __init__(self, door: McpDoor, owner: Owner) -> None:
+    def __init__(self, door: McpDoor, owner: Owner, body: bytes | None = None) -> None:
+        """``body`` is the request's body, if it was read before."""
         self._door = door
         self._owner = owner
+        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
+        if self._body is not None:
+            receive = _Replay(self._body, receive)
         await self._door.answer(self._owner, scope, receive, send)
+
+
+class _Replay:
+    """Receives a body that was read before, then what follows."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._receive = receive
+        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def __call__(self) -> Message:
+        return self._messages.pop() if self._messages else await self._receive()
 
 
 class McpRoutes:
@@ -220,15 +237,25 @@ class McpRoutes:
         self._directory = directory
         self._door = door
 
-    @route("POST", "/mcp/{domain}", allow="member", streams=True)
-    async def call(self, user: User, domain: str) -> RpcAnswer:
-        """Handle a message of an MCP client: tools, resources and prompts of a domain, over streamable HTTP."""
-        return await self._answer(user, domain)
+    @route("POST", "/mcp/{domain}", allow="member", streams=True, errors=[InsufficientScope])
+    async def call(self, request: Request, caller: Caller, domain: str) -> RpcAnswer:
+        """Handle a message of an MCP client: tools, resources and prompts of a domain, over streamable HTTP.
+
+        With an OAuth token, the scopes `search`, `ask` and `remember` decide which tools are listed and may be called.
+        """
+        await self._directory.get(domain)
+        body: bytes | None = None
+        if caller.entrant.scopes is not None:
+            # The protocol asks for an HTTP status, which is decided before its library sees the message.
+            body = await read_body(request, MAX_JSON_BYTES)
+            check_scope(body, caller.entrant.scopes)
+        return RpcAnswer(self._door, _owner(caller, domain), body)
 
     @route("DELETE", "/mcp/{domain}", allow="member")
-    async def close(self, user: User, domain: str) -> RpcAnswer:
+    async def close(self, caller: Caller, domain: str) -> RpcAnswer:
         """Close a session of an MCP client (`Mcp-Session-Id`)."""
-        return await self._answer(user, domain)
+        await self._directory.get(domain)
+        return RpcAnswer(self._door, _owner(caller, domain))
 
     @route("GET", "/mcp/{domain}/server-card", allow="member")
     async def card(self, request: Request, domain: str) -> Response:
@@ -236,6 +263,25 @@ class McpRoutes:
         record = await self._directory.get(domain)
         return Response(to_text(make_card(address_of(request), record)), media_type=CARD_MEDIA_TYPE)
 
-    async def _answer(self, user: User, domain: str) -> RpcAnswer:
-        await self._directory.get(domain)
-        return RpcAnswer(self._door, Owner(user.id, user.key_id, domain))
+
+def _owner(caller: Caller, domain: str) -> Owner:
+    return Owner(caller.user.id, caller.entrant.key_id or "", domain)
+
+
+def check_scope(body: bytes, scopes: frozenset[str]) -> None:
+    """Check that a message's tool is within a token's scopes. A message that is no call of a tool is not checked.
+
+    Raises:
+        InsufficientScope: names the scope of the tool.
+    """
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return
+    if not isinstance(message, dict) or message.get("method") != "tools/call":
+        return
+    params = message.get("params")
+    name = params.get("name") if isinstance(params, dict) else None
+    needed = TOOL_SCOPES.get(name) if isinstance(name, str) else None
+    if needed is not None and needed not in scopes:
+        raise InsufficientScope(needed)

@@ -27,9 +27,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from agentic_rag import __version__
+from agentic_rag.access.auditing import change
+from agentic_rag.access.authorizations import TOOL_SCOPES
 from agentic_rag.access.users import acting_for
 from agentic_rag.base.errors import (
     AgenticRagError,
+    InsufficientScope,
     InternalError,
     InvalidInput,
     NotFound,
@@ -56,7 +59,8 @@ from agentic_rag.store.turns import FINISHED, TurnStatus
 from agentic_rag.tools.base import Binding
 from agentic_rag.tools.content import without_noise
 from agentic_rag.tools.remote_tasks import TASKS
-from agentic_rag.tools.system import READ_DOCUMENT, SEARCH
+from agentic_rag.tools.system import FORGET, READ_DOCUMENT, SEARCH
+from agentic_rag.tools.system import REMEMBER as REMEMBER_TOOL
 from mcp_servers.promptx.skills import BODY
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.server import create_server as create_retriever
@@ -84,6 +88,27 @@ ASK_SCHEMA: Final[Json] = {
         "conversation_id": {"type": "string", "description": "Of an answer before; left out: a new conversation."},
     },
     "required": ["question"],
+    "additionalProperties": False,
+}
+
+REMEMBER: Final = "remember"
+REMEMBER_DESCRIPTION: Final = (
+    "Save a memory of this knowledge base's assistant, for its later answers to you. Save facts that last, not the "
+    "conversation."
+)
+REMEMBER_SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {
+        "content": {"type": "string", "description": "One complete sentence that can be understood on its own."},
+        "keywords": {
+            "type": "array",
+            "items": {"type": "string"},
+            "minItems": 2,
+            "maxItems": 20,
+            "description": "Words by which it is found again.",
+        },
+    },
+    "required": ["content", "keywords"],
     "additionalProperties": False,
 }
 
@@ -144,6 +169,13 @@ class TaskParams(types.RequestParams):
     task_id: str
 
 
+class RememberArguments(Form):
+    """The arguments of `remember`."""
+
+    content: str
+    keywords: list[str]
+
+
 class AskArguments(Form):
     """The arguments of `ask`."""
 
@@ -169,6 +201,20 @@ class _Visit:
 
     async def note_refusal(self, error: AgenticRagError, method: str) -> None:
         await self.caller.note_refusal(error, f"MCP {method}", self.path, self.reference)
+
+    def may(self, *scopes: str) -> bool:
+        """Return whether the credential permits one of these scopes. A key permits all."""
+        own = self.caller.entrant.scopes
+        return own is None or not own.isdisjoint(scopes)
+
+    def check_may(self, *scopes: str) -> None:
+        """Check that the credential permits one of these scopes.
+
+        Raises:
+            InsufficientScope: it permits none of them.
+        """
+        if not self.may(*scopes):
+            raise InsufficientScope(scopes[0])
 
     def say(self, error: AgenticRagError) -> str:
         return str(error) if self.caller.user.operator else error.plain
@@ -217,17 +263,22 @@ class _Offer:
         async with Client(self._retriever) as client:
             tools = (await client.list_tools()).tools
         # Without output schemas, because clients would validate errors against them, which have another form.
-        reading = [tool.model_copy(update={"output_schema": None}) for tool in tools if tool.name in READING]
-        return types.ListToolsResult(
-            tools=[
-                *reading,
-                types.Tool(name=ASK, title="Ask the assistant", description=ASK_DESCRIPTION, input_schema=ASK_SCHEMA),
-            ]
-        )
+        offered = [tool.model_copy(update={"output_schema": None}) for tool in tools if tool.name in READING]
+        offered += [
+            types.Tool(name=ASK, title="Ask the assistant", description=ASK_DESCRIPTION, input_schema=ASK_SCHEMA),
+            types.Tool(name=REMEMBER, title="Remember", description=REMEMBER_DESCRIPTION, input_schema=REMEMBER_SCHEMA),
+        ]
+        visit = _Visit.of(context)
+        return types.ListToolsResult(tools=[tool for tool in offered if visit.may(TOOL_SCOPES[tool.name])])
 
     async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult | Json:
         visit, arguments = _Visit.of(context), params.arguments or {}
         try:
+            if params.name in TOOL_SCOPES:
+                visit.check_may(TOOL_SCOPES[params.name])
+            if params.name == REMEMBER:
+                _check_arguments(REMEMBER_SCHEMA, arguments)
+                return await self._remember(visit, read_form(RememberArguments, arguments))
             if params.name == ASK:
                 _check_arguments(ASK_SCHEMA, arguments)
                 return await self._ask(context, visit, read_form(AskArguments, arguments))
@@ -261,13 +312,24 @@ class _Offer:
         # Not unchanged: the metadata names the retriever as the answering server.
         return types.CallToolResult(content=answer.content, structured_content=answer.structured_content)
 
+    async def _remember(self, visit: _Visit, given: RememberArguments) -> types.CallToolResult:
+        """Save a memory for the domain's role, as `promptx_remember` does in a turn."""
+        user, memories = visit.caller.user, self._business.memories
+        role, saved = await memories.remember(user, visit.domain, given.content, given.keywords)
+        if saved:
+            await self._business.audit.note(change("memory.add", f"{visit.domain}/{role}"))
+        said = "Saved." if saved else "This is remembered already."
+        return types.CallToolResult(content=[types.TextContent(text=said)], structured_content={"saved": saved})
+
     async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult | Json:
         """Run one turn. A client that accepts tasks gets the turn as a task, which outlives the request.
 
-        For other clients, a cancelled request or a revoked key interrupts the turn.
+        For other clients, a cancelled request or a revoked key interrupts the turn. Without the scope `remember`, the
+        assistant cannot change memories in this turn either.
         """
         visit.caller.take_message()
-        user, question = visit.caller.user, Question(asked.question, attended=False)
+        denied = () if visit.may("remember") else (REMEMBER_TOOL.name, FORGET.name)
+        user, question = visit.caller.user, Question(asked.question, attended=False, denied_tools=denied)
         if asked.conversation_id is None:
             call = await self._calls.ask(user, visit.domain, question, keep=True)
         else:
@@ -375,6 +437,7 @@ class _Offer:
         self, context: _Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         visit, uri = _Visit.of(context), str(params.uri)
+        visit.check_may("search", "ask")
         file = _SKILL_FILE.fullmatch(uri)
         if file is not None:
             data = await self._business.skills.read_file(visit.domain, unquote(file[1]), unquote(file[2]))
@@ -390,12 +453,14 @@ class _Offer:
     # Skills
 
     async def list_skills(self, context: _Context, params: types.PaginatedRequestParams) -> Json:
-        offered = await self._business.skills.list_offered(_Visit.of(context).domain)
+        visit = _Visit.of(context)
+        offered = await self._business.skills.list_offered(visit.domain) if visit.may("search", "ask") else []
         return {**NEVER_CACHED, "skills": [_skill(each) for each in offered]}
 
     async def get_skill(self, context: _Context, params: types.ReadResourceRequestParams) -> Json:
-        uri = str(params.uri)
-        for each in await self._business.skills.list_offered(_Visit.of(context).domain):
+        visit, uri = _Visit.of(context), str(params.uri)
+        visit.check_may("search", "ask")
+        for each in await self._business.skills.list_offered(visit.domain):
             if _skill_uri(each.name, BODY) == uri:
                 return {**NEVER_CACHED, "skill": _skill(each)}
         raise NotFound("skill", uri[:200])
@@ -405,7 +470,8 @@ class _Offer:
     async def list_prompts(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        roles = await self._business.roles.list_of(_Visit.of(context).domain)
+        visit = _Visit.of(context)
+        roles = await self._business.roles.list_of(visit.domain) if visit.may("search", "ask") else []
         prompts = [
             types.Prompt(name=role.id, title=role.title or None, description=f"The role {role.title or role.id}.")
             for role in roles
@@ -413,7 +479,9 @@ class _Offer:
         return types.ListPromptsResult(prompts=prompts)
 
     async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        role = await self._business.roles.get(_Visit.of(context).domain, params.name)
+        visit = _Visit.of(context)
+        visit.check_may("search", "ask")
+        role = await self._business.roles.get(visit.domain, params.name)
         if role.text is None:
             raise NotFound("role", params.name)
         message = types.PromptMessage(role="user", content=types.TextContent(text=role.text))
@@ -432,12 +500,15 @@ def _visit_task(context: _Context) -> _Visit:
 
     Raises:
         MCPError: the client did not declare the extension.
+        InsufficientScope: the token does not permit to ask.
     """
     if not _accepts_tasks(context):
         needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         problem = f"This method needs the client capability {TASKS}."
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, problem, needed)
-    return _Visit.of(context)
+    visit = _Visit.of(context)
+    visit.check_may("ask")
+    return visit
 
 
 def _check_arguments(schema: Json, arguments: Json) -> None:

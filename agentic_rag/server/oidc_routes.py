@@ -118,10 +118,9 @@ class ProviderDepartures(LogoutRedirect):
 class OidcRoutes:
     """Signing in at an OpenID provider. ``login`` is None if no provider is configured."""
 
-    def __init__(self, login: "ProviderLogins | None", gate: Gate, public_url: str = "") -> None:
+    def __init__(self, login: "ProviderLogins | None", gate: Gate) -> None:
         self._login = login
         self._gate = gate
-        self._public_url = public_url
         self._begun = Attempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
 
     @route("GET", f"{OIDC}/begin", allow="anyone", errors=[NotFound])
@@ -190,14 +189,8 @@ class OidcRoutes:
         return self._login
 
     def _redirect(self, request: Request) -> str:
-        """Return the callback address on this server.
-
-        The guard has already checked that the Host is one of our names.
-        """
-        if self._public_url:
-            return self._public_url + CALLBACK
-        scheme = "https" if self._gate.is_secure(request.scope) else "http"
-        return f"{scheme}://{request.url.netloc}{root_path_of(request.scope)}{CALLBACK}"
+        """Return the callback address on this server."""
+        return self._gate.own_url(request.scope) + CALLBACK
 
 
 async def _refused_at(request: Request, caller: Caller, refused: AgenticRagError) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
-from agentic_rag.base.errors import AgenticRagError, InternalError, refused_write
+from agentic_rag.base.errors import AgenticRagError, InsufficientScope, InternalError, refused_write
 from agentic_rag.base.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
@@ -209,7 +209,8 @@ class Replies:
         """Return the answer to a request or a handshake for an expected error."""
         user: User = connection.scope["state"]["caller"].user
         reference, path = request_id(connection.scope), connection.scope["path"]
-        return refusal(error, reference, self._redact(connection), path, whole=user.operator)
+        challenge = connection.scope["state"].get("challenge", "")
+        return refusal(error, reference, self._redact(connection), path, whole=user.operator, challenge=challenge)
 
     async def on_routing(self, request: Request, exc: Exception) -> Response:
         """Answer an unknown path or method. This is Starlette's exception hook."""
@@ -248,10 +249,12 @@ def refusal(
     path: str = "",
     *,
     whole: bool = False,
+    challenge: str = "",
 ) -> Response:
     """Return the answer for an expected error, in the form of ``path``'s clients.
 
-    ``redact`` removes secrets from its JSON. ``whole`` adds the reasons for operators.
+    ``redact`` removes secrets from its JSON. ``whole`` adds the reasons for operators. ``challenge`` are the parameters
+    of `WWW-Authenticate` that tell a client of the MCP door how to get a token.
     """
     message = str(error) if whole else error.plain
     body = ErrorAnswer(ErrorDetail(error.code, message, reference, error.details or None))
@@ -262,7 +265,10 @@ def refusal(
     if error.status in (429, 503) and retry_after is not None:
         response.headers["retry-after"] = str(max(1, ceil(retry_after)))
     if error.status == 401:
-        response.headers["www-authenticate"] = "Bearer"
+        response.headers["www-authenticate"] = f"Bearer {challenge}".strip()
+    elif isinstance(error, InsufficientScope) and challenge:
+        metadata = challenge[challenge.index("resource_metadata=") :].partition(",")[0]
+        response.headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}", {metadata}'
     return response
 
 

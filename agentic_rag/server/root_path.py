@@ -2,7 +2,8 @@
 
 The application itself knows nothing of the path: routes, cookies and redirects are those of a server at ``/``. This
 middleware removes the path from requests below it, and adds the path to redirects and cookies. Some proxies remove the
-path themselves and send ``X-Forwarded-Prefix``. Local programs (health checks, the command line) use no path at all.
+path themselves and send ``X-Forwarded-Prefix``. Well-known addresses of the host that name the path are below it, too.
+Local programs (health checks, the command line) use no path at all.
 """
 
 import re
@@ -16,6 +17,7 @@ _KEY: Final = "agentic_rag.root_path"
 _HOST_COOKIE: Final = b"__Host-"
 _SECURE_COOKIE: Final = b"__Secure-"
 """The prefix of cookies below a path. Browsers accept ``__Host-`` with ``Path=/`` only."""
+_WELL_KNOWN: Final = re.compile(r"/\.well-known/[a-z-]+")
 _COOKIE_PATH: Final = re.compile(rb"; Path=/(?=;|$)")
 
 
@@ -41,6 +43,12 @@ class RootPath:
             await self._app(scope, receive, send)
             return
         headers, path = scope["headers"], scope["path"]
+        # Well-known addresses of the host name the path after their own (RFC 8615, RFC 8414 3.1).
+        own = _WELL_KNOWN.match(path)
+        if own is not None and f"{path[own.end() :]}/".startswith(f"{self._root}/"):
+            path = self._root + own[0] + path[own.end() + len(self._root) :]
+            scope = {**scope, "path": path}
+            scope.pop("raw_path", None)
         # A proxy that removes the path names it in this header.
         prefix = next((value for name, value in headers if name == b"x-forwarded-prefix"), b"").rstrip(b"/")
         below = path == self._root or path.startswith(f"{self._root}/")

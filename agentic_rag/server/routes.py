@@ -340,16 +340,11 @@ async def _read_json(request: Request, declared: Declaration) -> object:
         BodyTooLarge: the body is longer than ``max_bytes``.
         InvalidInput: the body is not JSON, is nested too deeply, or has more than ``max_values`` values.
     """
-    limit, body = declared.max_bytes, bytearray()
-    check_announced(request, limit)
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise BodyTooLarge(limit)
+    body = await read_body(request, declared.max_bytes)
     if not body.strip():
         return {}
     if declared.lenient:
-        value = read_json_text(bytes(body))
+        value = read_json_text(body)
     else:
         try:
             value = orjson.loads(body)
@@ -368,6 +363,21 @@ def check_announced(request: Request, limit: int) -> None:
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise BodyTooLarge(limit)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the bytes of a body that is not JSON of a form.
+
+    Raises:
+        BodyTooLarge: the body is longer than ``limit`` bytes.
+    """
+    check_announced(request, limit)
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise BodyTooLarge(limit)
+    return bytes(body)
 
 
 def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:

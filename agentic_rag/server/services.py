@@ -5,8 +5,11 @@ The composition root creates the collection.
 
 from dataclasses import dataclass
 
+from agentic_rag.access.auditing import AuditLog
+from agentic_rag.access.authorizations import Authorizations
 from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.logins import Logins
+from agentic_rag.access.oauth_clients import OAuthClients
 from agentic_rag.access.people import People
 from agentic_rag.backup.jobs import BackupJobs
 from agentic_rag.base.telemetry import Observer
@@ -101,6 +104,9 @@ class RouteServices:
     observer: Observer
     waits: Waits
     embedding: EmbeddingState
+    audit: AuditLog
+    authorizations: Authorizations
+    oauth_clients: OAuthClients
     endpoints: Endpoints
     schedules: Schedules
     sources: Sources

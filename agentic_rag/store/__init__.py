@@ -9,6 +9,7 @@ itself imports.
 from agentic_rag.store import (
     attachments,
     audit,
+    authorizations,
     budgets,
     collections,
     compactions,
@@ -59,6 +60,7 @@ from agentic_rag.store import (
 __all__ = [
     "attachments",
     "audit",
+    "authorizations",
     "budgets",
     "collections",
     "compactions",

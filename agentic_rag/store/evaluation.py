@@ -275,8 +275,13 @@ class RunFields(TypedDict, total=False):
 
 
 def insert_run(conn: Connection, run: RunRecord) -> None:
-    """Store a new run, and remove the oldest ended ones beyond `MAX_RUNS`."""
+    """Store a new run, and remove the oldest ended ones beyond `MAX_RUNS`.
+
+    The domain's endpoints are notified of a run that is stored after its end.
+    """
     run.insert(conn)
+    if run.state in RUN_ENDED:
+        _announce_end(conn, run.id)
     ended = sa.select(_runs.id).where(_runs.domain_id == run.domain_id, _runs.state.in_(RUN_ENDED))
     old = list(conn.execute(ended.order_by(_runs.id.desc()).offset(MAX_RUNS)).scalars())
     if old:

@@ -17,6 +17,14 @@ from sqlalchemy import Connection
 from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
+from agentic_rag.store.authorizations import (
+    AuthorizationRecord,
+    ClientRecord,
+    CodeRecord,
+    RequestRecord,
+    TokenKind,
+    TokenRecord,
+)
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.columns import BigInt
@@ -27,6 +35,7 @@ from agentic_rag.store.endpoints import Channel, EndpointRecord, EventKind
 from agentic_rag.store.evaluation import DraftRecord, DraftState, ResultRecord, RunRecord, RunState
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.store.record import Record
 from agentic_rag.store.run_events import Batch
 from agentic_rag.store.scans import ScanRecord
 from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
@@ -311,8 +320,51 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
     item = SourceItemRecord(
         source_id=source.id, uri="/srv/share/a.md", domain_id=domain, name="a.md", version="1:1", seen_at=at
     )
-    for record in (endpoint, delivery, schedule, firing, labels, share, source, item):
+    for record in (endpoint, delivery, schedule, firing, labels, share, source, item, *_authorization(domain, at)):
         record.insert(conn)
+
+
+def _authorization(domain: str, at: str) -> tuple[Record, ...]:
+    authorization = AuthorizationRecord(
+        id=new_id("authz"),
+        user_id=USER,
+        domain_id=domain,
+        key_id="",
+        client_id="client_that_is_gone",
+        client_name="Program",
+        redirect_uri="http://127.0.0.1/callback",
+        resource=f"http://127.0.0.1/mcp/{domain}",
+        scopes=("ask",),
+        created_at=at,
+        used_at=at,
+        expires_at=later(3600 * CENTURY_HOURS),
+    )
+    expires = authorization.expires_at
+    own: dict[str, Any] = {
+        "authorization_id": authorization.id,
+        "domain_id": domain,
+        "expires_at": expires,
+        "used": False,
+    }
+    return (
+        authorization,
+        CodeRecord(id="a" * 64, challenge="c", **own),
+        TokenRecord(id="b" * 64, kind=TokenKind.ACCESS, scopes=("ask",), **own),
+        ClientRecord(id=new_id("client"), name="Program", redirect_uris=("https://a/cb",), created_at=at, used_at=at),
+        RequestRecord(
+            id="c" * 64,
+            domain_id=domain,
+            client_id="client_that_is_gone",
+            client_name="Program",
+            redirect_uri="https://a/cb",
+            issuer="http://127.0.0.1",
+            resource=authorization.resource,
+            scopes=("ask",),
+            state=None,
+            challenge="c",
+            expires_at=expires,
+        ),
+    )
 
 
 def _write_files(data: Path, domain: str) -> None:

@@ -115,6 +115,8 @@ async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         folder = rig.settings.workspaces / domain / "documents"
+        hook = {"name": "hook", "url": "https://hooks.invalid/", "events": ["evaluation.finished"]}
+        endpoint = (await rig.ok("POST", f"/api/domains/{domain}/endpoints", hook))["id"]
         texts = {path: path.read_text() for path in folder.iterdir()}
         for path in texts:  # the same names with other words: the live index still has the right ones
             path.write_text("# Nothing\n\nThese words answer no question.\n")
@@ -122,6 +124,8 @@ async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path
         state = await rig.reindexed(domain)
         assert state["state"] == "failed"
         assert "held by evaluation: 6 of 6 worse" in state["reason"]
+        told = (await rig.ok("GET", f"/api/domains/{domain}/endpoints/{endpoint}/deliveries"))["items"]
+        assert [each["kind"] for each in told] == ["evaluation.finished"] * 2
         assert (await run(rig, domain, tier="retrieval"))["passed"] == 6
         (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
         assert (draft["kind"], draft["state"]) == ("reindex", "held")

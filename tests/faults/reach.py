@@ -38,13 +38,17 @@ PLACES = ("schedule.claim", "schedule.conversation", "schedule.sent", "commit.re
 
 @dataclass(frozen=True)
 class Fired:
-    """The firings in a store: their number by state, of distinct slots, and of turns with a firing's message."""
+    """The firings in a store: their number by state, of distinct slots, and of turns with a firing's message.
+
+    ``problems`` are the reasons of the failed ones.
+    """
 
     states: Counter[str]
     slots: int
     conversations: int
     turns: int
     distinct_turns: int
+    problems: tuple[str, ...] = ()
 
 
 def until(met: Callable[[], Any], seconds: float = PATIENCE) -> None:
@@ -88,7 +92,11 @@ def count_fired(where: str | Path) -> Fired:
             rows = await database.read(
                 lambda conn: conn.execute(
                     FIRINGS.select().with_only_columns(
-                        FIRINGS.c.schedule_id, FIRINGS.c.slot, FIRINGS.c.state, FIRINGS.c.conversation_id
+                        FIRINGS.c.schedule_id,
+                        FIRINGS.c.slot,
+                        FIRINGS.c.state,
+                        FIRINGS.c.conversation_id,
+                        FIRINGS.c.detail,
                     )
                 ).all()
             )
@@ -109,6 +117,7 @@ def count_fired(where: str | Path) -> Fired:
                 len({row[3] for row in rows if row[3]}),
                 len(sent),
                 len(set(sent)),
+                tuple(row[4] for row in rows if row[2] == FiringState.FAILED),
             )
 
     return anyio.run(count)

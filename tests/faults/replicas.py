@@ -72,8 +72,8 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, count: int = SERVERS, **environment: str) -> Iterator[Cluster]:
-    """Run servers with a domain that has the counting tool."""
+def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: str) -> Iterator[Cluster]:
+    """Run servers with a domain that has the counting tool. ``hosts``: further hosts that they may reach."""
     with ExitStack() as stack:
         around = stack.enter_context(outside(folder))
         database = stack.enter_context(postgresql_server())
@@ -90,6 +90,7 @@ def cluster(folder: Path, count: int = SERVERS, **environment: str) -> Iterator[
                 "AGENTIC_RAG_REPLICA": f"server-{number}",
                 "AGENTIC_RAG_ALLOW_ROOT": "1",
                 "AGENTIC_RAG_DRAIN_SECONDS": "1",
+                "AGENTIC_RAG_MCP_HOSTS": f"{around.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
                 **environment,
             }
             servers.append(Server(folder, around, **given))

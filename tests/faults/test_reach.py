@@ -125,3 +125,26 @@ def test_each_firing_runs_exactly_once_on_two_servers_over_kills(tmp_path: Path)
         fired = fire(made, 4, 10, 4, 1)
         assert fired.states == {"done": 40}
         assert fired.slots == fired.conversations == fired.turns == fired.distinct_turns == 40
+
+
+@needs_postgresql
+@pytest.mark.nightly("a server is killed while a turn waits, and the other one takes the answer")
+def test_a_wait_is_answered_from_its_link_on_another_server_after_a_kill(tmp_path: Path, hook: Hook) -> None:
+    with cluster(tmp_path, 2, hook.address) as made:
+        asked, other = made.servers
+        path = f"/api/domains/{made.domain}"
+        asked.call("PATCH", path, {"settings": {"toolPolicy": {"counter__spend": "ask"}}})
+        endpoint = {"name": "me", "url": f"http://{hook.address}/", "events": ["wait.created"], "recipient": "local"}
+        asked.call("POST", f"{path}/endpoints", endpoint)
+        conversation, ledger = asked.conversation(made.domain), Ledger()
+        with Chat(asked, conversation, ledger) as chat:
+            turn = chat.send(f"Go {conversation} tools", conversation)["turnId"]
+            chat.until(lambda event: event["type"] == "input_required")
+            asked.kill()
+        until(lambda: hook.bodies)
+        link = other.url + urllib.parse.urlsplit(hook.bodies[-1]["data"]["link"]).path
+        with urllib.request.urlopen(link, b"action=accept", timeout=60) as page:
+            assert page.status == 200
+        events = ledger.check_log(other.log(turn))
+        assert events[-1]["type"] == "done"
+        assert made.outside.spent[conversation] == 1

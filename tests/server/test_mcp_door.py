@@ -104,7 +104,7 @@ def text_of(result: Any) -> str:
 async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mode: str) -> None:
     async with live(tmp_path) as rig, rig.client(mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"search_documents", "read_document", "ask"}
+        assert set(tools) == {"search_documents", "read_document", "ask", "remember"}
         assert tools["search_documents"].annotations is not None
         assert tools["search_documents"].annotations.read_only_hint
         found = await client.call_tool("search_documents", {"query": "pump bar"})
@@ -116,7 +116,7 @@ async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mo
         assert (empty.is_error, text_of(empty)) == (True, f"VALIDATION_ERROR: {words}")
         assert empty.structured_content == {"error": {"code": "VALIDATION_ERROR", "message": words}}
         # The stock client of TypeScript holds structured errors, too, against the schema of results.
-        assert [tool.output_schema for tool in tools.values()] == [None, None, None]
+        assert [tool.output_schema for tool in tools.values()] == [None] * 4
         for answer in (found, read):
             assert answer.structured_content["hits"]
             assert "retriever" not in str(answer.meta)

@@ -31,12 +31,12 @@ class Expected:
     """The required content of a token.
 
     ``nonce`` is that of the sign-in that the token completes; None: an API client presents the token. ``parties`` are
-    the clients that the token may have been issued to.
+    the clients that the token may have been issued to; None: any client.
     """
 
     issuer: str
     audience: str
-    parties: frozenset[str]
+    parties: frozenset[str] | None
     nonce: str | None = None
 
 
@@ -84,7 +84,7 @@ def _check_audience(claims: Claims, expected: Expected) -> None:
     party = claims.get("azp")
     if party is None and not (expected.nonce is not None and len(audiences) > 1):
         return
-    if party not in expected.parties:
+    if expected.parties is not None and party not in expected.parties:
         raise Unauthenticated("This token was given to another client.")
 
 

@@ -8,12 +8,14 @@ import hmac
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agentic_rag.access.authorizations import SCOPES, DoorPlace
 from agentic_rag.access.keys import Access, Entrant, sha256_of
 from agentic_rag.access.logins import Logins
-from agentic_rag.access.oidc.claims import Claims, groups_in, text_in
+from agentic_rag.access.oidc.claims import Claims, Expected, groups_in, text_in
 from agentic_rag.access.oidc.mapping import GroupGrants
 from agentic_rag.access.oidc.tokens import Provider, ProviderClient, new_secret, unavailable
 from agentic_rag.access.people import MAX_NAME, People, Provided
+from agentic_rag.access.rights import narrow
 from agentic_rag.base.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.directory.document_labels import MAX_GROUP_CHARACTERS
@@ -131,6 +133,30 @@ class ProviderLogins:
         entrant = self._access.provided_entrant(user.id)
         return None if entrant is None else replace(entrant, seconds=seconds_until_epoch(float(claims["exp"])))
 
+    async def check_at_door(self, token: str, place: DoorPlace) -> Entrant:
+        """Return the entrant of a provider's token whose audience is the MCP door of a domain.
+
+        The claims ``scope`` or ``scp`` hold the scopes. Any client of the provider may have fetched the token.
+
+        Raises:
+            Unauthenticated, Forbidden, ProviderUnavailable: see `check`.
+        """
+        expected = Expected(self._provider.client.issuer, place.resource, None)
+        claims = await self._provider.read(token, expected)
+        user = await self._user(claims)
+        entrant = self._access.provided_entrant(user.id)
+        if entrant is None:
+            raise Unauthenticated("The user of this token is not active.")
+        said = claims.get("scope", claims.get("scp", ""))
+        scopes = said.split() if isinstance(said, str) else said if isinstance(said, list) else []
+        return replace(
+            entrant,
+            user=narrow(entrant.user, place.domain_id),
+            counted=entrant.key_id or "",
+            seconds=seconds_until_epoch(float(claims["exp"])),
+            scopes=frozenset(each for each in scopes if each in SCOPES),
+        )
+
     @property
     def client(self) -> ProviderClient:
         """This server's registration at the provider."""
@@ -196,3 +222,23 @@ def _is_own_path(path: str) -> bool:
 
 def _one_line(text: str) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_NAME]
+
+
+class ProviderDoor:
+    """Accepts the provider's tokens for the MCP door, if the operator lets the provider issue them."""
+
+    def __init__(self, logins: ProviderLogins) -> None:
+        self._logins = logins
+
+    async def check(self, token: str, place: DoorPlace) -> Entrant | None:
+        """Return the entrant of a token for this door; None if it is none.
+
+        Raises:
+            Forbidden, ProviderUnavailable: see `ProviderLogins.check`.
+        """
+        if token.count(".") != 2:
+            return None
+        try:
+            return await self._logins.check_at_door(token, place)
+        except Unauthenticated:
+            return None  # the token may be one for the API

@@ -20,6 +20,8 @@ export const pages = [
   { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/page.js${again}`)) },
   { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: lazily((again) => import(`./waiting/page.js${again}`)), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
   { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: lazily((again) => import(`./operator/page.js${again}`)), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
+  { name: "authorize", path: "authorize/:request", words: "programs", load: lazily((again) => import(`./programs/consent.js${again}`)) },
+  { name: "programs", path: "programs", words: "programs", load: lazily((again) => import(`./programs/page.js${again}`)) },
   { name: "signed-in", path: "signed-in", words: "signin", load: lazily((again) => import(`./signin/page.js${again}`)) },
 ];
 
@@ -170,6 +172,7 @@ function buildRail() {
   const own = [
     ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
     null,
+    { label: t("shell.programs"), icon: "key", act: () => app.navigate("#/programs") },
     { label: t("shell.keys"), icon: "keyboard", act: showKeys },
     { label: t("shell.apiDocs"), icon: "book", act: () => open(below("/api/docs"), "_blank", "noopener") },
     null,

@@ -48,6 +48,7 @@ export const codes = {
   IMAGE_TOO_LARGE: "图片太大：{message}",
   IMAGE_UNSUPPORTED: "按内容判断，这不是 PNG、JPEG、GIF 或 WebP 图片。",
   INDEX_UNAVAILABLE: "暂时无法检索文档：{message}",
+  INSUFFICIENT_SCOPE: "令牌的权限不足：需要 {scope}。请重新授权该程序。",
   INTERNAL_ERROR: "服务器出错：{message}",
   LAUNCH_LINE_ALLOWED: "这条命令行已获准。请测试或保存此条目。",
   LAUNCH_REQUESTS_FULL: ["此知识域有 {limit} 个未处理的请求，已达上限。请撤回一些，或等待运维人员处理。", "未处理的请求已达上限。"],
@@ -119,6 +120,9 @@ export const notFound = "找不到此{noun}。";
 
 export const nouns = {
   ARCHIVE: "归档",
+  AUTHORIZATION: "程序授权",
+  AUTHORIZATION_REQUEST: "授权请求",
+  AUTHORIZATION_SERVER: "授权服务器",
   BACKUP: "备份",
   BUDGET: "预算",
   CASE: "用例",
@@ -142,6 +146,7 @@ export const nouns = {
   PAGE: "页面",
   PAYLOAD: "内容",
   PROVIDER: "提供方",
+  REGISTRATION: "注册",
   RESOURCE: "资源",
   RETRIEVAL: "检索",
   ROLE: "角色",

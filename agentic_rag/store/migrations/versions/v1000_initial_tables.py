@@ -652,6 +652,89 @@ def upgrade() -> None:
         batch_op.create_index("ix_messages_message", ["session_id", "message_id"], unique=False)
 
     op.create_table(
+        "oauth_authorizations",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("client_id", sa.String(), nullable=False),
+        sa.Column("client_name", sa.String(), nullable=False),
+        sa.Column("redirect_uri", sa.String(), nullable=False),
+        sa.Column("resource", sa.String(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("used_at", sa.String(), nullable=True),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("oauth_authorizations", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_oauth_authorizations_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_authorizations_expires_at"), ["expires_at"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_authorizations_user_id"), ["user_id"], unique=False)
+
+    op.create_table(
+        "oauth_clients",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("redirect_uris", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("used_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("oauth_clients", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_oauth_clients_used_at"), ["used_at"], unique=False)
+
+    op.create_table(
+        "oauth_codes",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("authorization_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("challenge", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.Column("used", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("oauth_codes", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_oauth_codes_authorization_id"), ["authorization_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_codes_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_codes_expires_at"), ["expires_at"], unique=False)
+
+    op.create_table(
+        "oauth_requests",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("client_id", sa.String(), nullable=False),
+        sa.Column("client_name", sa.String(), nullable=False),
+        sa.Column("redirect_uri", sa.String(), nullable=False),
+        sa.Column("issuer", sa.String(), nullable=False),
+        sa.Column("resource", sa.String(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(), nullable=True),
+        sa.Column("challenge", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("oauth_requests", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_oauth_requests_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_requests_expires_at"), ["expires_at"], unique=False)
+
+    op.create_table(
+        "oauth_tokens",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("authorization_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.Column("used", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("oauth_tokens", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_oauth_tokens_authorization_id"), ["authorization_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_tokens_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_oauth_tokens_expires_at"), ["expires_at"], unique=False)
+
+    op.create_table(
         "origin",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("store_id", sa.String(), nullable=False),

@@ -33,6 +33,7 @@ export default {
   "shell.offline": "You are offline. Try again when the network is back.",
   "shell.offlineLine": "You are offline. Your text is kept, and running answers continue on the server.",
   "shell.or": "or",
+  "shell.programs": "Connected programs",
   "shell.rightsChanged": "Your rights have changed. Your text is kept.",
   "shell.signIn": "Sign in",
   "shell.signInHelp": "To open this page signed in, run this command on the server’s machine:",

@@ -33,6 +33,7 @@ export default {
   "shell.offline": "您已离线，请在网络恢复后重试。",
   "shell.offlineLine": "您已离线。输入的内容会保留；正在生成的回答会继续，恢复后即可看到。",
   "shell.or": "或",
+  "shell.programs": "已连接的程序",
   "shell.rightsChanged": "您的权限已变更，您输入的内容不会丢失。",
   "shell.signIn": "登录",
   "shell.signInHelp": "在服务器所在的机器上，运行以下命令可直接登录并打开页面：",
