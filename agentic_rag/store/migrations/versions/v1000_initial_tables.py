@@ -222,12 +222,15 @@ def upgrade() -> None:
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("own_date", sa.String(), nullable=True),
         sa.Column("review_by", sa.String(), nullable=True),
+        sa.Column("source_id", sa.String(), nullable=False),
+        sa.Column("source_uri", sa.String(), nullable=True),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("documents", schema=None) as batch_op:
         batch_op.create_index("ix_documents_domain_sha", ["domain_id", "sha256"], unique=True)
+        batch_op.create_index(batch_op.f("ix_documents_source_id"), ["source_id"], unique=False)
 
     op.create_table(
         "domains",
@@ -399,6 +402,8 @@ def upgrade() -> None:
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("own_date", sa.String(), nullable=True),
         sa.Column("review_by", sa.String(), nullable=True),
+        sa.Column("source_id", sa.String(), nullable=False),
+        sa.Column("source_uri", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("domain_id", "sha256"),
     )
     op.create_table(
@@ -937,6 +942,61 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("signals", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_signals_transaction"), ["transaction"], unique=False)
+
+    op.create_table(
+        "source_items",
+        sa.Column("source_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("uri", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("version", sa.String(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("document_id", sa.String(), nullable=False),
+        sa.Column("error_code", sa.String(), nullable=False),
+        sa.Column("error", sa.String(), nullable=False),
+        sa.Column("seen_at", sa.String(), nullable=False),
+        sa.Column("missing_since", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("source_id", "uri"),
+    )
+    with op.batch_alter_table("source_items", schema=None) as batch_op:
+        batch_op.create_index("ix_source_items_document", ["document_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_source_items_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_source_items_missing_since"), ["missing_since"], unique=False)
+
+    op.create_table(
+        "sources",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("config", sa.JSON(), nullable=False),
+        sa.Column("folder", sa.String(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("exclude", sa.JSON(), nullable=False),
+        sa.Column("interval_minutes", sa.Integer(), nullable=False),
+        sa.Column("grace_hours", sa.Integer(), nullable=False),
+        sa.Column("max_items", sa.Integer(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("owner_id", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("requested", sa.Boolean(), nullable=False),
+        sa.Column("run_id", sa.String(), nullable=False),
+        sa.Column("next_at", sa.String(), nullable=True),
+        sa.Column("started_at", sa.String(), nullable=True),
+        sa.Column("ended_at", sa.String(), nullable=True),
+        sa.Column("problem_code", sa.String(), nullable=False),
+        sa.Column("problem", sa.String(), nullable=False),
+        sa.Column("notes", sa.JSON(), nullable=False),
+        sa.Column("counts", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("domain_id", "folder"),
+        sa.UniqueConstraint("domain_id", "name"),
+    )
+    with op.batch_alter_table("sources", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_sources_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_sources_next_at"), ["next_at"], unique=False)
 
     op.create_table(
         "tickets",
