@@ -84,7 +84,7 @@ class Intake:
 
     async def _store(self, domain: DomainRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         folder = documents_of(domain.workspace)
-        before = await self._replaced(domain.id, incoming)
+        before = await self._find_replaced(domain.id, incoming)
         known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
         if known is not None:
             if known.status is DocumentStatus.DELETING:
@@ -115,7 +115,7 @@ class Intake:
             await self._threads.run(domain.id, folder.remove, path)
         return document
 
-    async def _replaced(self, domain_id: str, incoming: Incoming[DocumentRecord]) -> DocumentRecord | None:
+    async def _find_replaced(self, domain_id: str, incoming: Incoming[DocumentRecord]) -> DocumentRecord | None:
         """Return the document that gets the bytes of a received file, or None if the file becomes a new document."""
         origin = incoming.origin
         if origin is not None and origin.instead is not None:

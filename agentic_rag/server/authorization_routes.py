@@ -29,6 +29,7 @@ from agentic_rag.access.oauth_clients import ClientRefused, OAuthClient, OAuthCl
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import BodyTooLarge, Forbidden, InvalidInput, NotFound
 from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.server.auth import RESOURCE_METADATA, Gate, source_of
 from agentic_rag.server.login_routes import Attempts
@@ -422,7 +423,7 @@ def _host_of(redirect_uri: str) -> tuple[str, bool]:
     return (f"{parts.scheme}:" if parts.scheme not in ("http", "https") else unquote(parts.netloc)), local
 
 
-def _metadata(value: dict[str, object]) -> Response:
+def _metadata(value: Json) -> Response:
     response = json_response(value)
     response.headers["cache-control"] = "public, max-age=300"
     return response

@@ -37,6 +37,7 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.base.forms import one_line
 from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import attempt
 from agentic_rag.directory.directory import Directory
@@ -297,7 +298,7 @@ class _Run:
         source = self._source
         minutes = source.interval_minutes if problem is None else min(source.interval_minutes, RETRY_MINUTES)
         redact = partial(self._runs.redact, source.domain_id)
-        values: dict[str, object] = {
+        values: Json = {
             "state": SourceState.IDLE,
             "ended_at": now(),
             "next_at": later(60 * minutes),
@@ -309,7 +310,7 @@ class _Run:
         await self._write(lambda conn: None, values)
         failpoints.reached("source.ended")
 
-    async def _write(self, change: Callable[[Connection], object], values: Mapping[str, object] | None = None) -> None:
+    async def _write(self, change: Callable[[Connection], object], values: Json | None = None) -> None:
         """Run a transaction if this run may still write.
 
         Raises:

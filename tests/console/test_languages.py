@@ -40,12 +40,12 @@ def places(text: str) -> set[str]:
     return set(re.findall(r"\{(\w+)\}", text))
 
 
-def test_languages_have_the_same_sections() -> None:
+async def test_languages_have_the_same_sections() -> None:
     assert sorted(path.stem for path in FOLDER.glob("lang/zh/*.js")) == SECTIONS
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_has_the_same_keys_and_places_in_both_languages(section: str) -> None:
+async def test_a_section_has_the_same_keys_and_places_in_both_languages(section: str) -> None:
     english, chinese = words("en", section), words("zh", section)
     assert english.keys() == chinese.keys(), english.keys() ^ chinese.keys()
     for key, forms in english.items():
@@ -58,7 +58,7 @@ def test_a_section_has_the_same_keys_and_places_in_both_languages(section: str) 
         assert places(" ".join(chinese[key].values())) - {"count"} == wanted, key
 
 
-def test_each_key_that_is_used_has_words_and_each_that_has_words_is_used() -> None:
+async def test_each_key_that_is_used_has_words_and_each_that_has_words_is_used() -> None:
     known = {key for section in SECTIONS for key in words("en", section)}
     texts = [path.read_text(encoding="utf-8") for path in sources()]
     used = {key for text in texts for key in USE.findall(text)}
@@ -77,7 +77,7 @@ def error_codes(of: type[AgenticRagError] = AgenticRagError) -> Iterator[str]:
         yield from error_codes(each)
 
 
-def test_each_error_code_has_a_chinese_text() -> None:
+async def test_each_error_code_has_a_chinese_text() -> None:
     assert application.__name__ in sys.modules  # imports every module that declares an error
     text = (FOLDER / "errors" / "zh.js").read_text(encoding="utf-8")
     codes = re.findall(r"^  ([A-Z_]+): (?:\[?\")", text.split("export const notFound")[0], re.MULTILINE)

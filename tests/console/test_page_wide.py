@@ -28,13 +28,13 @@ TABS = ("health", "users", "users/ann", "keys", "provider", "requests", "catalog
 
 
 @pytest.mark.parametrize("sheet", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.css")))
-def test_a_style_sheet_knows_a_beginning_and_an_end_and_no_left_or_right(sheet: str) -> None:
+async def test_a_style_sheet_knows_a_beginning_and_an_end_and_no_left_or_right(sheet: str) -> None:
     lines = (FOLDER / sheet).read_text(encoding="utf-8").splitlines()
     found = [line.strip() for line in lines if PHYSICAL.search(line)]
     assert [line for line in found if not line.startswith(tuple(ALLOWED.get(sheet, ("never",))))] == []
 
 
-def test_motion_is_left_out_for_who_wants_none() -> None:
+async def test_motion_is_left_out_for_who_wants_none() -> None:
     assert "@media (prefers-reduced-motion: reduce)" in (FOLDER / "style.css").read_text(encoding="utf-8")
 
 

@@ -119,7 +119,7 @@ async def test_the_frame_of_diagrams_has_its_scripts_inside_and_a_policy_for_the
         assert b"src=" not in frame.content.replace(scripts[0], b"")
 
 
-def test_what_others_made_is_what_was_reviewed() -> None:
+async def test_what_others_made_is_what_was_reviewed() -> None:
     listed = (FOLDER / "vendor" / "contents.txt").read_text(encoding="utf-8")
     sums = dict(reversed(line.split()) for line in re.findall(r"^  ([0-9a-f]{64}  \S+)$", listed, re.MULTILINE))
     present = {path.name for path in (FOLDER / "vendor").iterdir()} - {"contents.txt"}

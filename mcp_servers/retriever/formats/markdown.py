@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from markdown_it.utils import EnvType
 
 from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
@@ -46,7 +47,7 @@ def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
     return ParsedDocument(tuple(block for block in blocks if block.text.strip()), date=date)
 
 
-def markdown_blocks(source: str, environment: dict[str, Any] | None = None) -> Iterator[Block]:
+def markdown_blocks(source: str, environment: EnvType | None = None) -> Iterator[Block]:
     """Yield the blocks of a Markdown text. ``environment`` receives its link definitions."""
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     yield from _blocks(parser.parse(source, {} if environment is None else environment))
