@@ -88,7 +88,7 @@ class IssuedTokens:
     seconds: float
 
 
-class GrantRefused(Exception):
+class GrantNotValid(Exception):
     """A code or a refresh token is unknown, used, expired or of another client (`invalid_grant`)."""
 
 
@@ -222,7 +222,7 @@ class Authorizations:
         """Exchange a code for tokens.
 
         Raises:
-            GrantRefused: the code was used before or has expired, or its authorization has ended.
+            GrantNotValid: the code was used before or has expired, or its authorization has ended.
         """
         find = partial(authorizations.code, sha256=code_sha256)
         return await self._exchange(find, authorizations.use_code, client_id, None)
@@ -244,7 +244,7 @@ class Authorizations:
         """Exchange a refresh token for new tokens; the access token has ``scopes``.
 
         Raises:
-            GrantRefused: the token was used before or has expired, or its authorization has ended.
+            GrantNotValid: the token was used before or has expired, or its authorization has ended.
         """
         find = partial(authorizations.token, sha256=sha256_of(token))
         return await self._exchange(find, authorizations.use_token, client_id, scopes)
@@ -319,7 +319,7 @@ class Authorizations:
             found = find(conn)
             record = None if found is None else authorizations.get(conn, found.authorization_id)
             if found is None or record is None or record.client_id != client_id or found.expires_at <= now():
-                raise GrantRefused(ENDED)
+                raise GrantNotValid(ENDED)
             if not use(conn, found.id):
                 return record, ()
             granted = record.scopes if scopes is None else tuple(each for each in record.scopes if each in scopes)
@@ -334,10 +334,10 @@ class Authorizations:
         record, granted = await self._db.write(store, durable=True)
         if not granted:  # two exchanges at the same time, and the other one was first
             await self._end_reused(record)
-            raise GrantRefused(ENDED)
+            raise GrantNotValid(ENDED)
         await self._access.take_up()
         if await self._access.entrant_of_authorization(record.id) is None:
-            raise GrantRefused("The person who authorized this client may not use the domain any more.")
+            raise GrantNotValid("The person who authorized this client may not use the domain any more.")
         return IssuedTokens(access, refresh, granted, ACCESS_SECONDS)
 
     async def _end_reused(self, record: AuthorizationRecord) -> None:

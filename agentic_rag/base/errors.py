@@ -160,13 +160,26 @@ class ModelNotAllowed(AgenticRagError, code="MODEL_NOT_ALLOWED", status=422, fac
     """The domain does not offer the model that a user chose. ``allowed``: the models that it offers."""
 
     model: str
-    allowed: Sequence[str]
+    allowed: tuple[str, ...]
 
     @property
     def _offer(self) -> str:
         return f"Choose one of: {', '.join(self.allowed)}." if self.allowed else "Leave `model` out."
 
     text = "model: {self.model!r} cannot be chosen in this domain. {self._offer}"
+
+
+class UnreadableAttachment(AgenticRagError, status=422):
+    """A file that was attached cannot be read. The code is that of the failed document."""
+
+    name: str
+    kind: str
+    reason: str
+    text = "{self.name}: {self.reason}"
+
+    @property
+    def code(self) -> str:  # type: ignore[override]  # the other errors have one code for each class
+        return self.kind
 
 
 class MessageTooLong(AgenticRagError, code="MESSAGE_TOO_LONG", status=400, facts=("length", "limit")):

@@ -16,7 +16,7 @@ import anyio.to_thread
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag.base.errors import AgenticRagError, DocumentUnsupported, InvalidInput, NotFound
+from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound, UnreadableAttachment
 from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
@@ -49,19 +49,6 @@ READERS: Final = 2
 CACHED_BYTES: Final = 48 * 2**20
 """Bytes of stored passages that stay in memory, over all conversations."""
 JSON_TYPE: Final = "application/json"
-
-
-class UnreadableAttachment(AgenticRagError, status=422):
-    """A file that was attached cannot be read. The code is that of the failed document."""
-
-    name: str
-    kind: str
-    reason: str
-    text = "{self.name}: {self.reason}"
-
-    @property
-    def code(self) -> str:  # type: ignore[override]  # the other errors have one code for each class
-        return self.kind
 
 
 @dataclass(frozen=True, slots=True)

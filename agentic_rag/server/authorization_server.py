@@ -22,7 +22,7 @@ from pydantic import AnyHttpUrl, AnyUrl
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentic_rag.access.authorizations import SCOPES, Authorizations, GrantRefused, IssuedTokens
+from agentic_rag.access.authorizations import SCOPES, Authorizations, GrantNotValid, IssuedTokens
 from agentic_rag.access.oauth_clients import ClientRefused, OAuthClients
 from agentic_rag.base.json_form import Json
 from agentic_rag.store.clock import seconds_of
@@ -126,7 +126,7 @@ class _Grants(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, 
     ) -> OAuthToken:
         try:
             return _token_response(await self._authorizations.exchange_code(client.client_id, authorization_code.code))
-        except GrantRefused as exc:
+        except GrantNotValid as exc:
             raise TokenError("invalid_grant", str(exc)) from exc
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
@@ -148,7 +148,7 @@ class _Grants(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, 
     ) -> OAuthToken:
         try:
             issued = await self._authorizations.exchange_refresh(client.client_id, refresh_token.token, scopes)
-        except GrantRefused as exc:
+        except GrantNotValid as exc:
             raise TokenError("invalid_grant", str(exc)) from exc
         return _token_response(issued)
 

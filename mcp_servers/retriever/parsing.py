@@ -18,7 +18,7 @@ DEFAULT_LIMITS = ParseLimits()
 MAX_NOTES = 30
 """Maximum number of notes of one document; the last one replaces the rest by their number."""
 MAX_NOTE_CHARACTERS = 400
-MAX_DETAIL = 300
+MAX_DETAIL = 1_000
 DAMAGED = "the file is damaged, or its form is one that the reader does not know"
 NO_SCANS = Scans()
 

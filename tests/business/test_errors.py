@@ -30,6 +30,12 @@ UNTOLD = {
     "agentic_rag.store.engrams.CannotReplace",
     "agentic_rag.runtime.acceptance.IdBehind",
     "agentic_rag.tools.exchange.UnreadableAnswer",
+    "agentic_rag.access.authorizations.GrantNotValid",
+    "agentic_rag.access.oauth_clients.ClientRefused",
+    "agentic_rag.server.a2a_routes.RpcError",
+    "agentic_rag.sources.items.ItemGone",
+    "agentic_rag.sources.runs.Superseded",
+    "agentic_rag.tools.remote_tasks.UnreadableTask",
 }
 """Exceptions that their callers handle, so that no user reads them."""
 ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
@@ -83,8 +89,8 @@ def test_every_code_is_one_errors_own() -> None:
         *("WritesRefused", "BeyondLog", "NoSignIn"),
     }
     """Special cases of their base class: they share its code and have their own text."""
-    shared = {"RequestRefused", "InternalError", *special, *ABSTRACT}
-    """The server's own code, and the default."""
+    shared = {"RequestRefused", "InternalError", "UnreadableAttachment", *special, *ABSTRACT}
+    """The server's own code, the default, and the code of a document that cannot be read."""
     codes = [sample(kind).code for kind in declared() if kind.__name__ not in shared]
     assert len(codes) == len(set(codes))
     assert sample(NotFound).code == "ABC_NOT_FOUND"

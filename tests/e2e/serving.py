@@ -58,12 +58,13 @@ class Server:
         made = await self.ask("POST", "/api/conversations", {"domainId": domain})
         return str(made["id"])
 
-    async def indexed(self, domain: str = "demo") -> list[Any]:
+    async def indexed(self, domain: str = "demo", *, by_meaning: bool = False) -> list[Any]:
         """Wait until every document of a domain is searchable and return them."""
         with anyio.fail_after(START_SECONDS):
             while True:
                 items = (await self.ask("GET", f"/api/domains/{domain}/documents"))["items"]
-                if items and all(item["status"] in ("indexed", "failed") for item in items):
+                done = items and all(item["status"] in ("indexed", "failed") for item in items)
+                if done and not (by_meaning and any(item["denseState"] == "pending" for item in items)):
                     return list(items)
                 await pause()
 
