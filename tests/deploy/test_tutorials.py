@@ -1,5 +1,6 @@
 """Every command of the tutorials works, and prints what the page says."""
 
+import json
 import os
 import re
 import socket
@@ -16,8 +17,22 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ROOT / "docs" / "tutorials"
 SECONDS = 240
+PAUSE = 0.1
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.M | re.S)
 END = "== end of block =="
+
+
+def is_ready(port: int) -> bool:
+    """Return whether the server is ready and all documents of the demo can be searched.
+
+    Raises:
+        OSError: the server does not listen yet, or is not ready.
+    """
+    url = f"http://127.0.0.1:{port}"
+    urllib.request.urlopen(f"{url}/api/ready", timeout=30).close()
+    with urllib.request.urlopen(f"{url}/api/domains/demo/documents", timeout=30) as answer:
+        documents = json.load(answer)["items"]
+    return bool(documents) and all(each["status"] == "indexed" for each in documents)
 
 
 @contextmanager
@@ -38,11 +53,12 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
         deadline = time.monotonic() + SECONDS
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api/ready", timeout=5).close()
-                break
+                if is_ready(port):
+                    break
             except OSError:
                 assert server.poll() is None, (folder / "served.txt").read_text()
-                assert time.monotonic() < deadline, (folder / "served.txt").read_text()
+            assert time.monotonic() < deadline, (folder / "served.txt").read_text()
+            time.sleep(PAUSE)
         yield port, environment
     finally:
         server.terminate()
