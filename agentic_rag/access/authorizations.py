@@ -301,7 +301,7 @@ class Authorizations:
             await self._end_here(ended)
 
     async def prune(self) -> None:
-        """Delete what has expired, and registered clients that nobody uses."""
+        """Delete expired requests, codes and tokens, and unused registered clients."""
         before = later(-CLIENT_DAYS * 86_400.0)
         await self._db.write(lambda conn: authorizations.end_expired(conn, now(), before))
 

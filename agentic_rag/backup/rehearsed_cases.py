@@ -76,7 +76,7 @@ async def rehearse_cases(
 async def _copy_data(
     settings: Settings, report: Callable[[str], None], revisions: Revisions
 ) -> AsyncIterator[Settings]:
-    """Yield the settings of a copy of the data folder, which has a SQLite file and an index of its own."""
+    """Yield the settings of a copy of the data folder, with a separate SQLite file and index."""
     folder = settings.data / FOLDER / COPY
     await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
     await anyio.to_thread.run_sync(partial(folder.parent.mkdir, mode=0o700, exist_ok=True))

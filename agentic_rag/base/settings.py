@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     oidc_clients: str = ""
     """Other clients at the OpenID provider, comma-separated, whose tokens the API takes (``azp``)."""
     mcp_sign_in: Literal["own", "provider", "off"] = "own"
-    """Who issues OAuth tokens for the MCP door: this server (``own``), the OpenID provider (``provider``; the audience
-    of its tokens must be the door's address), or nobody (``off``). Keys open the door in any case."""
+    """The issuer of OAuth tokens for the MCP door: this server (``own``), the OpenID provider (``provider``; the
+    audience of its tokens must be the door's address), or none (``off``). The door accepts API keys in any case."""
     mcp_registration: bool = False
     """Whether programs may register themselves at this server (RFC 7591) to sign in at the MCP door. Programs with a
     client ID metadata document need no registration."""

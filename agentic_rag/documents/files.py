@@ -233,7 +233,7 @@ class Incoming(Generic[Taken]):
             await self._flush()
 
     async def digest(self) -> str:
-        """Write what is still in memory, and return the SHA-256 of all bytes."""
+        """Write the buffered bytes, and return the SHA-256 of all bytes."""
         await self._flush()
         return self.sha256
 
