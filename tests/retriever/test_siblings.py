@@ -157,3 +157,22 @@ def test_a_table_without_rules_keeps_its_rows_however_wide_its_gaps_are(
         SimpleDocTemplate(str(path), pagesize=landscape(A4)).build([Table([*header, *rows], colWidths=width)])
         (block,) = parse(path, path.name).blocks
         assert block.text.split("\n") == [shown, *(join_row(row) for row in rows)], f"columns of {width} points"
+
+
+@pytest.mark.parametrize(
+    ("title", "row"),
+    [("Titel; des Blatts", "B-20;1,50;Köln"), ("Preisliste 2030", "B-20;1,50;Köln"), ("Stock | all", "B-20|1,50|Köln")],
+)
+def test_a_title_above_the_header_does_not_decide_the_delimiter(tmp_path: Path, title: str, row: str) -> None:
+    mark = ";" if ";" in row else "|"
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([title, mark.join(("Artikel", "Preis", "Ort")), row, row.replace("20", "21"), ""]))
+    text = "\n".join(block.text for block in parse(path, "a.csv").blocks)
+    assert "B-20 | 1,50 | Köln" in text
+
+
+def test_a_semicolon_inside_cells_does_not_divide_a_file_with_commas(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("name,price\nred;blue,1\ngreen;white,2\n")
+    text = "\n".join(block.text for block in parse(path, "a.csv").blocks)
+    assert "red;blue | 1" in text

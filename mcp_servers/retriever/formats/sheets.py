@@ -412,8 +412,13 @@ def _dialect(text: str, usual: str) -> tuple[str, bool]:
     lines = [line for line in sample.split("\n")[:_SNIFFED_LINES] if line.strip()]
     if len(lines) > 1 and all("\t" in line for line in lines[:-1]):  # the last one may be cut off
         return "\t", False
+    longer = text[: _SNIFFED_CHARACTERS * 4]
+    title, _, below = longer.partition("\n")
     for delimiter in (";", "|"):
-        if _divides_evenly(text[: _SNIFFED_CHARACTERS * 4], delimiter):
+        if _divides_evenly(longer, delimiter):
+            return delimiter, False
+        # a title above the header, such as "Prices; in euros"; a line with commas alone may be a header
+        if (delimiter in title or "," not in title) and _divides_evenly(below, delimiter):
             return delimiter, False
     try:
         dialect = csv.Sniffer().sniff(sample, _DELIMITERS)
