@@ -33,7 +33,10 @@ IMPORTED = (
     *(PROGRAM, "agentic_rag.commands.client", "agentic_rag.commands.ingest", "agentic_rag.commands.doctor"),
     *(
         "agentic_rag.app.application",
-        "agentic_rag.app.tool_servers",
+        "agentic_rag.app.own_servers",
+        "agentic_rag.domains.sign_ins",
+        "agentic_rag.tools.connector",
+        "agentic_rag.tools.toolset",
         "agentic_rag.app.serving",
         "alembic.command",
         "mcp.server",

@@ -8,11 +8,11 @@ from datetime import date
 
 from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.keys import Access
-from agentic_rag.app.mcp_hub import McpHub
 from agentic_rag.base.messages import is_attachment
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
+from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.roles.roles import Roles
@@ -28,7 +28,7 @@ class Services:
         self,
         model: Model,
         calls: ModelCalls,
-        tools: McpHub,
+        tools: TurnTools,
         roles: Roles,
         knowledge: Knowledge,
         database: Database,

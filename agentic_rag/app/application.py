@@ -5,6 +5,7 @@ part. Slow imports happen in a thread, on first use or after the server listens,
 second.
 """
 
+import importlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -25,7 +26,6 @@ from agentic_rag.access.oauth_clients import OAuthClients
 from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
-from agentic_rag.app.mcp_hub import McpHub, launch_policy
 from agentic_rag.app.open_store import open_store
 from agentic_rag.app.preload import load_what_turns_need
 from agentic_rag.backup.jobs import BackupJobs
@@ -33,7 +33,7 @@ from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.base import garbage
 from agentic_rag.base.errors import InvalidInput, refused_write
 from agentic_rag.base.redaction import Redactor, redacted_logs
-from agentic_rag.base.settings import Settings
+from agentic_rag.base.settings import Settings, client_environment
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.telemetry import Observer
 from agentic_rag.base.threads import DomainThreads
@@ -65,7 +65,9 @@ from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.launch_requests import make_launch_requests
 from agentic_rag.domains.paste_check import PasteChecks
 from agentic_rag.domains.prompt_files import PromptFiles
-from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.servers import Servers, make_lists
+from agentic_rag.domains.sign_in_source import SignInSource
+from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.evaluation.answers import AnswerTier
@@ -96,6 +98,7 @@ from agentic_rag.operations.instruments import Measuring, open_measuring
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.maintenance import SCAN_SECONDS, Upkeep
 from agentic_rag.operations.own_address import ServerAddress
+from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
 from agentic_rag.reach.links import AnswerLinks
@@ -122,17 +125,25 @@ from agentic_rag.server.services import RouteServices
 from agentic_rag.sources.folder import AllowedFolders
 from agentic_rag.sources.runs import SourceRuns
 from agentic_rag.sources.sources import Sources
-from agentic_rag.store.clock import today
+from agentic_rag.store.clock import new_id, today
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.quotas import Holdings, Quotas
+from agentic_rag.tools.launch.addresses import parse_hosts
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
+from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.registry_clients import client_sandbox
+from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.pool import McpPool
+from agentic_rag.tools.system import PROMPTX, RETRIEVER
 from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.retriever.errors import IndexFault
 
-if TYPE_CHECKING:  # importing joserfc takes 0.1 s, so only servers with a provider import it
-    from agentic_rag.access.oidc.logins import ProviderLogins
+if TYPE_CHECKING:
+    from agentic_rag.access.oidc.logins import ProviderLogins  # imports joserfc: only servers with a provider need it
+    from agentic_rag.tools.connector import Connector  # imports the MCP library
 
 MAX_BESIDE_DOCUMENTS = 2**30
 """Maximum total bytes of a bundle's members other than documents."""
@@ -183,7 +194,10 @@ class Machinery:
     knowledge: Knowledge
     attachments: Attachments
     policy: LaunchPolicy
-    tools: McpHub
+    pool: McpPool
+    tool_lists: ToolLists
+    tools: TurnTools
+    sign_ins: SignInSource
     roles: Roles
     title_news: TitleNews
     naming: Naming
@@ -244,7 +258,7 @@ class Application:
         """Start the background work of a serving process. Called when the server listens."""
         self.business.health.begin_loading()
         self.upkeep.begin(self.workers)
-        load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
+        load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
@@ -295,7 +309,7 @@ async def open_application(
         ground = await _open_ground(
             stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
         )
-        policy = launch_policy(settings, ground.access, any_command, unsandboxed)
+        policy = _launch_policy(settings, ground.access, any_command, unsandboxed)
         machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
         business = _make_business(ground, machinery, backups)
@@ -351,7 +365,14 @@ async def _begin_work(
     await machinery.runtime.recover()
     if machinery.neighbours is not None:
         machinery.neighbours.hear(
-            workers, ground.directory, ground.vault, ground.access, ground.spending, machinery.tools, machinery.naming
+            workers,
+            ground.directory,
+            ground.vault,
+            ground.access,
+            ground.spending,
+            machinery.pool,
+            machinery.tool_lists,
+            machinery.naming,
         )
         machinery.neighbours.take_up(workers, machinery.runtime)
     workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
@@ -385,7 +406,8 @@ def _begin_notifications(
         business.sources,
         ground.access,
         ground.vault,
-        machinery.tools,
+        machinery.pool,
+        machinery.tool_lists,
         policy,
         AllowedFolders(ground.settings.source_folders, ground.settings.data),
         ground.threads,
@@ -444,7 +466,7 @@ async def _end_single_use(access: Access, machinery: Machinery) -> None:
     """
     await access.first_key.wait()
     if machinery.policy.single_user:
-        machinery.tools.restart_users()
+        machinery.pool.restart_users()
 
 
 async def _open_ground(
@@ -513,23 +535,40 @@ async def _open_machinery(
     stack.push_async_callback(attachments.aclose)
     roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()
-    tools = await stack.enter_async_context(
-        McpHub(
-            knowledge.search,
-            attachments,
-            settings.roles,
+    owner = new_id("run")  # this process's name in leases
+    sign_ins = SignInSource(database, ground.vault, policy, _own_address(settings), SignInWaits(database, answers))
+
+    async def load_connector() -> "Connector":
+        """Create our own servers. A thread imports the MCP library, which takes half a second."""
+        for module in ("agentic_rag.app.own_servers", "agentic_rag.tools.connector", "agentic_rag.tools.toolset"):
+            await anyio.to_thread.run_sync(importlib.import_module, module)
+        from agentic_rag.app.own_servers import make_own_servers
+        from agentic_rag.tools.connector import Connector
+
+        policy.sweep()
+        return Connector(
+            make_own_servers(
+                knowledge.search,
+                attachments,
+                settings.roles,
+                delegations,
+                settings.quota_memories,
+                ground.threads,
+                ground.memories,
+            ),
             policy,
-            ground.vault,
-            database,
-            delegations,
-            ground.audit,
-            settings.quota_memories,
-            ground.threads,
-            _own_address(settings),
-            SignInWaits(database, answers),
-            ground.memories,
+            redactor=ground.vault.redact,
+            observer=ground.audit,
+            threads=ground.threads,
+            accounts=await sign_ins.sign_ins(),
+            homes=DomainHomes(database, owner) if database.shared else None,
         )
+
+    pool = await stack.enter_async_context(
+        McpPool(load_connector, policy, ground.threads, builtin=(PROMPTX, RETRIEVER))
     )
+    lists = make_lists(database, ground.vault.redact)
+    tools = TurnTools(pool, lists, ground.vault)
     news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
     naming = Naming(database, namer, ground.redactor, news, ground.spending)
     carriers = await open_carriers(stack, settings, database)
@@ -560,12 +599,51 @@ async def _open_machinery(
             transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
-            owner=tools.owner,
+            owner=owner,
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
-    return Machinery(choice, calls, knowledge, attachments, policy, tools, roles, news, naming, runtime, joined)
+    return Machinery(
+        choice,
+        calls,
+        knowledge,
+        attachments,
+        policy,
+        pool,
+        lists,
+        tools,
+        sign_ins,
+        roles,
+        news,
+        naming,
+        runtime,
+        joined,
+    )
+
+
+def _launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
+    """Return the policy that decides which servers may start or be connected to. Its data is below ``{data}/mcp``.
+
+    Only the homes of child processes are below this process's own folder, where it finds those left by an earlier
+    process.
+    """
+    folder = settings.data / "mcp"
+    lifted = (unsandboxed or any_command) and is_loopback(settings.host)
+    return LaunchPolicy(
+        settings.own / "mcp" / "homes",
+        catalogue=LaunchCatalogue(folder),
+        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted)),
+        hosts=parse_hosts(settings.mcp_hosts),
+        allow_any_command=any_command,
+        allow_unsandboxed=unsandboxed,
+        loopback=is_loopback(settings.host),
+        people=access,
+        data=settings.data,
+        programs=folder / "local",
+        disk_reserve=settings.disk_reserve,
+        shared=folder if settings.database_url else None,
+    )
 
 
 def _own_address(settings: Settings) -> ServerAddress:
@@ -576,10 +654,10 @@ def _own_address(settings: Settings) -> ServerAddress:
 def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:
     settings, database, threads = ground.settings, ground.database, ground.threads
     directory, vault = ground.directory, ground.vault
-    knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
+    knowledge, roles, runtime, pool = machinery.knowledge, machinery.roles, machinery.runtime, machinery.pool
     defaults = _defaults(settings, machinery.choice)
     default_model = "" if defaults.only_model else defaults.model
-    lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser(), default_model)
+    lifecycle = Lifecycle(roles, pool, settings.model_cache.expanduser(), default_model)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
     views = knowledge.search.views
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
@@ -629,8 +707,11 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         erasure=Erasure(database, directory, ground.access, deletion, memories),
         runtime=runtime,
         vault=vault,
-        servers=Servers(directory, domains, vault, tools, machinery.policy, threads, runtime.refused_tools),
-        paste_checks=PasteChecks(directory, domains, vault, tools, machinery.policy, threads),
+        turn_tools=machinery.tools,
+        servers=Servers(
+            directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
+        ),
+        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,
@@ -661,7 +742,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
             database, directory, conversations, deletion, knowledge.index, cases, quotes_only=quotes_only
         ),
         gate=gate,
-        sign_ins=tools,
+        sign_ins=machinery.sign_ins,
         catalogue=machinery.policy.catalogue,
         backups=BackupJobs(settings),
     )
@@ -707,7 +788,7 @@ def _make_health(
     return Health(
         machinery.calls,
         machinery.knowledge,
-        machinery.tools,
+        machinery.pool,
         machinery.policy,
         ground.database,
         reserve,

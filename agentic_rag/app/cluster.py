@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agentic_rag.access.keys import Access
-from agentic_rag.app.mcp_hub import McpHub
 from agentic_rag.base.settings import Settings
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.workers import Workers, attempt
@@ -23,6 +22,8 @@ from agentic_rag.runtime.log.fanout import Fanout
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.spending import REFRESH_SECONDS, Spending
 from agentic_rag.store.database import Database
+from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.pool import McpPool
 
 if TYPE_CHECKING:  # imports the PostgreSQL driver
     from agentic_rag.store.signal_feed import SignalFeed
@@ -82,11 +83,12 @@ class SharedStore:
         vault: Vault,
         access: Access,
         spending: Spending,
-        tools: McpHub,
+        pool: McpPool,
+        lists: ToolLists,
         naming: Naming,
     ) -> None:
         """Start the heartbeat, and start to receive the changes that other servers make."""
-        news = ReplicaNews(self.feed, directory, vault, access, tools, spending, naming)
+        news = ReplicaNews(self.feed, directory, vault, access, pool, lists, spending, naming)
         workers.start("hearing of other servers' changes", news.run)
         workers.start("the heartbeat", self.members.run)
         workers.repeat("reading the budgets", spending.refresh, REFRESH_SECONDS, at_once=False)

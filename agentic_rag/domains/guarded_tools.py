@@ -2,7 +2,7 @@
 
 Three rules apply. A call whose arguments contain a secret of its domain is denied, whatever the policy says. Secrets
 are redacted from all results. Tools that an admin excluded are not offered. Also applies each entry's own timeout.
-Knows no vault and no hub.
+Knows no vault and no pool.
 """
 
 from collections.abc import Mapping

@@ -22,7 +22,6 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents
 from agentic_rag.directory.settings import MAX_ENTRIES, DomainSettings, misplaced_secrets, seal_values
 from agentic_rag.domains.domains import Domains, Saved
-from agentic_rag.domains.servers import Pool
 from agentic_rag.domains.vault import Vault
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, StdioTarget
@@ -30,6 +29,7 @@ from agentic_rag.tools.entries.placeholders import find_placeholders, names_befo
 from agentic_rag.tools.entries.reading import LOOKS_SECRET, InputField, Note, PastedRow, PastedRows, collect_entries
 from agentic_rag.tools.launch.policy import LaunchPolicy, Review
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
+from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.status import ConnectionState, State
 
 MAX_TESTED = 20
@@ -304,7 +304,7 @@ class PasteChecks:
         directory: Directory,
         domains: Domains,
         vault: Vault,
-        pool: Pool,
+        pool: McpPool,
         policy: LaunchPolicy,
         threads: DomainThreads,
     ) -> None:

@@ -1,74 +1,46 @@
 """A domain's running MCP servers: their states, trials, restarts, and an admin's acceptance of tools.
 
-Decides what an admin may see and do. The pool, given by the composition root, speaks MCP. All output is redacted with
-the domain's secrets, and a trial's output also with the secrets in its document.
+Decides what an admin may see and do. The pool speaks MCP. All output is redacted with the domain's secrets, and a
+trial's output also with the secrets in its document.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from agentic_rag.access.auditing import change
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
 from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents
 from agentic_rag.directory.settings import DomainSettings, change_entries
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.vault import Vault
-from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.refused_tools import RefusedTools
+from agentic_rag.store import tool_lists
 from agentic_rag.store.audit import Entry
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.tools.base import ToolInfo
+from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
+from agentic_rag.tools.lists import Key, ToolLists
+from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, PendingTools, State
 
 MAX_TRIALS = 10
 """Maximum entries that one trial starts."""
-
-
-class Pool(Protocol):
-    """The part of the hub that this module needs."""
-
-    async def running(self, domain: str) -> Sequence[ConnectionState]:
-        """Return the connections of a domain and those to the built-in servers."""
-        ...
-
-    async def restart(self, spec: LaunchSpec) -> ConnectionState:
-        """Restart a server in the process where it runs, and wait for it."""
-        ...
-
-    async def trial(self, spec: LaunchSpec) -> ConnectionState:
-        """Start a separate instance of a server, list its tools, and stop it."""
-        ...
-
-    async def pending(self, domain: str, entries: Mapping[str, str]) -> Mapping[str, PendingTools]:
-        """Return by server the tools that wait for `accept`, and duplicate tool names.
-
-        ``entries`` maps each server to its `McpEntry.hash`.
-        """
-        ...
-
-    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return the known tools of a turn without starting users' servers."""
-        ...
-
-    async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> Sequence[str]:
-        """Accept the waiting tools of a server if they match ``seen``. Returns their names. ``told`` is the audit row.
-
-        Raises:
-            ToolsChanged: other tools are waiting now.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +82,8 @@ class Servers:
         directory: Directory,
         domains: Domains,
         vault: Vault,
-        pool: Pool,
+        pool: McpPool,
+        lists: ToolLists,
         policy: LaunchPolicy,
         threads: DomainThreads,
         refused: RefusedTools,
@@ -121,6 +94,7 @@ class Servers:
         self._domains = domains
         self._vault = vault
         self._pool = pool
+        self._lists = lists
         self._policy = policy
         self._threads = threads
 
@@ -136,7 +110,7 @@ class Servers:
         secrets = await self._vault.values(domain_id) if settings.mcp_servers else {}
         connections = await self._pool.running(domain_id)
         hashes = {name: entry.hash() for name, entry in settings.mcp_servers.items()}
-        pending = await self._pool.pending(domain_id, hashes)
+        pending = await self._lists.pending(domain_id, hashes)
         redaction = self._vault.redact.of(domain_id)
         servers = []
         for name, document in view.settings["mcpServers"].items():
@@ -161,10 +135,6 @@ class Servers:
         state = State.INSTALLING if self._policy.is_installing(review) else State.STOPPED
         return state, self._policy.advise(review)
 
-    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return the tools of a turn without starting servers: for users' servers, the last list."""
-        return await self._pool.known_tools(definition)
-
     async def restart(self, user: User, domain_id: str, name: str) -> ConnectionState:
         """Restart a user's server and return its state.
 
@@ -177,7 +147,7 @@ class Servers:
         if not entry.enabled:
             raise InvalidInput(f"mcpServers.{name}.enabled", "the server is disabled; enable it to start it.")
         spec = _spec(record, entry, await self._vault.values(domain_id), user.id)
-        return (await self._pool.restart(spec)).redact(self._vault.redact.of(domain_id))
+        return (await self._pool.restart_entry(spec)).redact(self._vault.redact.of(domain_id))
 
     async def pending(self, domain_id: str, name: str) -> PendingTools:
         """Return the new and changed tools of a user's server, each in its accepted and its current form.
@@ -186,7 +156,7 @@ class Servers:
             NotFound: the domain has no such server of its own.
         """
         entry = _own_entry(await self._directory.settings(domain_id), name)
-        return (await self._pool.pending(domain_id, {name: entry.hash()}))[name]
+        return (await self._lists.pending(domain_id, {name: entry.hash()}))[name]
 
     async def accept(self, domain_id: str, name: str, seen: str) -> list[str]:
         """Accept the waiting tools of a user's server as they were shown. Returns their names.
@@ -198,8 +168,8 @@ class Servers:
             ToolsChanged: other tools, or other descriptions, are waiting now.
         """
         entry = _own_entry(await self._directory.settings(domain_id), name)
-        told = change("mcp.accept", f"{domain_id}/{name}", fingerprint=seen)
-        return list(await self._pool.accept(domain_id, name, entry.hash(), seen, told))
+        note = change("mcp.accept", f"{domain_id}/{name}", fingerprint=seen)
+        return list(await self._lists.accept(domain_id, name, entry.hash(), seen, note))
 
     async def trial(self, user: User, domain_id: str, document: object) -> Trial:
         """Start the entries of a document one after the other without saving them, and list their tools.
@@ -243,3 +213,39 @@ def _own_entry(settings: DomainSettings, name: str) -> McpEntry:
     if entry is None:
         raise NotFound("mcp_server", name)
     return entry.with_variables(settings.variables)
+
+
+def make_lists(database: Database, redactor: Redactor) -> ToolLists:
+    """Return the tool lists of users' servers. The database stores them without the secrets of their domain."""
+
+    async def load(key: Key) -> ToolList | None:
+        record = await database.read(lambda conn: tool_lists.get(conn, *key))
+        return None if record is None else _list_of(record)
+
+    async def save(lists: Mapping[Key, ToolList], note: object) -> None:
+        def store(conn: Connection) -> None:
+            for (domain, server, user), stored in lists.items():
+                record = ToolListRecord(
+                    domain_id=domain,
+                    server=server,
+                    user_id=user,
+                    entry_hash=stored.entry,
+                    tools=[dict(tool) for tool in stored.tools],
+                    accepted=[dict(tool) for tool in stored.accepted],
+                    updated_at=now(),
+                )
+                tool_lists.put(conn, record)
+            if isinstance(note, Entry):
+                audit(conn, note)
+
+        await database.write(store, durable=note is not None)
+
+    async def load_domain(domain: str) -> dict[Key, ToolList]:
+        records = await database.read(lambda conn: tool_lists.of_domain(conn, domain))
+        return {(record.domain_id, record.server, record.user_id): _list_of(record) for record in records}
+
+    return ToolLists(load, save, load_domain, redactor)
+
+
+def _list_of(record: ToolListRecord) -> ToolList:
+    return ToolList(record.entry_hash, tuple(record.tools), tuple(record.accepted))

@@ -5,7 +5,7 @@ Knows no turn: turns receive their own signals.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,8 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import enabled_hashes
 from agentic_rag.domains.vault import Vault
 from agentic_rag.store.signals import SignalKind, SignalRecord
+from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.pool import McpPool
 
 if TYPE_CHECKING:  # imports PostgreSQL's driver
     from agentic_rag.store.signal_feed import SignalFeed
@@ -24,18 +26,6 @@ if TYPE_CHECKING:  # imports PostgreSQL's driver
 Change = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
-
-
-class ServerPool(Protocol):
-    """The pool that runs domains' MCP servers."""
-
-    def forget_lists(self, domain: str | None) -> None:
-        """Drop the cached tool lists of a domain; None: of all domains."""
-        ...
-
-    async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
-        """Stop the servers that are not in ``entries`` (name → hash); None stops all."""
-        ...
 
 
 class Budgets(Protocol):
@@ -67,7 +57,8 @@ class ReplicaNews:
         directory: Directory,
         vault: Vault,
         access: Access,
-        pool: ServerPool,
+        pool: McpPool,
+        lists: ToolLists,
         budgets: Budgets,
         titles: Titles,
     ) -> None:
@@ -75,12 +66,13 @@ class ReplicaNews:
         self._vault = vault
         self._access = access
         self._pool = pool
+        self._lists = lists
         self._budgets = budgets
         self._titles = titles
         self._changed: Queue[Change] = Queue()
         feed.hear(SignalKind.DOMAIN, self._hear_domain)
         feed.hear(SignalKind.DOCUMENTS, lambda signal: directory.collection_changed(signal.subject))
-        feed.hear(SignalKind.TOOLS, lambda signal: pool.forget_lists(signal.subject))
+        feed.hear(SignalKind.TOOLS, lambda signal: lists.forget(signal.subject))
         feed.hear(SignalKind.ACCESS, lambda _: self._changed.put(self._take_access))
         feed.hear(SignalKind.BUDGETS, lambda _: self._changed.put(self._take_budgets))
         feed.hear(SignalKind.TITLE, self._hear_title)
@@ -97,7 +89,7 @@ class ReplicaNews:
 
     def _forget_all(self, _: SignalRecord) -> None:
         self._directory.forget_all()
-        self._pool.forget_lists(None)
+        self._lists.forget(None)
         for take in (partial(self._take_domain, None), self._take_access, self._take_budgets):
             self._changed.put(take)
 

@@ -27,6 +27,7 @@ from agentic_rag.store import domains, probe, turns
 from agentic_rag.store.clock import now, today
 from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import ConnectionState, State
 
@@ -183,14 +184,6 @@ class BackupAges(Protocol):
         ...
 
 
-class ServerStates(Protocol):
-    """The running MCP servers."""
-
-    def status(self) -> Sequence[ConnectionState]:
-        """Return the state of each connection."""
-        ...
-
-
 class Health:
     """Builds health reports and decides whether the server is ready."""
 
@@ -198,7 +191,7 @@ class Health:
         self,
         model: ModelCalls,
         knowledge: Knowledge,
-        servers: ServerStates,
+        servers: McpPool,
         policy: LaunchPolicy,
         database: Database,
         reserve: DiskReserve,

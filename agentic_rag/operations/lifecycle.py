@@ -3,9 +3,8 @@
 Knows no database.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agentic_rag.directory.server_map import enabled_hashes
 from agentic_rag.directory.settings import DomainSettings
@@ -14,15 +13,8 @@ from agentic_rag.models.retirement import retirements_of
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store.clock import today
 from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.pool import McpPool
 from mcp_servers.retriever.model_files import reranker_problem
-
-
-class ServerPool(Protocol):
-    """The pool that runs a domain's MCP servers."""
-
-    async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
-        """Stop the servers that are not in ``entries`` (name → hash). None stops all and deletes their stored data."""
-        ...
 
 
 class Lifecycle:
@@ -31,10 +23,10 @@ class Lifecycle:
     ``model_cache`` is the folder of the rerankers. ``default_model`` is used by domains that name no model.
     """
 
-    def __init__(self, roles: Roles, servers: ServerPool, model_cache: Path, default_model: str = "") -> None:
+    def __init__(self, roles: Roles, pool: McpPool, model_cache: Path, default_model: str = "") -> None:
         self._default_model = default_model
         self._roles = roles
-        self._servers = servers
+        self._pool = pool
         self._model_cache = model_cache
 
     def changing(self, workspace: Path, before: DomainSettings | None, after: DomainSettings) -> Sequence[Note]:
@@ -70,8 +62,8 @@ class Lifecycle:
     async def settings_changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
         """See `DomainLifecycle.changed`."""
         if after.mcp_servers != before.mcp_servers:
-            await self._servers.servers_changed(domain_id, enabled_hashes(after))
+            await self._pool.servers_changed(domain_id, enabled_hashes(after))
 
     async def leaving(self, domain_id: str) -> None:
         """See `DomainLifecycle.leaving`."""
-        await self._servers.servers_changed(domain_id, None)
+        await self._pool.servers_changed(domain_id, None)

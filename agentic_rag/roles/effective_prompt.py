@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Protocol
 
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import NotFound
 from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.base.messages import plain_text
 from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
@@ -80,14 +80,6 @@ class EffectivePrompt:
     context_tokens: int
 
 
-class KnownTools(Protocol):
-    """Knows the tools of a turn without starting users' servers."""
-
-    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return the tools; for users' servers, those that they listed last."""
-        ...
-
-
 async def definition_now(
     definitions: Definitions, user: User, domain_id: str, draft: Draft | None = None
 ) -> Definition:
@@ -113,7 +105,7 @@ async def definition_now(
 async def effective_prompt(
     definitions: Definitions,
     roles: Roles,
-    known: KnownTools,
+    turn_tools: TurnTools,
     user: User,
     domain_id: str,
     draft: Draft | None = None,
@@ -126,7 +118,7 @@ async def effective_prompt(
     definition = await definition_now(definitions, user, domain_id, draft)
     workspace = Path(definition.binding.workspace)
     read = await definitions.components(domain_id, workspace, draft)
-    tools = with_own_tools(definition, tuple(await known.known_tools(definition)))
+    tools = with_own_tools(definition, tuple(await turn_tools.known_tools(definition)))
     first = begin_told(definition, prompt_of(definition, tools, str(date.today())), tools).first
     *texts, present = (plain_text([block]) for block in first.system)
     listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None

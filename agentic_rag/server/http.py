@@ -98,7 +98,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
             business.documents,
             business.views,
         ),
-        RoleRoutes(business.roles, business.definitions, business.servers, business.domains, business.gate),
+        RoleRoutes(business.roles, business.definitions, business.turn_tools, business.domains, business.gate),
         PromptRoutes(business.prompts, business.gate),
         SkillRoutes(business.skills),
         MemoryRoutes(business.memories),

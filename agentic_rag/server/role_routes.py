@@ -27,7 +27,7 @@ from agentic_rag.domains.components import READ_LIMIT
 from agentic_rag.domains.definitions import Definitions, Draft
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
-from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.evaluation.gate import Gate
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart, effective_prompt
 from agentic_rag.roles.memories import Memories
@@ -372,12 +372,14 @@ class ImportedMemories:
 class RoleRoutes:
     """Roles of a domain, and the prompt."""
 
-    def __init__(self, roles: Roles, definitions: Definitions, servers: Servers, domains: Domains, gate: Gate) -> None:
+    def __init__(
+        self, roles: Roles, definitions: Definitions, turn_tools: TurnTools, domains: Domains, gate: Gate
+    ) -> None:
         self._gate = gate
         self._domains = domains
         self._roles = roles
         self._definitions = definitions
-        self._servers = servers
+        self._turn_tools = turn_tools
 
     @route("GET", f"{DOMAIN}/roles", allow="author")
     async def list_roles(self, domain: str) -> Items[RoleLine]:
@@ -415,7 +417,7 @@ class RoleRoutes:
     @route("GET", f"{DOMAIN}/effective-prompt", allow="author")
     async def prompt(self, user: User, domain: str) -> Prompt:
         """Show the prompt of a model before the first message, and the token cost of each server's tools."""
-        return _prompt(await effective_prompt(self._definitions, self._roles, self._servers, user, domain))
+        return _prompt(await effective_prompt(self._definitions, self._roles, self._turn_tools, user, domain))
 
     @route(
         "POST",
@@ -430,7 +432,7 @@ class RoleRoutes:
             raise Forbidden("Only an admin of the domain may try other settings; an author may try other components.")
         settings = await self._domains.settings_after(domain, body.settings) if body.settings else None
         draft = Draft(settings, _drafts(body.components))
-        return _prompt(await effective_prompt(self._definitions, self._roles, self._servers, user, domain, draft))
+        return _prompt(await effective_prompt(self._definitions, self._roles, self._turn_tools, user, domain, draft))
 
 
 class PromptRoutes:

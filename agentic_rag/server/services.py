@@ -36,6 +36,7 @@ from agentic_rag.domains.paste_check import PasteChecks
 from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.sign_in_source import SignInSource
+from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.domains.vault import Vault
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import Gate
@@ -92,6 +93,7 @@ class RouteServices:
     erasure: Erasure
     runtime: Runtime
     vault: Vault
+    turn_tools: TurnTools
     servers: Servers
     paste_checks: PasteChecks
     launch_requests: LaunchRequests

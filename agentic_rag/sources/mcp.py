@@ -1,6 +1,6 @@
 """An MCP server of a domain as a source: its resources, or a tool that lists items and a tool that reads one.
 
-Owns the paging of lists, the reading of results, and their bounds. The hub owns the connection: starts, sign-ins,
+Owns the paging of lists, the reading of results, and their bounds. The pool owns the connection: starts, sign-ins,
 sandbox, address rules and the size of a message.
 """
 
@@ -10,18 +10,32 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agentic_rag.base.errors import AgenticRagError, ServerSilent, SourceItemSilent, SourceUnreadable
+from agentic_rag.base.errors import (
+    AgenticRagError,
+    ServerSilent,
+    SourceItemSilent,
+    SourceItemUnreadable,
+    SourceUnreadable,
+)
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import clean_text
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.source_forms import ListTool, McpSource, ReadTool
 from agentic_rag.sources.items import Content, Listing, Notes, Patterns, SourceItem, is_pattern, one_chunk, refuse_item
 from agentic_rag.store.sources import SourceItemRecord
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.server_answers import URI_CHARS, ResourcePart, read_contents, read_resources
 
+if TYPE_CHECKING:  # imports the MCP library
+    from agentic_rag.tools.connection import Connection
+
+REQUEST_SECONDS: Final = 60.0
+"""Time limit of one request, unless the server's entry has its own."""
 MAX_PAGES: Final = 10_000
 """Maximum number of pages of one list."""
 MEMBER_CHARS: Final = 2_000
@@ -37,24 +51,61 @@ _CURSORS = ("nextCursor", "next_cursor", "nextPageToken", "cursor")
 _FIELD = re.compile(r"\{([A-Za-z0-9_.-]{1,100})\}")
 
 
-class SourceServer(Protocol):
-    """The connection of a source to its server, made by the composition root."""
+class SourceServer:
+    """The MCP server of a source. The rules for a turn's tools apply: excluded and changed ones do not run."""
+
+    def __init__(self, connection: "Connection", spec: LaunchSpec, lists: ToolLists, redact: Redaction) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._lists = lists
+        self._redact = redact
+        timeout = spec.entry.timeout_ms
+        self._seconds = REQUEST_SECONDS if timeout is None else timeout / 1000
 
     async def list_resources(self, cursor: str | None) -> tuple[Json, str | None]:
         """Return one page of resources as the server sent it, and the next cursor."""
-        ...
+        return await self._connection.list_resources(cursor, self._seconds)
 
     async def read_resource(self, uri: str) -> Json:
         """Return the content of a resource as the server sent it."""
-        ...
+        return await self._connection.read_resource(uri, self._seconds)
 
     async def call(self, tool: str, arguments: Json) -> tuple[Sequence[Json], Any]:
         """Return the content blocks (as MCP writes them) and the structured content of a tool's result.
 
         Raises:
-            AgenticRagError: the tool may not run, or it failed.
+            SourceUnreadable: the tool may not run, or an argument contains a secret.
+            SourceItemUnreadable: it failed.
         """
-        ...
+        from agentic_rag.tools.elicitation import InputRound  # imports the MCP library, as the connection does
+
+        await self._check(tool)
+        if self._redact.found_in(arguments):
+            raise SourceUnreadable(f"an argument of {tool!r} contains a secret of the domain")
+        result = await self._connection.call(tool, arguments, timeout=self._seconds)
+        if isinstance(result, InputRound):
+            raise SourceItemUnreadable(f"{tool!r} asks for a person's answer, which a source has not")
+        blocks = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+        if result.is_error:
+            text = " ".join(str(block.get("text", "")) for block in blocks)[:500]
+            raise SourceItemUnreadable(f"{tool!r} failed: {text}")
+        return blocks, result.structured_content
+
+    async def _check(self, tool: str) -> None:
+        """Check that a tool may run.
+
+        Raises:
+            SourceUnreadable: it is not listed, excluded, or changed since an admin accepted it.
+        """
+        entry = self._spec.entry
+        listed = await self._connection.tools(self._seconds)
+        accepted, changed = await self._lists.current(self._spec, listed)
+        excluded = tool in entry.exclude or (entry.include and tool not in entry.include)
+        if excluded or all(each.name != tool for each in accepted):
+            why = "is excluded in the server's entry" if excluded else "is not among its accepted tools"
+            raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} {why}")
+        if tool in changed:
+            raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} has changed; an admin has to accept it again")
 
 
 class McpReader:

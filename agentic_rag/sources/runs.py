@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -66,7 +66,9 @@ from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import HeldDocument
 from agentic_rag.store.sources import RunCounts, SourceItemRecord, SourceKind, SourceRecord, SourceState
-from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
+from agentic_rag.tools.launch.spec import spec_of
+from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.pool import START_SECONDS, McpPool
 
 log = logging.getLogger(__name__)
 
@@ -102,18 +104,6 @@ class Superseded(Exception):
     """The source was changed or deleted, or another run has begun: this run may write nothing more."""
 
 
-class SourceServers(Protocol):
-    """Connects to MCP servers for sources."""
-
-    async def open_source(self, spec: LaunchSpec) -> SourceServer:
-        """Return the connection to a server, started if necessary.
-
-        Raises:
-            SignInNeeded, ServerUnavailable: the server cannot be used now.
-        """
-        ...
-
-
 class SourceRuns:
     """Runs the sources of all domains.
 
@@ -128,7 +118,8 @@ class SourceRuns:
         changes: Sources,
         people: People,
         vault: Vault,
-        servers: SourceServers,
+        pool: McpPool,
+        lists: ToolLists,
         addresses: AddressRules,
         folders: AllowedFolders,
         threads: DomainThreads,
@@ -142,7 +133,8 @@ class SourceRuns:
         self._changes = changes
         self._people = people
         self._vault = vault
-        self._servers = servers
+        self._pool = pool
+        self._lists = lists
         self._addresses = addresses
         self._folders = folders
         self._threads = threads
@@ -253,7 +245,10 @@ class SourceRuns:
                 user=user.id,
                 secrets=await self._vault.values(domain.id),
             )
-            yield McpReader(await self._servers.open_source(spec), server, self._vault.redact.of(domain.id))
+            # If the server cannot start, the first request fails with the reason.
+            connection = (await self._pool.acquire([spec], START_SECONDS))[spec.name]
+            redact = self._vault.redact.of(domain.id)
+            yield McpReader(SourceServer(connection, spec, self._lists, redact), server, redact)
 
     @property
     def database(self) -> Database:

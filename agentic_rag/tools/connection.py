@@ -101,7 +101,7 @@ class _Refused(Exception):
 
 
 class Connection:
-    """The one client of one server, shared by all its users. Created by the hub; `call` may be used from any task."""
+    """The one client of one server, shared by all its users. A connector creates it; any task may call it."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Connection:
     ) -> None:
         """Store the configuration; nothing is started.
 
-        ``spawn`` starts the owner task in the hub's task group. ``on_state`` is called on every state change.
+        ``spawn`` starts the owner task in the pool's task group. ``on_state`` is called on every state change.
         ``redaction`` removes secrets from the server's texts.
 
         ``domain`` and ``user`` are labels; empty means shared. ``entry`` is the hash of the server's entry. ``era`` is

@@ -10,11 +10,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mcp_types as types
-
-from agentic_rag.tools.content import clean_json
+if TYPE_CHECKING:
+    import mcp_types as types
 
 Tool = Mapping[str, Any]
 """A tool as JSON, in the form of MCP."""
@@ -68,13 +67,17 @@ class ToolList:
         return Counter(str(tool["name"]) for tool in self.tools)
 
 
-def to_json(tools: Iterable[types.Tool]) -> tuple[dict[str, Any], ...]:
+def to_json(tools: "Iterable[types.Tool]") -> tuple[dict[str, Any], ...]:
     """Return a list as it is stored: without lone surrogates and NUL characters."""
+    from agentic_rag.tools.content import clean_json  # imports the MCP library, as does every server's list
+
     return tuple(clean_json(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in tools)
 
 
-def from_json(tools: Iterable[Tool]) -> tuple[types.Tool, ...]:
+def from_json(tools: Iterable[Tool]) -> "tuple[types.Tool, ...]":
     """Return the tools of a stored list."""
+    import mcp_types as types
+
     return tuple(types.Tool.model_validate(tool) for tool in tools)
 
 

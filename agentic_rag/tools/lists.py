@@ -5,9 +5,9 @@ Owns which list counts in a turn. Knows no database: the functions to load and s
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import anyio
-import mcp_types as types
 
 from agentic_rag.base.errors import ToolsChanged
 from agentic_rag.base.redaction import Redactor
@@ -15,6 +15,9 @@ from agentic_rag.tools.fingerprints import Tool, ToolList, fingerprint_of_waitin
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import clean, clean_description, clean_title
 from agentic_rag.tools.status import ListedTool, PendingTools, WaitingTool
+
+if TYPE_CHECKING:  # takes 0.3 s to import
+    import mcp_types as types
 
 Key = tuple[str, str, str]
 """Domain, server, and the user of an ``identity: user`` entry (else empty)."""
@@ -30,9 +33,9 @@ class _Known:
     """The last comparison: the stored list, its shown tools, and the server's answer that it came from."""
 
     stored: ToolList
-    tools: tuple[types.Tool, ...]
+    tools: "tuple[types.Tool, ...]"
     changed: frozenset[str]
-    listed: tuple[types.Tool, ...] | None = None
+    listed: "tuple[types.Tool, ...] | None" = None
 
 
 class ToolLists:
@@ -55,8 +58,8 @@ class ToolLists:
         """Held from reading a stored list to writing it: a concurrent acceptance would be overwritten."""
 
     async def current(
-        self, spec: LaunchSpec, listed: tuple[types.Tool, ...] | None
-    ) -> tuple[tuple[types.Tool, ...], frozenset[str]]:
+        self, spec: LaunchSpec, listed: "tuple[types.Tool, ...] | None"
+    ) -> "tuple[tuple[types.Tool, ...], frozenset[str]]":
         """Return the accepted tools of a server for a turn, and the names of those that may not run.
 
         ``listed`` is the server's current list, or None while the server is down: then the stored list counts.
@@ -115,7 +118,7 @@ class ToolLists:
                 self._known.pop(key, None)
         return pending.names
 
-    async def _compare(self, key: Key, entry: str, known: _Known | None, listed: tuple[types.Tool, ...]) -> _Known:
+    async def _compare(self, key: Key, entry: str, known: _Known | None, listed: "tuple[types.Tool, ...]") -> _Known:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
         stored = ToolList.first(entry, tools) if known is None else replace(known.stored, tools=tools)
         if known is None or known.stored.tools != tools:
@@ -123,7 +126,7 @@ class ToolLists:
         return _read_list(stored, listed)
 
 
-def _read_list(stored: ToolList, listed: tuple[types.Tool, ...] | None = None) -> _Known:
+def _read_list(stored: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Known:
     changed = frozenset(str(new["name"]) for old, new in stored.waiting if old is not None)
     return _Known(stored, from_json(stored.shown), changed, listed)
 

@@ -7,9 +7,10 @@ process is a domain's home.
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from agentic_rag.tools.transports.stdio import StdioTransport, Streams
+if TYPE_CHECKING:  # imports the MCP library
+    from agentic_rag.tools.transports.stdio import StdioTransport, Streams
 
 TellLost = Callable[[str], None]
 """Receives the reason for which a child process must end."""
@@ -42,12 +43,12 @@ class HeldTransport:
     The home is held from before the child's start until after its end. Single use.
     """
 
-    def __init__(self, child: StdioTransport, home: AbstractAsyncContextManager[None]) -> None:
+    def __init__(self, child: "StdioTransport", home: AbstractAsyncContextManager[None]) -> None:
         self._child = child
         self._home = home
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Streams:
+    async def __aenter__(self) -> "Streams":
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._home)
             streams = await stack.enter_async_context(self._child)

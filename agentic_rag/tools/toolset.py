@@ -1,4 +1,4 @@
-"""The tools one agent has during one turn, over the connections of the hub.
+"""The tools one agent has during one turn, over the connections of the pool.
 
 Owns the merging of servers into one list and the form of a call's outcome. Knows no policy, no store and no model: the
 runtime checks arguments and rights before a call.
@@ -33,11 +33,11 @@ from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, is_large, to_blocks, without_noise
 from agentic_rag.tools.elicitation import InputRound, Unfit, answered_round
 from agentic_rag.tools.errors import ServerElsewhere
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, fold_name
 from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.oauth.errors import SignInNeeded
+from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.status import State, describe_missing
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class ServerToolset:
 
 
 async def open_toolset(
-    hub: Hub,
+    pool: McpPool,
     servers: Iterable[SystemServer | LaunchSpec],
     wait: float = 5.0,
     *,
@@ -167,7 +167,7 @@ async def open_toolset(
         else:
             chosen[fold_name(server.name)] = server
     deadline = anyio.current_time() + wait
-    connections = await hub.acquire(chosen.values(), wait)
+    connections = await pool.acquire(chosen.values(), wait)
     problems: dict[str, str] = {}
     needed: list[SignInNeeded] = []
 
@@ -192,16 +192,16 @@ async def open_toolset(
         if isinstance(server, SystemServer):
             catalog.add(server.name, server.origin, connection.known_tools, server.tools)
         else:
-            await _add_user_tools(catalog, hub, server, connection, lists)
+            await _add_user_tools(catalog, pool, server, connection, lists)
     missing = {name: connections[name].state is State.STARTING for name in problems}
     return ServerToolset(catalog.tools, tuple(catalog.notices), connections, missing, tuple(needed))
 
 
 async def list_known_tools(
-    hub: Hub, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
+    pool: McpPool, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
     """Return the tools a turn would have, without starting users' servers: of those, their last lists."""
-    ours, catalog = await open_toolset(hub, own), Catalog()
+    ours, catalog = await open_toolset(pool, own), Catalog()
     for spec in specs:
         tools, changed = await lists.current(spec, None)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
@@ -213,7 +213,7 @@ def _rank(server: SystemServer | LaunchSpec) -> int:
 
 
 async def _add_user_tools(
-    catalog: Catalog, hub: Hub, spec: LaunchSpec, connection: Connection, lists: ToolLists | None
+    catalog: Catalog, pool: McpPool, spec: LaunchSpec, connection: Connection, lists: ToolLists | None
 ) -> None:
     tools, changed = connection.known_tools, frozenset[str]()
     if lists is not None:
@@ -221,7 +221,7 @@ async def _add_user_tools(
         tools, changed = await lists.current(spec, listed if connection.fresh else None)
         if not tools and listed:  # a server that announces a change after each list is never fresh
             tools, changed = await lists.current(spec, listed)
-    trust = hub.trust(spec, connection)
+    trust = pool.trust(spec, connection)
     catalog.add(
         spec.name,
         "user",

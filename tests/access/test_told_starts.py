@@ -9,14 +9,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.base.errors import AgenticRagError
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.policy import LaunchPolicy, StdioCommand
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.transports.stdio import StdioTransport
 from tests.access.admins import admin
 from tests.tools.captives import CAPTIVE, PYTHON, beats, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, START, stdio_spec
+from tests.tools.support import QUICK, START, Hub, stdio_spec
 from tests.tools.test_http import serve
 
 

@@ -68,7 +68,7 @@ async def test_the_tools_of_our_own_servers_are_kept_while_they_are_what_these_l
         assert len(alone.tools) < len(kept.tools)
         kept = await hub.open(first)
         assert await hub.open(first) is kept
-        hub._hub.restart("retriever")
+        rig.application.machinery.pool.restart("retriever")
         assert not kept.fresh
         again = await hub.open(first)
         assert again is not kept

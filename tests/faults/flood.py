@@ -12,11 +12,10 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, hostile
+from tests.tools.support import Hub, call, hostile
 
 FLOODS: Sequence[tuple[str, int]] = (
     ("nothing", 0), ("requests", 0), ("progress", 0), ("log", 0), ("log", 200_000), ("changes", 0), ("answers", 0),

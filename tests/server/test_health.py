@@ -135,7 +135,7 @@ async def test_what_cannot_be_loaded_in_time_keeps_nobody_out(tmp_path: Path) ->
     async with Rig(tmp_path) as rig:
         found = rig.application.business.health
         found.begin_loading()
-        await load_what_turns_need(model, rig.application.machinery.tools, found, seconds=0.01)
+        await load_what_turns_need(model, rig.application.machinery.pool, found, seconds=0.01)
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 

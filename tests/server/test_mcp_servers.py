@@ -107,7 +107,7 @@ async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_wit
             assert types_of(events_of(response.text))[-1] == "done"
             counts.append((children(rig), homes(rig)))
         assert counts == [(1, 1), (1, 1), (2, 2), (2, 2), (2, 2)]
-        assert {each.user for each in rig.application.machinery.tools._hub.status(domain)} == {"anna", "ben"}
+        assert {each.user for each in rig.application.machinery.pool.status(domain)} == {"anna", "ben"}
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
@@ -195,9 +195,7 @@ async def test_an_edited_entry_shows_its_own_state_and_its_older_child_ends_when
         await rig.say(await rig.conversation(domain), "Go")
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"a": hostile("noisy")}}})
         await rig.say(await rig.conversation(domain), "Go")
-        older, newer = sorted(
-            rig.application.machinery.tools._hub.connections()[-2:], key=lambda each: not each.retired
-        )
+        older, newer = sorted(rig.application.machinery.pool.connections()[-2:], key=lambda each: not each.retired)
         assert (older.retired, newer.retired) == (True, False)
         assert "stdout, not a message" in str((await shown(rig, domain, "a"))["log"])
 
@@ -248,10 +246,8 @@ async def test_tools_that_wait_are_shown_for_the_entry_that_lists_them_and_for_n
         await rig.say(await rig.conversation(domain), "Go")
 
         async def waiting() -> bool:
-            await rig.application.machinery.tools._hub.connections()[-1].tools(5)
-            return "grown" in str(
-                [each.name for each in rig.application.machinery.tools._hub.connections()[-1].known_tools]
-            )
+            await rig.application.machinery.pool.connections()[-1].tools(5)
+            return "grown" in str([each.name for each in rig.application.machinery.pool.connections()[-1].known_tools])
 
         await until(waiting)
         await rig.say(await rig.conversation(domain), "Again")
@@ -298,7 +294,7 @@ async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp
             await rig.ok(method, place, body)
             events = await rig.say(conversation, "Go")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-            assert [each.retired for each in rig.application.machinery.tools._hub.connections() if each.domain] == [
+            assert [each.retired for each in rig.application.machinery.pool.connections() if each.domain] == [
                 False,
                 *[True] * (started - 1),
             ]

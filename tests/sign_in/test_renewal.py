@@ -32,7 +32,7 @@ async def signed_in(rig: Rig, found: Places) -> tuple[SignIns, LaunchSpec]:
     """Return the sign-ins with the domain's account at a server, whose token ends as its habits say."""
     domain = await rig.domain(mcpServers={"web": {"url": found.url}})
     assert (await sign_in(rig, (await restart(rig, domain))["signIn"])).status_code == 200
-    return await rig.application.machinery.tools.sign_ins(), spec_for(domain, found)
+    return await rig.application.machinery.sign_ins.sign_ins(), spec_for(domain, found)
 
 
 def refreshes(found: Places) -> int:

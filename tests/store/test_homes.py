@@ -18,7 +18,6 @@ from agentic_rag.store import leases, replicas
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import State
@@ -27,7 +26,7 @@ from tests.server.rig import Rig, events_of
 from tests.store.conftest import needs_postgresql
 from tests.store.test_leases import store
 from tests.store.test_several_servers import KEY
-from tests.tools.support import QUICK, SERVERS, START, alive, call, stdio_spec, text_of
+from tests.tools.support import QUICK, SERVERS, START, Hub, alive, call, stdio_spec, text_of
 
 __all__ = ["store"]
 KEEPING = str(SERVERS / "keeping.py")

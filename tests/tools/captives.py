@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.packages import Packages
@@ -19,7 +18,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.sandbox import find_sandbox
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
-from tests.tools.support import QUICK, START, call, stdio_spec, text_of
+from tests.tools.support import QUICK, START, Hub, call, stdio_spec, text_of
 
 PYTHON = os.path.realpath(sys.executable)
 CAPTIVE = Path(__file__).parent / "servers" / "captive.py"

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from mcp.server import MCPServer
 
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.connector import Connector
 from agentic_rag.tools.entries.entry import HttpKind, HttpTarget, Identity, McpEntry, PlainValue, StdioTarget
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import ServerToolset
 from tests.waiting import pause
@@ -63,6 +65,18 @@ def plain(name: str = "plain", **fields: Any) -> LaunchSpec:
 def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> LaunchSpec:
     """Return the spec of the server that breaks the rules."""
     return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "hostile.py"), behaviour, name=name, **fields)
+
+
+class Hub(McpPool):
+    """A pool with the given own servers and rules. ``options`` are those of a `Connector`."""
+
+    def __init__(
+        self, builtin: Mapping[str, MCPServer] | None = None, policy: LaunchPolicy | None = None, **options: Any
+    ) -> None:
+        async def load() -> Connector:
+            return Connector(builtin, policy, **options)
+
+        super().__init__(load, policy)
 
 
 @asynccontextmanager

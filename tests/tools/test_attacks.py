@@ -13,14 +13,13 @@ import pytest
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools import attack_lines
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, START, line_of, stdio_spec
+from tests.tools.support import QUICK, START, Hub, line_of, stdio_spec
 
 pytestmark = pytest.mark.attack(kind="spawning")
 

@@ -10,11 +10,10 @@ from typer.testing import CliRunner
 
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.cli import app
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.toolset import open_toolset
 from tests.server.rig import Rig
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, START, stdio_spec, tool
+from tests.tools.support import QUICK, START, Hub, stdio_spec, tool
 
 
 def run(data: Path, command: str, *words: str) -> str:

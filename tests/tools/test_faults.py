@@ -10,7 +10,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 
 from agentic_rag.base.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
-from agentic_rag.tools.hub import Share
+from agentic_rag.tools.connector import Share
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.inbound import PARTS
 from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line, read_batch

@@ -11,16 +11,13 @@ import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
-from agentic_rag.app.tool_servers import trial
 from agentic_rag.base.errors import AgenticRagError, ServerUnavailable
-from agentic_rag.base.threads import DomainThreads
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import HARD_CAP, Connection
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, stdio_spec, text_of, until
+from tests.tools.support import QUICK, START, Hub, call, hostile, open_hub, plain, stdio_spec, text_of, until
 
 
 async def test_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
@@ -231,6 +228,7 @@ async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leave
         async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
             raise AssertionError(error)
 
-    found = await trial(policy, hostile("silent"), Observer(), DomainThreads(), seconds=0.3)
+    async with Hub(policy=policy, observer=Observer()) as hub:
+        found = await hub.trial(hostile("silent"), seconds=0.3)
     assert (found.state, found.reason) == ("starting", "it was not ready after 0.3 s")
     assert policy.sweep() == 0

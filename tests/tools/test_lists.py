@@ -10,18 +10,17 @@ import anyio
 import mcp_types as types
 import pytest
 
-from agentic_rag.app.tool_servers import make_lists
 from agentic_rag.base.errors import ToolsChanged
 from agentic_rag.base.redaction import Redactor
+from agentic_rag.domains.servers import make_lists
 from agentic_rag.store import tool_lists
 from agentic_rag.store.database import Database
 from agentic_rag.tools.fingerprints import ToolList, fingerprint, fingerprint_of_waiting, to_json
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.status import PendingTools
 from agentic_rag.tools.toolset import open_toolset
 from tests.databases import database_at
-from tests.tools.support import START, call, hostile, open_hub, stdio_spec, text_of, tool, until
+from tests.tools.support import START, Hub, call, hostile, open_hub, stdio_spec, text_of, tool, until
 
 pytestmark = pytest.mark.attack(kind="model")
 

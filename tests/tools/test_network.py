@@ -25,14 +25,13 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.addresses import address_problem, parse_hosts
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, resolve_host
 from tests.tools.servers.plain import build
-from tests.tools.support import QUICK, START, call, http_spec, text_of
+from tests.tools.support import QUICK, START, Hub, call, http_spec, text_of
 from tests.tools.test_http import serve
 
 pytestmark = pytest.mark.attack(kind="network")

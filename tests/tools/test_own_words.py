@@ -18,13 +18,13 @@ from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.runtime.core.prompt import bootstrap_prompt, present_block
 from agentic_rag.runtime.payload_reader import READ_TOOL
 from agentic_rag.tools.base import SystemServer, ToolInfo
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.system import BY_NAME, DELEGATION, PROMPTX, READ_SKILL, RETRIEVER
 from agentic_rag.tools.toolset import open_toolset
 from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.server import create_server as create_retriever
+from tests.tools.support import Hub
 
 RECORD = Path(__file__).parent / "own_words.json"
 PROMPT_TOKENS, TOOL_TOKENS = 200, 1_600

@@ -15,7 +15,6 @@ import anyio
 import pytest
 
 from agentic_rag.base.errors import PackageProblem
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
@@ -23,7 +22,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.captives import marked, needs_bubblewrap
-from tests.tools.support import QUICK, START, alive, call, stdio_spec, text_of, tool, until
+from tests.tools.support import QUICK, START, Hub, alive, call, stdio_spec, text_of, tool, until
 
 INSTALL_SECONDS = 240
 LINES = {

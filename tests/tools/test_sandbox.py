@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from agentic_rag.base.errors import CommandNotAllowed
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
@@ -33,7 +32,7 @@ from tests.tools.captives import (
     policy_in,
     still,
 )
-from tests.tools.support import QUICK, START, alive, line_of, stdio_spec, until
+from tests.tools.support import QUICK, START, Hub, alive, line_of, stdio_spec, until
 
 pytestmark = pytest.mark.attack(kind="spawning")
 

@@ -22,10 +22,9 @@ from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServ
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
 from agentic_rag.tools.content import LARGE_BYTES, clean_json, is_large, to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
-from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.listing import OUR_TOOLS, TITLE_CHARS, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import START, call, hostile, open_hub, plain, text_of, tool
+from tests.tools.support import START, Hub, call, hostile, open_hub, plain, text_of, tool
 
 OBJECT = {"type": "object"}
 
