@@ -165,6 +165,12 @@ def test_only_tests_and_scripts_import_the_stand_ins_for_tests() -> None:
     assert wrong == []
 
 
+def test_a_route_file_gets_the_services_of_its_family_only() -> None:
+    everything = "agentic_rag.server.services.RouteServices"
+    users = {module_name(path) for path in sources() if everything in imports(path)}
+    assert users == {"agentic_rag.server.http", "agentic_rag.app.application"}
+
+
 def test_no_import_cycle() -> None:
     names = {module_name(path): path for path in sources()}
     graph = {

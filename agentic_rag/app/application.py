@@ -701,7 +701,6 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         conversation_search=ConversationSearch(database),
         sharing=Sharing(database, directory, conversations, runtime, settings.share_links),
         client_names=ClientNames(database, conversations),
-        naming=machinery.naming,
         title_news=machinery.title_news,
         deletion=deletion,
         erasure=Erasure(database, directory, ground.access, deletion, memories),

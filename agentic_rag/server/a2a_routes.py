@@ -35,10 +35,14 @@ from agentic_rag.base.forms import Form as InputForm
 from agentic_rag.base.forms import read_form
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json
-from agentic_rag.conversations.client_names import MAX_NAME, check_name
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.conversations.client_names import MAX_NAME, ClientNames, check_name
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_in
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Calls, KeptTurn
+from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.auth import Caller
 from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aStream, A2aTask, Form, TaskSeed, TaskState
 from agentic_rag.server.dialects.known_waits import KnownWaits
@@ -47,7 +51,6 @@ from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import json_response, redaction_for, request_id
 from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import route
-from agentic_rag.server.services import RouteServices
 from agentic_rag.server.sse import EventStream
 from agentic_rag.server.stored_responses import turn_events
 from agentic_rag.store.conversations import Awaits, ConversationRecord
@@ -221,10 +224,23 @@ class Visit:
 class AgentRoutes:
     """Domains as A2A agents."""
 
-    def __init__(self, business: RouteServices, calls: Calls) -> None:
-        self._business = business
-        self._conversations: Conversations = business.conversations
+    def __init__(
+        self,
+        directory: Directory,
+        conversations: Conversations,
+        names: ClientNames,
+        waits: Waits,
+        deletion: Deletion,
+        calls: Calls,
+        redactor: Redactor,
+    ) -> None:
+        self._directory = directory
+        self._conversations = conversations
+        self._names = names
+        self._waits = waits
+        self._deletion = deletion
         self._calls = calls
+        self._redactor = redactor
 
     @route("GET", f"{A2A}{CARD}", allow="member")
     async def card(self, request: Request, domain: str) -> Response:
@@ -240,11 +256,11 @@ class AgentRoutes:
         return json_response(await self._card(request, domain))
 
     async def _card(self, request: Request, domain: str) -> Json:
-        record = await self._business.directory.get(domain)
-        settings = await self._business.directory.settings(domain)
+        record = await self._directory.get(domain)
+        settings = await self._directory.settings(domain)
         about = record.description.strip() or f"Answers questions from the documents of {record.name}, with citations."
         card = make_card(address_of(request), domain, record.name, about, settings.starters or ())
-        return dict(self._business.vault.redact.of(domain).json(card))
+        return dict(self._redactor.of(domain).json(card))
 
     @route(
         "POST",
@@ -264,7 +280,7 @@ class AgentRoutes:
         method = ""
         try:
             method, params = _read_request(received, request.headers.get("a2a-version", "").strip())
-            await self._business.directory.get(domain)
+            await self._directory.get(domain)
             match method:
                 case "send":
                     return await self._send(visit, read_form(SendParams, params))
@@ -293,11 +309,11 @@ class AgentRoutes:
     def _refuse(self, visit: Visit, code: int, message: str, reason: str, facts: Json) -> Response:
         details = a2a_details(reason, {**facts, "requestId": request_id(visit.request.scope)})
         error: Json = {"code": code, "message": message, "data": details}
-        redact = redaction_for(self._business.vault.redact, visit.user, visit.domain)
+        redact = redaction_for(self._redactor, visit.user, visit.domain)
         return json_response(redact({"jsonrpc": "2.0", "id": visit.request_id, "error": error}))
 
     def _answer(self, visit: Visit, result: Json) -> Response:
-        redact = redaction_for(self._business.vault.redact, visit.user, visit.domain)
+        redact = redaction_for(self._redactor, visit.user, visit.domain)
         return json_response(redact(visit.result(result)))
 
     # Messages
@@ -335,11 +351,11 @@ class AgentRoutes:
         if content.data:
             problem = "A question is text, with images; data parts only answer a task that waits for input."
             raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, problem)
-        names, user, domain = self._business.client_names, visit.user, visit.domain
+        names, user, domain = self._names, visit.user, visit.domain
         if not message.context_id:
             earlier = await self._earlier(visit, message.message_id, content.text)
             if earlier is not None:
-                return earlier, KnownWaits(await self._business.waits.ended_of(earlier.turn.id))
+                return earlier, KnownWaits(await self._waits.ended_of(earlier.turn.id))
             return await self._begin(visit, message, content), KnownWaits()
         else:
             conversation = await names.find_or_begin(user, domain, message.context_id)
@@ -348,7 +364,7 @@ class AgentRoutes:
         accepted = await self._conversations.send(
             user, conversation.id, content.text, client_message_id=message.message_id, images=content.images
         )
-        ended = await self._business.waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
+        ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
         turn = await self._conversations.turn(user, accepted.turn_id)
         return KeptTurn(conversation, turn, None), KnownWaits(ended)
 
@@ -360,7 +376,7 @@ class AgentRoutes:
                 user, conversation.id, content.text, client_message_id=message.message_id, images=content.images
             )
         except BaseException:
-            await self._business.deletion.end_call(conversation)
+            await self._deletion.end_call(conversation)
             raise
         return KeptTurn(conversation, await self._conversations.turn(user, accepted.turn_id), None)
 
@@ -368,7 +384,7 @@ class AgentRoutes:
         """Return the task that a repeated message without a context has started, or None."""
         check_name("message.messageId", message_id)
         try:
-            turn = await self._business.client_names.turn(visit.user, visit.domain, message_id)
+            turn = await self._names.turn(visit.user, visit.domain, message_id)
         except NotFound:
             return None
         if turn.content != text:
@@ -385,14 +401,14 @@ class AgentRoutes:
         if kept.turn.status in FINISHED:
             problem = f"The task {kept.turn.id} has ended; send the message without its taskId, in the same context."
             raise RpcError(UNSUPPORTED_OPERATION, problem)
-        waits = await self._business.waits.list_open(kept.turn.id)
+        waits = await self._waits.list_open(kept.turn.id)
         if not waits:
             problem = f"The task {kept.turn.id} is working and waits for no input; cancel it, or wait for its end."
             raise RpcError(UNSUPPORTED_OPERATION, problem)
         answers = _read_answers(content, waits)
         for wait, action, answer in answers:
-            await self._business.waits.settle(visit.user, wait, action, answer)
-        ended = await self._business.waits.ended_of(kept.turn.id)
+            await self._waits.settle(visit.user, wait, action, answer)
+        ended = await self._waits.ended_of(kept.turn.id)
         return kept, KnownWaits(ended, frozenset(wait.id for wait, _, _ in answers))
 
     # Tasks
@@ -417,7 +433,7 @@ class AgentRoutes:
 
     async def _replay(self, visit: Visit, kept: KeptTurn) -> tuple[A2aTask, int]:
         """Return a task in its current state, and the number of its last event."""
-        ended = await self._business.waits.ended_of(kept.turn.id)
+        ended = await self._waits.ended_of(kept.turn.id)
         task, last = A2aTask(visit.form, self._seed(visit, kept), ended), 0
         for event in await turn_events(self._conversations, visit.user, kept):
             task.take(event, event.fields())
@@ -440,7 +456,7 @@ class AgentRoutes:
         """Return a page of the user's tasks in the domain, newest first, by default without artifacts."""
         conversation: ConversationRecord | None = None
         if params.context_id:
-            conversation = await self._business.client_names.find(visit.user, visit.domain, params.context_id)
+            conversation = await self._names.find(visit.user, visit.domain, params.context_id)
         statuses, awaits = _statuses_of(params.status)
         turns, total = list[TurnRecord](), 0
         if conversation is not None or not params.context_id:
@@ -489,7 +505,7 @@ class AgentRoutes:
         if kept.turn.status in FINISHED:
             raise RpcError(UNSUPPORTED_OPERATION, f"The task {kept.turn.id} has ended; get it instead.")
         _, last = await self._replay(visit, kept)
-        task = A2aTask(visit.form, self._seed(visit, kept), await self._business.waits.ended_of(kept.turn.id))
+        task = A2aTask(visit.form, self._seed(visit, kept), await self._waits.ended_of(kept.turn.id))
         encoder = A2aStream(visit.request_id, task, after=last, history=params.history_length, to_end=True)
         return EventStream(self._conversations.events(kept.turn.id), encoder)
 

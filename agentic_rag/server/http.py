@@ -19,7 +19,8 @@ from agentic_rag.base.errors import NotFound
 from agentic_rag.base.threads import DomainThreads, one_thread
 from agentic_rag.documents.places import Places
 from agentic_rag.operations.calls import Calls
-from agentic_rag.operations.health import HealthReport
+from agentic_rag.operations.exposition import Exposition
+from agentic_rag.operations.health import Health, HealthReport
 from agentic_rag.reach.links import PATH as ANSWERS
 from agentic_rag.server.a2a_routes import AgentRoutes
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
@@ -62,7 +63,19 @@ from agentic_rag.server.root_path import RootPath
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.schedule_routes import TRIGGERS, ScheduleRoutes
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
-from agentic_rag.server.services import RouteServices
+from agentic_rag.server.services import (
+    AccessServices,
+    ConversationServices,
+    DocumentServices,
+    DomainServices,
+    DoorServices,
+    EvaluationServices,
+    OperationServices,
+    ReachServices,
+    RoleServices,
+    RouteServices,
+    ServerServices,
+)
 from agentic_rag.server.sharing_routes import SHARED_FOLDER, SharingRoutes
 from agentic_rag.server.source_routes import SourceRoutes
 from agentic_rag.server.ui_message_routes import UiMessageRoutes
@@ -84,44 +97,136 @@ BARE_FOLDERS = (ANSWERS, TRIGGERS, OAUTH, RESOURCE_METADATA, SERVER_METADATA, OP
 """Path prefixes whose requests prove by themselves what they permit. Their credentials and cookies are ignored."""
 
 
-def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gate) -> list[object]:
-    places = PlaceRoutes(business.documents, Places(business.documents), business.vault.redact)
+def _operation_routes(services: OperationServices, audit: AuditLog) -> list[object]:
     return [
-        ProcessRoutes(business),
-        DomainRoutes(
-            business.domains,
-            business.directory,
-            business.deletion,
-            business.births,
-            business.conversations,
-            business.gate,
-            business.documents,
-            business.views,
+        ProcessRoutes(services.health, services.exposition),
+        UsageRoutes(services.usage),
+        BudgetRoutes(services.budgets),
+        BackupRoutes(services.backups, audit),
+        AuditRoutes(audit),
+    ]
+
+
+def _access_routes(
+    services: AccessServices,
+    access: Access,
+    gate: Gate,
+    provider: "ProviderLogins | None",
+    public_url: str,
+    mcp_sign_in: OwnServer,
+    mcp_issuer: str,
+) -> list[object]:
+    departures = None if provider is None else ProviderDepartures(provider, public_url)
+    return [
+        KeyRoutes(access, services.logins, gate),
+        UserRoutes(services.people, access, services.erasure),
+        LoginRoutes(services.logins, gate, departures),
+        OidcRoutes(provider, gate),
+        AuthorizationRoutes(
+            services.authorizations, services.oauth_clients, services.directory, gate, mcp_sign_in, mcp_issuer
         ),
-        RoleRoutes(business.roles, business.definitions, business.turn_tools, business.domains, business.gate),
-        PromptRoutes(business.prompts, business.gate),
-        SkillRoutes(business.skills),
-        MemoryRoutes(business.memories),
-        SecretRoutes(business.directory, business.vault),
-        ServerRoutes(business.servers, business.paste_checks),
-        LaunchRequestRoutes(business.launch_requests, business.logins, gate),
-        OAuthRoutes(business.sign_ins, business.directory),
-        DocumentRoutes(business.documents, business.deletion, thread, business.gate),
-        CollectionRoutes(business.documents, business.conversations, business.stale_reports),
+        TicketRoutes(gate),
+    ]
+
+
+def _domain_routes(services: DomainServices) -> list[object]:
+    return [
+        DomainRoutes(
+            services.domains,
+            services.directory,
+            services.deletion,
+            services.births,
+            services.conversations,
+            services.gate,
+            services.documents,
+            services.views,
+        ),
+        BundleRoutes(services.exports, services.imports),
+        HistoryRoutes(services.history),
+    ]
+
+
+def _role_routes(services: RoleServices) -> list[object]:
+    return [
+        RoleRoutes(services.roles, services.definitions, services.turn_tools, services.domains, services.gate),
+        PromptRoutes(services.prompts, services.gate),
+        SkillRoutes(services.skills),
+        MemoryRoutes(services.memories),
+    ]
+
+
+def _server_routes(services: ServerServices, gate: Gate, audit: AuditLog) -> list[object]:
+    return [
+        SecretRoutes(services.directory, services.vault),
+        ServerRoutes(services.servers, services.paste_checks),
+        LaunchRequestRoutes(services.launch_requests, services.logins, gate),
+        OAuthRoutes(services.sign_ins, services.directory),
+        CatalogueRoutes(services.catalogue, audit),
+    ]
+
+
+def _document_routes(services: DocumentServices, thread: DomainThreads) -> list[object]:
+    places = PlaceRoutes(services.documents, Places(services.documents), services.vault.redact)
+    return [
+        DocumentRoutes(services.documents, services.deletion, thread, services.gate),
+        CollectionRoutes(services.documents, services.conversations, services.stale_reports),
         places,
-        AttachmentRoutes(business.conversations, business.attachments, places),
-        BundleRoutes(business.exports, business.imports),
-        HistoryRoutes(business.history),
-        CaseRoutes(business.cases, business.suggestions),
-        EvaluationRoutes(business.cases, business.runs, business.gate),
-        EndpointRoutes(business.endpoints, business.directory),
-        ScheduleRoutes(business.schedules),
-        SourceRoutes(business.sources),
+        AttachmentRoutes(services.conversations, services.attachments, places),
+        SourceRoutes(services.sources),
+    ]
+
+
+def _evaluation_routes(services: EvaluationServices) -> list[object]:
+    return [
+        CaseRoutes(services.cases, services.suggestions),
+        EvaluationRoutes(services.cases, services.runs, services.gate),
+    ]
+
+
+def _reach_routes(services: ReachServices) -> list[object]:
+    return [
+        EndpointRoutes(services.endpoints, services.directory),
+        ScheduleRoutes(services.schedules),
+        AnswerRoutes(services.answer_links, services.vault.redact),
+    ]
+
+
+def _conversation_routes(services: ConversationServices, thread: DomainThreads) -> list[object]:
+    pages = Pages(thread, services.usage)
+    return [
+        ConversationRoutes(services.conversations, services.conversation_search, services.deletion, pages),
+        SharingRoutes(services.sharing, services.vault.redact, thread),
+        TurnRoutes(services.conversations),
+        FeedbackRoutes(services.feedback),
+        RenderRoutes(thread),
+        DurableStreamRoutes(services.conversations),
+        WaitRoutes(services.waits),
+    ]
+
+
+def _door_routes(services: DoorServices, runs: Runs, mcp_door: McpDoor) -> list[object]:
+    calls = Calls(services.conversations, services.deletion, services.waits)
+    return [
+        OpenAiRoutes(services.directory, services.conversations, calls, services.embedding),
+        AgentRoutes(
+            services.directory,
+            services.conversations,
+            services.client_names,
+            services.waits,
+            services.deletion,
+            calls,
+            services.vault.redact,
+        ),
+        KnowledgeRoutes(services.conversations, services.deletion),
+        ChatRoutes(services.conversations),
+        AgUiRoutes(runs),
+        UiMessageRoutes(services.conversations, services.client_names, services.waits),
+        McpRoutes(services.directory, mcp_door),
     ]
 
 
 def make_app(
-    business: RouteServices,
+    services: RouteServices,
     access: Access,
     audit: AuditLog,
     gate: Gate,
@@ -141,54 +246,21 @@ def make_app(
     ``root_path`` is the path below which a proxy serves this application, or empty. ``mcp_sign_in`` says who issues
     tokens for the MCP door, and ``mcp_issuer`` is the OpenID provider's issuer.
     """
-    redactor = business.vault.redact
-    runs = Runs(business.conversations, business.client_names, business.waits)
+    redactor = services.vault.redact
+    runs = Runs(services.conversations, services.client_names, services.waits)
     thread = one_thread()
-    edge = Edge(Replies(redactor), audit, thread, business.views, business.observer, business.health.note_refused)
-    departures = None if provider is None else ProviderDepartures(provider, public_url)
-    calls = Calls(business.conversations, business.deletion, business.waits)
+    edge = Edge(Replies(redactor), audit, thread, services.views, services.observer, services.health.note_refused)
     owners: list[object] = [
-        *_routes_of_domains(business, thread, gate),
-        ConversationRoutes(
-            business.conversations, business.conversation_search, business.deletion, Pages(thread, business.usage)
-        ),
-        SharingRoutes(business.sharing, redactor, thread),
-        TurnRoutes(business.conversations),
-        FeedbackRoutes(business.feedback),
-        RenderRoutes(thread),
-        DurableStreamRoutes(business.conversations),
-        WaitRoutes(business.waits),
-        AnswerRoutes(business.answer_links, redactor),
-        OpenAiRoutes(
-            business.directory,
-            business.conversations,
-            calls,
-            business.embedding,
-        ),
-        AgentRoutes(business, calls),
-        KeyRoutes(access, business.logins, gate),
-        UserRoutes(business.people, access, business.erasure),
-        LoginRoutes(business.logins, gate, departures),
-        OidcRoutes(provider, gate),
-        AuthorizationRoutes(
-            business.authorizations,
-            business.oauth_clients,
-            business.directory,
-            gate,
-            mcp_sign_in,
-            mcp_issuer,
-        ),
-        AuditRoutes(audit),
-        BackupRoutes(business.backups, audit),
-        CatalogueRoutes(business.catalogue, audit),
-        UsageRoutes(business.usage),
-        BudgetRoutes(business.budgets),
-        TicketRoutes(gate),
-        KnowledgeRoutes(business.conversations, business.deletion),
-        ChatRoutes(business.conversations),
-        AgUiRoutes(runs),
-        UiMessageRoutes(business.conversations, business.client_names, business.waits),
-        McpRoutes(business.directory, mcp_door),
+        *_operation_routes(services, audit),
+        *_domain_routes(services),
+        *_role_routes(services),
+        *_server_routes(services, gate, audit),
+        *_document_routes(services, thread),
+        *_evaluation_routes(services),
+        *_reach_routes(services),
+        *_conversation_routes(services, thread),
+        *_door_routes(services, runs, mcp_door),
+        *_access_routes(services, access, gate, provider, public_url, mcp_sign_in, mcp_issuer),
     ]
     kinds = [*map(type, owners), DocumentationRoutes, WebRoutes]
     declarations = [each for kind in kinds for each in declarations_of(kind)]
@@ -196,13 +268,13 @@ def make_app(
     owners.append(WebRoutes())
     open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
     endpoint = websocket_endpoint(
-        business.conversations,
-        business.runtime,
-        business.waits,
+        services.conversations,
+        services.runtime,
+        services.waits,
         redactor,
         socket_dialect,
-        news=business.title_news,
-        check_replay=business.conversations.check_replay_of,
+        news=services.title_news,
+        check_replay=services.conversations.check_replay_of,
     )
     below = [Middleware(RootPath, root=root_path)] if root_path else []
     sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]
@@ -241,18 +313,19 @@ class Version:
 class ProcessRoutes:
     """The process itself."""
 
-    def __init__(self, business: RouteServices) -> None:
-        self._business = business
+    def __init__(self, health: Health, exposition: Exposition) -> None:
+        self._health = health
+        self._exposition = exposition
 
     @route("GET", "/api/health", allow="user")
     async def health(self, user: User) -> HealthReport:
         """Show the health of every component. Operators also see recent failures and their reasons."""
-        return await self._business.health.report(user)
+        return await self._health.report(user)
 
     @route("GET", "/api/ready", allow="anyone")
     async def ready(self) -> Ready:
         """Answer if messages may be sent. Refuse while the server loads or drains, or its store accepts no writes."""
-        self._business.health.check_ready()
+        self._health.check_ready()
         return Ready(True)
 
     @route("GET", "/api/version", allow="anyone")
@@ -263,7 +336,7 @@ class ProcessRoutes:
     @route("GET", "/metrics", errors=[NotFound])
     async def metrics(self) -> MetricsText:
         """Show the server's metrics in Prometheus format."""
-        return MetricsText(await self._business.exposition.text())
+        return MetricsText(await self._exposition.text())
 
 
 class DocumentationRoutes:

@@ -32,7 +32,7 @@ from agentic_rag.server.replies import request_id
 from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import MAX_JSON_BYTES, read_body, route
 from agentic_rag.server.rpc_errors import PlainAnswer
-from agentic_rag.server.services import RouteServices
+from agentic_rag.server.services import McpServices
 from agentic_rag.store.domains import DomainRecord
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ class McpDoor:
 
     def __init__(
         self,
-        business: RouteServices,
+        services: McpServices,
         *,
         sessions: int = SESSIONS,
         idle_seconds: float = IDLE_SECONDS,
         keeps_sessions: bool = True,
     ) -> None:
-        self._business = business
+        self._services = services
         self._sessions = sessions
         self._idle_seconds = idle_seconds
         self._keeps_sessions = keeps_sessions
@@ -165,7 +165,7 @@ class McpDoor:
                 await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.server.mcp_server")
                 from agentic_rag.server.mcp_server import make_server  # the thread above imported this module
 
-                self._server = make_server(self._business)
+                self._server = make_server(self._services)
         from agentic_rag.server.mcp_server import make_manager
 
         idle_seconds = self._idle_seconds if self._keeps_sessions else None

@@ -53,7 +53,7 @@ from agentic_rag.server.dialects.answer import progress_text
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
-from agentic_rag.server.services import RouteServices
+from agentic_rag.server.services import McpServices
 from agentic_rag.server.stored_responses import turn_events
 from agentic_rag.store.turns import FINISHED, TurnStatus
 from agentic_rag.tools.base import Binding
@@ -138,9 +138,9 @@ def make_manager(
     )
 
 
-def make_server(business: RouteServices) -> Server[Any]:
+def make_server(services: McpServices) -> Server[Any]:
     """Return the server of all domains."""
-    offer = _Offer(business)
+    offer = _Offer(services)
     server: Server[Any] = Server(
         "agentic-rag",
         version=__version__,
@@ -223,17 +223,17 @@ class _Visit:
 class _Offer:
     """The handlers of the server."""
 
-    def __init__(self, business: RouteServices) -> None:
-        self._business = business
-        self._calls = Calls(business.conversations, business.deletion, business.waits)
-        search = business.documents.knowledge.search
+    def __init__(self, services: McpServices) -> None:
+        self._services = services
+        self._calls = Calls(services.conversations, services.deletion, services.waits)
+        search = services.documents.knowledge.search
         self._retriever = create_retriever(search, search, bound_by_meta=True, visible=search.visible)
 
     async def answer(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
         """Handle a message for its sender. Answers contain no secrets of the domain and no internal errors."""
         visit = _Visit.of(ctx)
         _check_writable(dict(ctx.params or {}))
-        redact = self._business.vault.redact.of(visit.domain)
+        redact = self._services.vault.redact.of(visit.domain)
         with log_under(visit.reference), acting_for(visit.caller.user.id):
             try:
                 result = await call_next(ctx)
@@ -291,7 +291,7 @@ class _Offer:
 
     async def _read(self, visit: _Visit, tool: str, arguments: Json) -> types.CallToolResult:
         """Call the retriever, bound to the domain and its reader as in a turn."""
-        settings, user = await self._business.directory.settings(visit.domain), visit.caller.user
+        settings, user = await self._services.directory.settings(visit.domain), visit.caller.user
         binding = Binding(
             user=user.id,
             key=user.key_id,
@@ -314,10 +314,10 @@ class _Offer:
 
     async def _remember(self, visit: _Visit, given: RememberArguments) -> types.CallToolResult:
         """Save a memory for the domain's role, as `promptx_remember` does in a turn."""
-        user, memories = visit.caller.user, self._business.memories
+        user, memories = visit.caller.user, self._services.memories
         role, saved = await memories.remember(user, visit.domain, given.content, given.keywords)
         if saved:
-            await self._business.audit.note(change("memory.add", f"{visit.domain}/{role}"))
+            await self._services.audit.note(change("memory.add", f"{visit.domain}/{role}"))
         said = "Saved." if saved else "This is remembered already."
         return types.CallToolResult(content=[types.TextContent(text=said)], structured_content={"saved": saved})
 
@@ -370,7 +370,7 @@ class _Offer:
         described = await self._describe(visit, kept.turn.id)
         if described["status"] == "completed":
             answer = Answer()
-            for event in await turn_events(self._business.conversations, visit.caller.user, kept):
+            for event in await turn_events(self._services.conversations, visit.caller.user, kept):
                 answer.take(event.fields())
             result = _result(visit.domain, Call(kept.conversation, kept.turn.id), answer)
             described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -400,7 +400,7 @@ class _Offer:
         turn, message, updated = kept.turn, "", kept.turn.started_at
         status = {TurnStatus.DONE: "completed", TurnStatus.FAILED: "completed", TurnStatus.INTERRUPTED: "cancelled"}
         if turn.status not in FINISHED:
-            for event in await turn_events(self._business.conversations, visit.caller.user, kept):
+            for event in await turn_events(self._services.conversations, visit.caller.user, kept):
                 fields = event.fields()
                 message, updated = progress_text(fields) or message, str(fields["ts"])
         described: Json = {
@@ -440,13 +440,13 @@ class _Offer:
         visit.check_may("search", "ask")
         file = _SKILL_FILE.fullmatch(uri)
         if file is not None:
-            data = await self._business.skills.read_file(visit.domain, unquote(file[1]), unquote(file[2]))
+            data = await self._services.skills.read_file(visit.domain, unquote(file[1]), unquote(file[2]))
             return types.ReadResourceResult(contents=[_file_contents(uri, data)])
         named = _URI.fullmatch(uri)
         if named is None or named[1] != visit.domain:
             raise NotFound("resource", uri[:200])
-        view = await self._business.views.of(visit.caller.user, visit.domain)
-        chunk, _ = await self._business.documents.chunk(visit.domain, named[2], view)
+        view = await self._services.views.of(visit.caller.user, visit.domain)
+        chunk, _ = await self._services.documents.chunk(visit.domain, named[2], view)
         contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, meta=_place(chunk))
         return types.ReadResourceResult(contents=[contents])
 
@@ -454,13 +454,13 @@ class _Offer:
 
     async def list_skills(self, context: _Context, params: types.PaginatedRequestParams) -> Json:
         visit = _Visit.of(context)
-        offered = await self._business.skills.list_offered(visit.domain) if visit.may("search", "ask") else []
+        offered = await self._services.skills.list_offered(visit.domain) if visit.may("search", "ask") else []
         return {**NEVER_CACHED, "skills": [_skill(each) for each in offered]}
 
     async def get_skill(self, context: _Context, params: types.ReadResourceRequestParams) -> Json:
         visit, uri = _Visit.of(context), str(params.uri)
         visit.check_may("search", "ask")
-        for each in await self._business.skills.list_offered(visit.domain):
+        for each in await self._services.skills.list_offered(visit.domain):
             if _skill_uri(each.name, BODY) == uri:
                 return {**NEVER_CACHED, "skill": _skill(each)}
         raise NotFound("skill", uri[:200])
@@ -471,7 +471,7 @@ class _Offer:
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
         visit = _Visit.of(context)
-        roles = await self._business.roles.list_of(visit.domain) if visit.may("search", "ask") else []
+        roles = await self._services.roles.list_of(visit.domain) if visit.may("search", "ask") else []
         prompts = [
             types.Prompt(name=role.id, title=role.title or None, description=f"The role {role.title or role.id}.")
             for role in roles
@@ -481,7 +481,7 @@ class _Offer:
     async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         visit = _Visit.of(context)
         visit.check_may("search", "ask")
-        role = await self._business.roles.get(visit.domain, params.name)
+        role = await self._services.roles.get(visit.domain, params.name)
         if role.text is None:
             raise NotFound("role", params.name)
         message = types.PromptMessage(role="user", content=types.TextContent(text=role.text))

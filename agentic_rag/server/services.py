@@ -1,6 +1,7 @@
-"""The services of the business layer, collected for routes, sockets and commands.
+"""The services of the business layer by route family: the parts that the routes of each family may use.
 
-The composition root creates the collection.
+`server.http` passes each route object the parts of its family that it needs. The composition root creates all parts as
+one `RouteServices`, which is a member of every family. A part that several families use is listed in each of them.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from agentic_rag.bundles.importing import Imports
 from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
-from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.title_news import TitleNews
@@ -62,62 +62,171 @@ from agentic_rag.sources.sources import Sources
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
 
-@dataclass(frozen=True, slots=True)
-class RouteServices:
-    """All services that routes, sockets and commands use."""
+@dataclass(frozen=True, kw_only=True)
+class OperationServices:
+    """The services of the process: health, metrics, usage, budgets and backups."""
+
+    health: Health
+    exposition: Exposition
+    usage: UsageReports
+    budgets: Budgets
+    backups: BackupJobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessServices:
+    """The services of users, keys, sign-ins of people, and the programs that they authorize."""
 
     people: People
     logins: Logins
+    erasure: Erasure
+    authorizations: Authorizations
+    oauth_clients: OAuthClients
     directory: Directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainServices:
+    """The services of domains, their history and their bundles."""
+
     domains: Domains
-    definitions: Definitions
-    prompts: PromptFiles
-    roles: Roles
-    skills: Skills
+    directory: Directory
+    deletion: Deletion
     births: DomainCreation
-    memories: Memories
-    extraction: Extraction
+    conversations: Conversations
     documents: Documents
-    attachments: Attachments
     views: DocumentViews
-    stale_reports: StaleReports
+    gate: Gate
+    history: History
     exports: Exports
     imports: Imports
-    conversations: Conversations
-    conversation_search: ConversationSearch
-    sharing: Sharing
-    client_names: ClientNames
-    naming: Naming
-    title_news: TitleNews
-    deletion: Deletion
-    erasure: Erasure
-    runtime: Runtime
-    vault: Vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleServices:
+    """The services of roles, prompt files, skills and memories."""
+
+    roles: Roles
+    definitions: Definitions
     turn_tools: TurnTools
+    domains: Domains
+    prompts: PromptFiles
+    skills: Skills
+    memories: Memories
+    gate: Gate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerServices:
+    """The services of MCP servers, their secrets and sign-ins, and the operator's catalogue."""
+
     servers: Servers
     paste_checks: PasteChecks
     launch_requests: LaunchRequests
-    history: History
-    file_history: FileHistory
-    health: Health
-    usage: UsageReports
-    budgets: Budgets
-    exposition: Exposition
-    observer: Observer
-    waits: Waits
-    embedding: EmbeddingState
-    audit: AuditLog
-    authorizations: Authorizations
-    oauth_clients: OAuthClients
-    endpoints: Endpoints
-    schedules: Schedules
+    catalogue: LaunchCatalogue
+    sign_ins: SignInSource
+    directory: Directory
+    vault: Vault
+    logins: Logins
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentServices:
+    """The services of documents, attachments and sources."""
+
+    documents: Documents
+    attachments: Attachments
     sources: Sources
-    answer_links: AnswerLinks
-    feedback: Feedback
+    stale_reports: StaleReports
+    conversations: Conversations
+    deletion: Deletion
+    vault: Vault
+    gate: Gate
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationServices:
+    """The services of cases and evaluation runs."""
+
     cases: Cases
+    suggestions: Suggestions
     runs: Runs
     gate: Gate
-    suggestions: Suggestions
-    sign_ins: SignInSource
-    catalogue: LaunchCatalogue
-    backups: BackupJobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachServices:
+    """The services of notification endpoints, schedules, and links to answers."""
+
+    endpoints: Endpoints
+    schedules: Schedules
+    answer_links: AnswerLinks
+    directory: Directory
+    vault: Vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationServices:
+    """The services of conversations, turns, waits and feedback, and of the native socket."""
+
+    conversations: Conversations
+    conversation_search: ConversationSearch
+    deletion: Deletion
+    usage: UsageReports
+    sharing: Sharing
+    feedback: Feedback
+    waits: Waits
+    runtime: Runtime
+    title_news: TitleNews
+    vault: Vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorServices:
+    """The services of doors for clients of other protocols over HTTP."""
+
+    conversations: Conversations
+    client_names: ClientNames
+    deletion: Deletion
+    waits: Waits
+    directory: Directory
+    embedding: EmbeddingState
+    vault: Vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServices:
+    """The services of the MCP door."""
+
+    conversations: Conversations
+    deletion: Deletion
+    waits: Waits
+    documents: Documents
+    views: DocumentViews
+    directory: Directory
+    roles: Roles
+    skills: Skills
+    memories: Memories
+    vault: Vault
+    audit: AuditLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteServices(
+    OperationServices,
+    AccessServices,
+    DomainServices,
+    RoleServices,
+    ServerServices,
+    DocumentServices,
+    EvaluationServices,
+    ReachServices,
+    ConversationServices,
+    DoorServices,
+    McpServices,
+):
+    """All services. The fields below belong to no family: every route's edge and background work use them."""
+
+    observer: Observer
+    extraction: Extraction
+    file_history: FileHistory
