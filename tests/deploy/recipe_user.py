@@ -8,9 +8,12 @@ from pathlib import Path
 
 import anyio
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
 from agentic_rag.base.settings import Settings
+from agentic_rag.cli import app
 from agentic_rag.testing.steps import Step, Use, say
+from tests.command_page import PAGE as COMMANDS
 from tests.formats_page import PAGE as FORMATS
 from tests.server.rig import Rig
 from tests.settings_page import PAGE as SETTINGS
@@ -46,6 +49,14 @@ async def use_all(folder: Path) -> None:
         )
         assert "data: hello done" in answer.text
 
+        refused = await rig.refused("GET", f"/api/domains/{domain}/greetings/Ben")
+        assert refused[:2] == (409, "GREETING_REFUSED")
+        said = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        message = next(each["id"] for each in said if each["role"] == "assistant")
+        await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{message}/feedback", {"rating": "up"})
+        (given,) = (await rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
+        assert given["mood"] == "merry"
+
     with sa.create_engine(f"sqlite:///{folder}/data/agentic-rag.db").connect() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM greetings")).scalar() == 0
 
@@ -54,6 +65,8 @@ def main() -> None:
     assert getattr(Settings(_env_file=None), "greeting_seconds") == 7  # noqa: B009 - only the copy has this setting
     assert "`AGENTIC_RAG_GREETING_SECONDS`" in SETTINGS.read_text("utf-8")
     assert ".greeting" in FORMATS.read_text("utf-8")
+    assert CliRunner().invoke(app, ["greet", "Ann"]).output == "hello Ann\n"
+    assert "## greet" in COMMANDS.read_text("utf-8")
     anyio.run(use_all, Path(sys.argv[1]))
     sys.stdout.write("all recipes work\n")
 

@@ -37,7 +37,7 @@ class Copy:
         path = self._folder / file
         text = path.read_text("utf-8")
         lines = text.splitlines()
-        change(lines, ast.parse(text))
+        change(lines, ast.parse(text if file.endswith(".py") else ""))
         path.write_text("\n".join(lines) + "\n", "utf-8")
         self.changed.add(file)
 
@@ -161,6 +161,37 @@ def add_route(copy: Copy) -> None:
     )
 
 
+def add_error(copy: Copy) -> None:
+    copy.write(
+        "agentic_rag/base/errors.py",
+        '\n\nclass GreetingRefused(AgenticRagError, code="GREETING_REFUSED", status=409, facts=("name",)):\n'
+        '    """A person who is not greeted."""\n\n    name: str\n    text = "{self.name} is not greeted."\n',
+    )
+    routes = "agentic_rag/server/usage_routes.py"
+    copy.before(routes, "class UsageRoutes", "from agentic_rag.base.errors import GreetingRefused  # noqa: E402\n\n")
+    copy.end_class(
+        routes,
+        "UsageRoutes",
+        '\n    @route("GET", "/api/domains/{domain}/greetings/{name}", allow="member", errors=[GreetingRefused])\n'
+        "    async def get_greeting(self, domain: str, name: str) -> Items[str]:\n"
+        '        """Return the greeting of a person."""\n        raise GreetingRefused(name)\n',
+    )
+    copy.after(
+        "agentic_rag/server/web/errors/zh.js", "export const codes = {", '  GREETING_REFUSED: "不问候 {name}。",'
+    )
+
+
+def add_command(copy: Copy) -> None:
+    copy.write(
+        "agentic_rag/commands/greet.py",
+        '"""``agentic-rag greet``: greet a person."""\n\nfrom agentic_rag.commands.line import say\n\n\n'
+        'def greet(name: str) -> None:\n    """Greet a person."""\n    say(f"hello {name}")\n',
+    )
+    copy.after("agentic_rag/cli.py", "import typer", "from agentic_rag.commands.greet import greet")
+    copy.after("agentic_rag/cli.py", 'app.command(name="evaluate")', 'app.command(name="greet")(greet)')
+    copy.script("write_commands", "docs/command-line.md")
+
+
 def add_format(copy: Copy) -> None:
     copy.write(
         "mcp_servers/retriever/formats/greeting.py",
@@ -208,6 +239,12 @@ def add_dialect(copy: Copy) -> None:
     copy.after("agentic_rag/server/dialects/__init__.py", "_OWN: dict[", '    "greeting": Greeting,')
 
 
+def add_record_field(copy: Copy) -> None:
+    copy.add_field("agentic_rag/store/feedback.py", "FeedbackRecord", '    mood: str = "merry"')
+    copy.add_field("agentic_rag/server/feedback_routes.py", "GivenFeedback", "    mood: Absent[str] = None")
+    copy.script("make_migration", "agentic_rag/store/migrations/versions/v1000_initial_tables.py", "--initial")
+
+
 def add_record(copy: Copy) -> None:
     copy.write(
         "agentic_rag/store/feedback.py",
@@ -222,10 +259,13 @@ RECIPES: dict[str, Callable[[Copy], None]] = {
     "An event": add_event,
     "A setting": add_settings,
     "A route": add_route,
+    "An error": add_error,
+    "A command": add_command,
     "A file format": add_format,
     "A tool": add_tool,
     "A dialect": add_dialect,
     "A record, a migration": add_record,
+    "A field of a record": add_record_field,
 }
 """By the headings of docs/adding.md."""
 
