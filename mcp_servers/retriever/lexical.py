@@ -255,7 +255,8 @@ _ASKING = {
     may must can could should shall will would have has had get gets give given i we you he she it they me us him her
     them my our your his its their there any some someone somebody instead also please tell say says said mean means
     happen happens need needs from up until than at by of on in to for with about within during after before as and or
-    if so this that these those the an a not no most least one ones kind""",
+    if so this that these those the an a not no most least one ones kind cannot can't don't doesn't else ever still yet
+    just only too well while whether because other another among both""",
     "de": """wie was wann wo welche welcher welches welchen welchem wer wen wem wessen warum weshalb wozu wohin woher
     womit wieviel viel viele vielen ist sind war waren sein wird werden wurde darf dürfen muss müssen kann können soll
     sollen will hat haben hatte der die das den dem des ein eine einer eines einem einen und oder aber nicht kein keine

@@ -56,6 +56,9 @@ MAX_QUERY = 4_000
 SPARE = 2
 """Chunks considered for each requested hit, because joining neighbours reduces their number."""
 
+WHOLE = 0.5
+"""Weight of a passage's score for the whole question among the passages for one of its parts."""
+
 MAX_JOINED = 4
 """Maximum number of chunks of one hit."""
 
@@ -156,11 +159,11 @@ class Retriever:
         question = query[:MAX_QUERY]
         count = max(WEIGHED, top_k * SPARE, RERANKED if self._reranker else 0)
         whole = await self._weigh(collection, question, selection, count, threshold)
-        parts = [
-            await self._weigh(collection, part, selection, max(COMPARED, top_k * SPARE), threshold)
+        parts = {
+            part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).kept
             for part in split_question(question)
-        ]
-        ranked = _with_parts(whole.kept, [part.kept for part in parts])
+        }
+        ranked = _with_parts(whole.kept, parts)
         vote = whole.vote
         reranked = False
         if self._reranker and ranked:
@@ -206,8 +209,7 @@ class Retriever:
         kept = [
             (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
         ]
-        if required_codes(question):  # passages without the question's code rank last
-            kept.sort(key=lambda found: found[0].relevance_score <= WITHOUT_CODE)
+        kept = _codes_first(question, kept)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
     async def calibrate(self, collection: str) -> Calibration | None:
@@ -276,7 +278,7 @@ def search_passages(
         return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
 
     candidates, whole = weigh(question)
-    ranked = _with_parts(whole, [weigh(part)[1] for part in split_question(question)])
+    ranked = _with_parts(whole, {part: weigh(part)[1] for part in split_question(question)})
     found = Retrieval(
         retrieval_id=uuid4().hex,
         collection=collection,
@@ -372,16 +374,38 @@ def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
     return {each.chunk_id: rank for rank, each in enumerate(leg, 1)}
 
 
-def _with_parts(whole: list[_Found], parts: Sequence[list[_Found]]) -> list[_Found]:
-    """Interleave the passages for the whole question with those for each of its parts.
+def _codes_first(question: str, found: list[_Found]) -> list[_Found]:
+    """Return passages in the same order, but those without the question's code last."""
+    if not required_codes(question):
+        return found
+    return sorted(found, key=lambda each: each[0].relevance_score <= WITHOUT_CODE)
 
-    Without that, a document that answers one part well would take all places.
+
+def _with_parts(whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
+    """Return the best passage for the whole question, and then those for its parts by turns.
+
+    Without that, a document that answers one part well would take all places. ``parts`` has the passages for each part.
+    A part often leaves out the subject that another part names, so a passage's score for the whole question counts too.
     """
+    if not parts:
+        return whole
+    scores = _relative_scores(whole)
+    lists: list[list[_Found]] = []
+    for text, found in parts.items():
+        own = _relative_scores(found)
+        worth = {name: score + WHOLE * scores.get(name, 0.0) for name, score in own.items()}
+        lists.append(_codes_first(text, sorted(found, key=lambda each: -worth[each[0].chunk_id])))
     order: dict[str, _Found] = {}
-    for found in chain.from_iterable(zip_longest(whole, *parts)):
-        if found is not None:
-            order.setdefault(found[0].chunk_id, found)
+    for each in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
+        if each is not None:
+            order.setdefault(each[0].chunk_id, each)
     return [*order.values()]
+
+
+def _relative_scores(found: Sequence[_Found]) -> dict[str, float]:
+    """Return the fused score of each passage relative to the best one."""
+    best = max((candidate.fused for candidate, _ in found), default=0.0) or 1.0
+    return {candidate.chunk_id: candidate.fused / best for candidate, _ in found}
 
 
 def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
