@@ -398,7 +398,9 @@ def _with_parts(whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[
     order: dict[str, _Found] = {}
     for each in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
         if each is not None:
-            order.setdefault(each[0].chunk_id, each)
+            known = order.setdefault(each[0].chunk_id, each)
+            if each[0].relevance_score > known[0].relevance_score:  # the passage answers this part
+                order[each[0].chunk_id] = each
     return [*order.values()]
 
 
