@@ -31,16 +31,14 @@ from agentic_rag.tools import system
 NAME = "extractive"
 ACTION, RECALL, REMEMBER = system.ACTION.name, system.RECALL.name, system.REMEMBER.name
 SEARCH, DELEGATE = system.SEARCH.name, system.DELEGATE.name
-MAX_QUERY, MAX_REASON, MAX_KEYWORDS, MAX_FOLLOWED, MAX_QUOTES, MAX_MEANT, MAX_ITEMS = 1_000, 200, 8, 3, 3, 2, 8
+MAX_QUERY, MAX_REASON, MAX_KEYWORDS, MAX_FOLLOWED, MAX_QUOTES, MAX_ITEMS = 1_000, 200, 8, 3, 3, 8
 MAX_QUOTED = 1_500
 """Longest passage that is quoted completely, in characters."""
-SURE, ENOUGH, CLOSE, MEMORY_FLOOR = 0.75, 0.3, 0.62, 0.2
+SURE, ENOUGH, MEMORY_FLOOR = 0.75, 0.3, 0.2
 """Shares of the question's weight: in a sentence that is a complete answer; in a sentence that answers at all (with
 less, the search found the passage by meaning, and the passage is quoted as a whole); in a memory that is used."""
 NEAR = 0.8
-"""Relevance of a second quote, relative to the best hit."""
-ORDER = 0.3
-"""Bonus of the first search hit, added to the share of the question that its best sentence matches."""
+"""Worth of a second quote, or its share of the question's words, relative to the first one."""
 FOLLOWING = 3
 """Sentences that are quoted after one that matches a part of the question: the answer mostly follows its subject."""
 
@@ -370,7 +368,11 @@ def _reply(turn: Turn) -> list[Block]:
 
 
 class _Choice(NamedTuple):
-    """A hit, its best sentence, the share of the question in that sentence, the shared terms, and the choice's rank."""
+    """A hit, the place of its best sentence, and the share of the question's words in that sentence.
+
+    ``terms`` are those words. ``worth`` ranks the hits: the share and the relevance together. If only meaning fits, the
+    relevance alone.
+    """
 
     hit: FoundPassage
     sentence: int
@@ -389,9 +391,11 @@ def _quotes(turn: Turn) -> list[Block]:
         firsts = {hit.source: hit for hit in reversed(hits)}
         return [_quote(hit, range(1)) for hit in list(reversed(firsts.values()))[:MAX_QUOTES]]
     parts = question_parts(turn.question)
-    ranked = [_rank(turn, part, are_all_used=len(parts) > 1) for part in parts]
+    ranked = [_rank(turn, part) for part in parts]
+    # The relevance of a hit is that for the whole question, so a question of several parts uses all hits.
+    fitting = [row if len(parts) > 1 else _as_good(row) for row in ranked]
     chosen: dict[int, _Choice] = {}
-    for choice in filter(None, itertools.chain(*itertools.zip_longest(*ranked))):
+    for choice in filter(None, itertools.chain(*itertools.zip_longest(*fitting))):
         chosen.setdefault(choice.hit.index, choice)
     return [_quote(choice.hit, _span(choice)) for choice in list(chosen.values())[:MAX_QUOTES]]
 
@@ -403,31 +407,33 @@ def question_parts(question: str) -> list[str]:
     return parts if 1 < len(parts) <= MAX_QUOTES else [question]
 
 
-def _rank(turn: Turn, question: str, *, are_all_used: bool) -> list[_Choice]:
-    """Return the passages to quote for a part of the question, best first: one if it answers completely.
+def _rank(turn: Turn, question: str) -> list[_Choice]:
+    """Return the hits for a part of the question, best first; nothing if none answers.
 
-    A passage with the words of the question goes first, and its rank in the search counts too, because the search
-    compares meanings. If no sentence shares enough words with the question, the order of the search decides alone. With
-    several parts all hits are used, because the relevance of each is that for the whole question.
+    The best one has most words of the question in a sentence, and is relevant: the search also compares meanings, and
+    knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides.
     """
     hits = turn.hits or []
     weights = _by_rarity(question_terms(question, turn.before), hits)
-    choices = []
-    for rank, hit in enumerate(hits):
-        ratings = rate(weights, hit)
-        share, place = max(ratings), ratings.index(max(ratings))
-        matched = (terms(hit.title) | terms(hit.texts[place])) & frozenset(weights)
-        choices.append(_Choice(hit, place, share, matched, share + ORDER / (1 + rank)))
-    near = NEAR * max((hit.score for hit in hits), default=0.0)
-    best = max((choice.share for choice in choices), default=0.0)
-    if best < ENOUGH:
-        near_ones = [each for each in choices[1:] if are_all_used or each.hit.score >= near]
-        return [*choices[:1], *near_ones][: MAX_QUOTES if are_all_used else MAX_MEANT] if turn.by_meaning else []
-    first, *others = sorted(choices, key=lambda choice: -choice.worth)
-    chosen = [first]
-    for choice in others if first.share < SURE else ():
-        is_new = not any(choice.terms <= other.terms for other in chosen)
-        if are_all_used or choice.hit.score >= near > 0 or (is_new and choice.share >= CLOSE * best):
+    ratings = [rate(weights, hit) for hit in hits]
+    by_words = max(map(max, ratings), default=0.0) >= ENOUGH
+    if not by_words and not turn.by_meaning:
+        return []
+    choices: list[_Choice] = []
+    for hit, row in zip(hits, ratings, strict=True):
+        share, place = max(row), row.index(max(row))
+        matched = (terms(hit.title) | terms(hit.texts[place])) & weights.keys()
+        choices.append(_Choice(hit, place, share, matched, hit.score + by_words * share))
+    return sorted(choices, key=lambda choice: -choice.worth) if by_words else choices
+
+
+def _as_good(ranked: list[_Choice]) -> list[_Choice]:
+    """Return the first choice, those about as good as the best one, and those with as many, but other words."""
+    best = max((choice.worth for choice in ranked), default=0.0)
+    chosen = ranked[:1]
+    for choice in ranked[1:]:
+        has_other_words = not choice.terms <= chosen[0].terms and choice.share >= NEAR * chosen[0].share
+        if choice.worth >= NEAR * best or has_other_words:
             chosen.append(choice)
     return chosen
 
@@ -443,7 +449,7 @@ def _span(choice: _Choice) -> range:
         while end < len(texts) and end - place <= MAX_ITEMS and _ITEM.match(texts[end]):
             end += 1
     elif choice.share < SURE and not choice.hit.table_of(place):
-        return range(max(place - 1, 0), min(end + FOLLOWING, len(texts)))
+        return range(place, min(end + FOLLOWING, len(texts)))
     return range(place, end)
 
 

@@ -278,13 +278,13 @@ async def test_passages_that_the_search_calls_weak_are_not_quoted() -> None:
     assert "found nothing in the documents" in said(answer)
 
 
-async def test_two_passages_at_most_are_quoted_if_only_their_meaning_fits() -> None:
+async def test_three_passages_at_most_are_quoted_if_only_their_meaning_fits() -> None:
     note = "Searched by words and meaning. Best match 0.60 of 1."
     hits = [
         search_result(f"guide-{number}.md", "过滤网每六个月更换一次。", source=f"doc_{number}") for number in range(4)
     ]
     answer = await everything(search_documents=answering(note, *hits)).ask("How often must I change the filters?")
-    assert len(cited(answer)) == 2
+    assert len(cited(answer)) == 3
 
 
 async def test_a_summary_shows_how_each_document_begins_and_says_that_it_needs_a_model() -> None:
