@@ -320,15 +320,18 @@ def doctor(
 ) -> None:
     """Check database, documents, stored results, memories, secrets and index. Exit code 1: a problem remains.
 
-    Stop the server first. `--repair` rebuilds derived data. Damaged source data is listed with how to restore it.
+    Stop the server first. `--repair` rebuilds derived data. Damaged source data is listed with how to restore it. The
+    first line names the embedder that searches use and the number of tokens it reads.
     """
     import anyio
 
     from agentic_rag.base.settings import load_settings
-    from agentic_rag.commands.doctor import examine
+    from agentic_rag.commands.doctor import describe_embedder, examine
     from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
-    found = anyio.run(examine, load_settings(data=data), repair)
+    settings = load_settings(data=data)
+    found = anyio.run(examine, settings, repair)
+    say(printable(anyio.run(describe_embedder, settings)))
     if isinstance(sandbox := find_sandbox(), str):
         say(printable(f"There is no sandbox: {sandbox}. {WITHOUT}"))
     for finding in found:

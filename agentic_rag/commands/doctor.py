@@ -33,7 +33,10 @@ from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
 from agentic_rag.store.payloads import PayloadFiles
-from mcp_servers.retriever.errors import IndexFault
+from mcp_servers.retriever.embedders import make_embedder
+from mcp_servers.retriever.embedding import token_limit
+from mcp_servers.retriever.errors import EmbeddingError, IndexFault, ModelMissing
+from mcp_servers.retriever.wheel_embedder import WheelEmbedder, is_installed
 
 DATABASE = "agentic-rag.db"
 MADE_LATER = ("payloads", "index", "secret.key")
@@ -67,6 +70,26 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
         if database is not None and repair and mended:
             await database.write(partial(append, entry=act("doctor.repair", codes=mended)), durable=True)
     return findings
+
+
+async def describe_embedder(settings: Settings) -> str:
+    """Describe the embedder that searches use, and the number of tokens it reads. Fetches no model."""
+    name = limit = None
+    try:
+        embedder = make_embedder(settings.embedding, settings.model_cache.expanduser())
+        if embedder is None:
+            return "Searches use words only: no embedder is configured."
+        name = embedder.name
+        try:
+            limit = await token_limit(embedder)
+        except ModelMissing:
+            if settings.embedding or not is_installed():
+                return f"Searches use words only: the model {name} is not on this machine."
+            name, limit = WheelEmbedder.name, await WheelEmbedder().token_limit()
+    except (ValueError, EmbeddingError) as exc:
+        return f"The embedder {name or settings.embedding} cannot be used: {exc}"
+    windows = f", which reads {limit} tokens at once; longer passages are read in overlapping windows" if limit else ""
+    return f"Searches use the embedder {name}{windows}."
 
 
 async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Finding]]:

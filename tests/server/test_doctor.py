@@ -168,13 +168,16 @@ async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_pa
     (folder / new_id("ref")).write_bytes(b"x")
     status, said, _ = await anyio.to_thread.run_sync(doctor)
     assert status == 1
-    assert said.startswith("PAYLOAD_WITHOUT_RECORD")
+    embedder, finding, _ = said.splitlines()
+    assert embedder.startswith("Searches use the embedder ")
+    assert "tokens at once" in embedder
+    assert finding.startswith("PAYLOAD_WITHOUT_RECORD")
     assert await anyio.to_thread.run_sync(doctor, "--repair") == (
         0,
         said.replace("1 found; --repair does what stands in brackets.", "1 found, repaired."),
         "",
     )
-    assert await anyio.to_thread.run_sync(doctor) == (0, "Everything fits together.\n", "")
+    assert await anyio.to_thread.run_sync(doctor) == (0, f"{embedder}\nEverything fits together.\n", "")
 
 
 async def codes(settings: Settings, *, repair: bool = False) -> list[str]:
