@@ -96,8 +96,9 @@ _ATTRIBUTES = {
     ausgabe ausgaben summe satz wert datum abstand länge breite höhe
     tiefe gewicht größe alter dauer frist grenze höchstens regel regeln grund gründe zweck unterschied adresse ort
     farbe anzahl""",
-    "zh": """号码 数字 名字 名称 价格 价钱 费用 金额 账单 开支 数值 日期 距离 长度 宽度 高度 深度 重量 尺寸 大小 年龄 期限 时长
-    限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
+    "zh": """号码 数字 名字 名称 价格 价钱 费用 金额 账单 开支 数值 日期 距离 长度 宽度 高度 深度 重量 尺寸 大小 年龄
+    期限 时长 限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前
+    之后 之前""",
 }
 """Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
 _TELEPHONE_WORDS = """phone telephone phones telephones hotline hotlines telefon telefonnummer rufnummer 电话 手机 热线

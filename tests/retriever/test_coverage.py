@@ -41,6 +41,8 @@ def test_a_near_miss_lacks_a_thing_that_the_question_names(question: str, passag
         ("When does trip 4101 reach Skarrow?", "Trip 4101: the boat is at Skarrow at 06:31."),
         ("Who decides to close the northern landings?", "The master may close a landing in the north of the island."),
         ("How deep is the outer berth?", "The outer berth has 7.64 m."),
+        ("How much of a hotel bill is paid?", "A hotel in London is paid up to 165 pounds a night."),
+        ("Cannot children travel alone as well?", "Children may travel alone from the age of twelve."),
         ("Wie schwer darf Handgepäck sein?", "Das Handgepäck bis 23 kg ist frei."),
         ("Wo stehen Fahrzeuge mit der orangefarbenen Tafel?", "Ein Fahrzeug mit orangefarbener Tafel ist auf Spur 9."),
         ("Wer öffnet das Hafentor?", "Die Hafentore öffnet der Wächter, der auch die Schlüssel hat."),

@@ -315,3 +315,24 @@ async def test_every_retrieval_has_its_candidates(index: EdgeIndex, embedder: Fa
         assert retrieval.candidates[0].lexical is not None
         assert retrieval.candidates[0].dense is not None
         assert retrieval.took_ms > 0
+
+
+BUSES = ("On a bus, the price for a bicycle is 9 crowns in any season.", "The driver sells tickets.")
+FERRIES = ("Cabins on a ferry sleep two people.", "On a ferry, the price for a bicycle is 4 crowns in any season.")
+
+
+async def test_the_passages_for_a_part_of_a_question_fit_the_whole_question(index: EdgeIndex) -> None:
+    await index.upsert(NAME, [*paragraphs("buses", *BUSES), *paragraphs("ferries", *FERRIES)])
+    question = "How many people sleep in cabins of a ferry, and how much is a bicycle in crowns?"
+    found = await Retriever(index).search(NAME, question, 2)
+    assert [hit.sentences[0].text for hit in found.hits] == [*FERRIES]
+
+
+async def test_a_passage_that_answers_one_part_of_a_question_is_as_relevant_as_for_that_part(index: EdgeIndex) -> None:
+    await index.upsert(NAME, [*paragraphs("buses", *BUSES), *paragraphs("ferries", *FERRIES)])
+    part = "How many people sleep in cabins of a ferry?"
+    alone, both = [
+        await Retriever(index).search(NAME, question, 3) for question in (part, f"{part} Who repairs the bent anchors?")
+    ]
+    assert alone.hits[0].sentences[0].text == both.hits[0].sentences[0].text == FERRIES[0]
+    assert both.hits[0].relevance_score == pytest.approx(alone.hits[0].relevance_score)
