@@ -52,8 +52,12 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
     """Return the findings. ``repair`` repairs those that can be repaired.
 
     Raises:
+        BadConfiguration: there is no data folder.
         DataFolderOwned: a server runs on the folder.
     """
+    if not await anyio.Path(settings.data).is_dir():
+        problem = f"there is no folder {settings.data}: name the server's data folder with --data"
+        raise BadConfiguration("AGENTIC_RAG_DATA", problem)
     # This comes first, because taking the folder closes it to other users.
     lent = await anyio.to_thread.run_sync(partial(lent_files, settings.data, repair=repair))
     async with AsyncExitStack() as stack:

@@ -180,6 +180,15 @@ async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_pa
     assert await anyio.to_thread.run_sync(doctor) == (0, f"{embedder}\nEverything fits together.\n", "")
 
 
+async def test_a_folder_that_is_missing_is_named_in_a_line(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--data", str(tmp_path / "none")]
+    done = await anyio.run_process(command, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr.decode()
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
 async def codes(settings: Settings, *, repair: bool = False) -> list[str]:
     return [finding.code for finding in await examine(settings, repair)]
 
