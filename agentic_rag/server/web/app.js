@@ -181,7 +181,7 @@ function buildRail() {
     app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
   ].filter((each) => each !== false);
   const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
-  replace(rail, h("a", { class: "rail-mark", href: START, "aria-label": "Agentic RAG" }), h("div", { class: "rail-links" }, links), person);
+  replace(rail, rail.querySelector(".rail-mark"), h("div", { class: "rail-links" }, links), person);
 }
 
 /** Choose a theme: "light", "dark", or "" for the system's. */
@@ -279,6 +279,7 @@ async function begin() {
     user = await presence();
   }
   app = new App(user);
+  app.domains().catch(() => {}); // nearly every page needs them; a page that does asks again after an error
   ownDrafts(user.name);
   onSignedOut(signedOut);
   watchSignIn(user);

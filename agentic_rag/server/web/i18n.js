@@ -11,28 +11,9 @@ let plurals;
 /** The languages there are: code to name. */
 export const languages = LANGUAGES;
 
-/** The language of the page: as chosen, else as the browser says. */
-export const language = choose();
-document.documentElement.lang = language === "zh" ? "zh-CN" : language;
+/** The language of the page, which `early.js` has set on the document. */
+export const language = document.documentElement.lang.split("-")[0];
 document.documentElement.dir = "ltr";
-
-function choose() {
-  const kept = read();
-  if (kept in LANGUAGES) return kept;
-  for (const each of navigator.languages ?? []) {
-    const code = each.toLowerCase().split("-")[0];
-    if (code in LANGUAGES) return code;
-  }
-  return "en";
-}
-
-function read() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null; // a browser that keeps nothing
-  }
-}
 
 /** Choose a language, and load the page anew in it. */
 export function chooseLanguage(code) {
