@@ -4,7 +4,7 @@ import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { loadErrorTexts } from "./errors/text.js";
-import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
+import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
 import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
@@ -186,12 +186,7 @@ function buildRail() {
 
 /** Choose a theme: "light", "dark", or "" for the system's. */
 function chooseTheme(theme) {
-  try {
-    if (theme) localStorage.setItem("agentic-rag.theme", theme);
-    else localStorage.removeItem("agentic-rag.theme");
-  } catch {
-    // a browser that keeps nothing
-  }
+  storeChoice("theme", theme);
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
   buildRail();

@@ -1,7 +1,8 @@
 // Words in the reader's language. Each page has its own words, `lang/{language}/{section}.js`, loaded with the page.
 
+import { ROOT } from "./dom.js";
+
 const LANGUAGES = { en: "English", zh: "中文" };
-const KEPT = "agentic-rag.language";
 
 const words = new Map();
 const loaded = new Map();
@@ -15,9 +16,14 @@ export const languages = LANGUAGES;
 export const language = document.documentElement.lang.split("-")[0];
 document.documentElement.dir = "ltr";
 
-/** Choose a language, and load the page anew in it. */
+/** Store a choice of this browser's reader for `early.js`: the theme or the language. "" deletes it. */
+export function storeChoice(name, value) {
+  document.cookie = `agentic-rag.${name}=${value}; path=${ROOT}/; max-age=${value ? 34_560_000 : 0}; samesite=strict`;
+}
+
+/** Choose a language, and reload the page in it. */
 export function chooseLanguage(code) {
-  localStorage.setItem(KEPT, code);
+  storeChoice("language", code);
   location.reload();
 }
 
