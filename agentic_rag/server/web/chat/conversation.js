@@ -3,6 +3,7 @@
 import { api, lazily } from "../api.js";
 import { h, oncePerFrame, replace } from "../dom.js";
 import { draft } from "../drafts.js";
+import { inWords } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { ENDS, emptyTurn, newKey, reduce, textOf } from "../stream.js";
 import { announce, button, emptyState, field, openDialog, skeleton, textarea, toastError } from "../ui.js";
@@ -120,7 +121,7 @@ export class ConversationView {
   onEvent(event) {
     if (event.type === "title") this.desk.onTitle(this.id, event.title);
     if (!event.turnId || event.seq === undefined) {
-      if (event.type === "notice") announce(event.message);
+      if (event.type === "notice") announce(inWords(event.message));
       return;
     }
     const view = reduce(this.views.get(event.turnId) ?? emptyTurn(event.turnId), event);

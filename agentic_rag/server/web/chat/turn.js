@@ -2,6 +2,7 @@
 
 import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords } from "../errors/text.js";
 import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { showHtml } from "../trusted.js";
@@ -101,7 +102,7 @@ export class AnswerPart {
       case "compacted":
         return fixed(h("p", { class: "divider" }, t("chat.compacted", { count: item.messages })));
       default:
-        return fixed(h("p", { class: "answer-notice" }, icon("info", 16), h("span", { class: "wrap" }, item.message)));
+        return fixed(h("p", { class: "answer-notice" }, icon("info", 16), h("span", { class: "wrap" }, inWords(item.message))));
     }
   }
 
@@ -300,7 +301,8 @@ function stepsText(shown, view) {
   if (reads) parts.push(t("chat.did.read", { count: reads }));
   const delegates = of((name) => name === "delegate").length;
   if (delegates) parts.push(t("chat.did.delegated", { count: delegates }));
-  const others = of((name) => !["search_documents", "promptx_recall", "delegate"].includes(name) && !READS.has(name));
+  if (of((name) => name === "ask_user").length) parts.push(t("chat.did.asked"));
+  const others = of((name) => !["search_documents", "promptx_recall", "delegate", "ask_user"].includes(name) && !READS.has(name));
   const names = [...new Set(others.map(({ item }) => toolTitle(item.name, item.server)))];
   if (names.length > 2) parts.push(t("chat.did.usedMany", { count: names.length }));
   else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));

@@ -44,6 +44,7 @@ export default {
   "chat.diagramFailed": "This diagram cannot be drawn: {why}",
   "chat.diagramSlow": "This diagram takes too long to draw. Its source is shown instead.",
   "chat.diagramSource": "Show source",
+  "chat.did.asked": "asked you a question",
   "chat.did.delegated": { one: "asked {count} delegate", other: "asked {count} delegates" },
   "chat.did.failed": { one: "{count} failed", other: "{count} failed" },
   "chat.did.foundNothing": "searched, nothing found",

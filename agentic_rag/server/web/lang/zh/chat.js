@@ -44,6 +44,7 @@ export default {
   "chat.diagramFailed": "无法绘制此图表：{why}",
   "chat.diagramSlow": "绘制此图表耗时过长，改为显示源码。",
   "chat.diagramSource": "显示源码",
+  "chat.did.asked": "向您提问",
   "chat.did.delegated": { other: "询问了 {count} 个委派" },
   "chat.did.failed": { other: "{count} 个失败" },
   "chat.did.foundNothing": "已检索，未找到内容",
