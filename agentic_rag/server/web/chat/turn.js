@@ -194,6 +194,7 @@ export class AnswerPart {
     const thumb = (rating, name, label) => button(label, { ...small, icon: name, "aria-pressed": String(view.rating === rating), onclick: () => this.around.rate(view, view.rating === rating ? null : rating) });
     const items = () => [
       { label: t("chat.copyPlain"), icon: "copy", act: () => navigator.clipboard.writeText(`${this.around.text(this.view).trim()}\n`) },
+      Boolean(this.around.makeCase && this.view.messageId) && { label: t("chat.makeCase"), icon: "check", act: () => this.around.makeCase() },
       this.view.retrievalIds?.length > 0 && { label: t("chat.searchesOf", { count: this.view.retrievalIds.length }), icon: "search", act: () => openRetrievals(this.around.domainId, this.view.retrievalIds) },
     ];
     replace(

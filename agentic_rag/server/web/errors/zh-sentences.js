@@ -113,6 +113,8 @@ export const sentences = [
   [/^the default model \((.+?)\) is not on this machine and could not be fetched: (.+)$/, "本机没有默认模型（$1），也无法下载：$2"],
   [/^(https?:\S+) cannot be reached: (.+)$/, "无法连接 $1：$2"],
   [/^it was not ready after ([\d.]+) s$/, "$1 秒后仍未就绪"],
+  [/^it is still starting$/, "仍在启动"],
+  [/^(\S+): (it is still starting|it was not ready after [\d.]+ s|it was stopped)$/, "$1：$2"],
   [/^it was stopped$/, "已停止"],
 
   // Evaluation
