@@ -190,6 +190,7 @@ export class AnswerPart {
     if (this.foot.dataset.key === key) return;
     this.foot.dataset.key = key;
     if (!isOver) return replace(this.foot);
+    const wasOpen = this.foot.querySelector(":popover-open") !== null; // the cost may arrive after a person opened the menu
     const small = { kind: "quiet", compact: true };
     const thumb = (rating, name, label) => button(label, { ...small, icon: name, "aria-pressed": String(view.rating === rating), onclick: () => this.around.rate(view, view.rating === rating ? null : rating) });
     const items = () => [
@@ -201,6 +202,7 @@ export class AnswerPart {
       this.foot,
       h("div", { class: "answer-acts" }, copyButton(t("chat.copyAnswer"), () => this.around.markdown(this.view)), button(t("chat.retry"), { ...small, icon: "retry", onclick: () => this.around.retry(this.view) }), view.messageId && [thumb("up", "thumb-up", t("chat.good")), thumb("down", "thumb-down", t("chat.bad"))], menu(t("chat.answerMenu"), items, { facts: () => factsOf(this.view) })),
     );
+    if (wasOpen) this.foot.querySelector('[aria-haspopup="menu"]').click();
   }
 }
 
