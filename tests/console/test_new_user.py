@@ -85,7 +85,7 @@ async def test_a_new_user_reaches_six_goals_by_what_is_visible(tmp_path: Path) -
         await dialog.get_by_role("button", name="Check").click()
         await dialog.get_by_role("button", name="Save the selected servers").click()
         running = page.get_by_label("Servers", exact=True).get_by_role("listitem").filter(has_text="calc")
-        await expect(running).to_contain_text("Ready")
+        await expect(running.locator(".badge").filter(has_text="Ready")).to_be_visible()
         await page.get_by_role("link", name="Open the chat").click()
         await message.fill("What is 1 + 2?")
         await page.keyboard.press("Enter")

@@ -55,17 +55,19 @@ export async function show(panel, { domain, rest, app, place }) {
     };
     await loadInto(body, load, ({ cases, runs }) => {
       const add = async () => (await openCase(base, domain, null)) && redraw([]);
-      const actions = h("div", { class: "row" },
-        menu(t("evaluation.more"), [
-          { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
-          { label: t("evaluation.suggest"), icon: "thought", act: suggest },
-          cases.length > 0 && { label: t("evaluation.exportCsv"), icon: "download", act: exportCsv },
-          cases.length > 0 && { label: t("evaluation.runAnswers"), icon: "chat", act: () => start("answers") },
-        ].filter(Boolean)),
-        button(t("evaluation.addCase"), { icon: "add", onclick: add }),
-        cases.length > 0 && button(t("evaluation.runNow"), { kind: "primary", onclick: () => start("retrieval") }),
-      );
       const drafts = summary.cases.draft;
+      const more = menu(t("evaluation.more"), [
+        { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
+        { label: t("evaluation.suggest"), icon: "thought", act: suggest },
+        cases.length > 0 && { label: t("evaluation.exportCsv"), icon: "download", act: exportCsv },
+        cases.length > 0 && { label: t("evaluation.runAnswers"), icon: "chat", act: () => start("answers") },
+      ].filter(Boolean));
+      const actions = h("div", { class: "row" },
+        cases.length > 0 && more,
+        button(t("evaluation.addCase"), { kind: cases.length || drafts ? "" : "primary", icon: "add", onclick: add }),
+        cases.length > 0 && button(t("evaluation.runNow"), { kind: "primary", onclick: () => start("retrieval") }),
+        !cases.length && more,
+      );
       if (!cases.length && drafts) actions.append(h("a", { class: "button button-primary", href: place.href("drafts") }, t("evaluation.reviewDrafts", { count: drafts })));
       if (!cases.length) return h("div", { class: "stack" }, emptyState(t("evaluation.none"), t("evaluation.noneText"), { icon: "check", actions: [actions] }));
       const own = runs.filter((each) => !each.draftId && each.state === "done");
