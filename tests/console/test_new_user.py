@@ -1,7 +1,5 @@
-"""A new user reaches six goals by what the page shows: each step clicks something visible, without an address or a hint."""
+"""A new user reaches five goals by what the page shows: each step clicks something visible, without an address."""
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,27 +10,14 @@ from tests.console.rig import console, needs_browser
 
 pytestmark = needs_browser
 
-CALC = """
-from mcp.server import MCPServer
-
-server = MCPServer("calc")
-
-
-@server.tool()
-def add(a: int, b: int) -> int:
-    return a + b
-
-
-server.run()
-"""
 LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
 DAYS = (use("search_documents", query="paid leave"), Step((Say("27 days.", (Cite(0),)),)))
-STEPS = (*DAYS, *DAYS, say("I am the clerk."), use("calc_add", a=1, b=2), say("It is 3."))
+STEPS = (*DAYS, *DAYS, say("I am the clerk."))
 
 
 @pytest.mark.nightly("each of its pages has a walk that runs every time")
-async def test_a_new_user_reaches_six_goals_by_what_is_visible(tmp_path: Path) -> None:
-    async with console(tmp_path, *STEPS, any_command=True, share_links="anyone") as desk:
+async def test_a_new_user_reaches_five_goals_by_what_is_visible(tmp_path: Path) -> None:
+    async with console(tmp_path, *STEPS, share_links="anyone") as desk:
         page, rig = desk.page, desk.rig
         message = page.get_by_role("textbox", name="Message", exact=True)
         dialog = page.get_by_role("dialog")
@@ -74,31 +59,13 @@ async def test_a_new_user_reaches_six_goals_by_what_is_visible(tmp_path: Path) -
         await page.keyboard.press("Enter")
         await expect(page.locator('.turn[data-status="done"]')).to_contain_text("I am the clerk.")
 
-        # An own MCP server, called after an approval
-        await page.get_by_role("link", name="Domains").click()
-        await page.get_by_role("link", name="People").click()
-        await page.get_by_role("link", name="Servers").click()
-        await page.get_by_role("button", name="Paste servers").click()
-        (tmp_path / "calc.py").write_text(CALC)
-        entry = {"command": sys.executable, "args": [str(tmp_path / "calc.py")]}
-        await dialog.get_by_label("Server configuration").fill(json.dumps({"mcpServers": {"calc": entry}}))
-        await dialog.get_by_role("button", name="Check").click()
-        await dialog.get_by_role("button", name="Save the selected servers").click()
-        running = page.get_by_label("Servers", exact=True).get_by_role("listitem").filter(has_text="calc")
-        await expect(running.locator(".badge").filter(has_text="Ready")).to_be_visible()
-        await page.get_by_role("link", name="Open the chat").click()
-        await message.fill("What is 1 + 2?")
-        await page.keyboard.press("Enter")
-        await page.get_by_role("button", name="Approve", exact=True).click()
-        answer = page.locator('.turn[data-status="done"]')
-        await expect(answer).to_contain_text("It is 3.")
-
         # A wrong answer becomes an evaluation case
+        answer = page.locator('.turn[data-status="done"]')
         await answer.get_by_role("button", name="Bad answer").click()
         await dialog.get_by_role("button", name="Skip").click()
         await page.get_by_role("button", name="Make an evaluation case").click()
-        await expect(dialog.get_by_label("Questions")).to_have_value("What is 1 + 2?")
-        await dialog.get_by_label("The answer contains").fill("3")
+        await expect(dialog.get_by_label("Questions")).to_have_value("Who are you?")
+        await dialog.get_by_label("The answer contains").fill("clerk")
         await dialog.get_by_role("button", name="Save").click()
         await expect(page.locator(".toast").last).to_contain_text("Evaluation case saved.")
 
@@ -108,4 +75,4 @@ async def test_a_new_user_reaches_six_goals_by_what_is_visible(tmp_path: Path) -
         await dialog.get_by_role("button", name="Make a link").click()
         link = await dialog.get_by_label("Link to this conversation").input_value()
         await page.goto(link)
-        await expect(page.locator("body")).to_contain_text("It is 3.")
+        await expect(page.locator("body")).to_contain_text("I am the clerk.")
