@@ -262,7 +262,7 @@ class McpPool:
         state = (await self.acquire([spec], seconds))[spec.name].status()
         if state.state is State.READY or state.reason:
             return state
-        return replace(state, reason=f"it was not ready after {seconds:g} s")
+        return replace(state, reason=f"it was not ready after {seconds:g} s" if seconds else "it is still starting")
 
     def _connection(self, server: SystemServer | LaunchSpec) -> "Connection":
         key = f"memory:{server.name}" if isinstance(server, SystemServer) else server.key()

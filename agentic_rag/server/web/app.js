@@ -4,7 +4,7 @@ import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { loadErrorTexts } from "./errors/text.js";
-import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
+import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
 import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
@@ -181,17 +181,12 @@ function buildRail() {
     app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
   ].filter((each) => each !== false);
   const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
-  replace(rail, h("a", { class: "rail-mark", href: START, "aria-label": "Agentic RAG" }), h("div", { class: "rail-links" }, links), person);
+  replace(rail, rail.querySelector(".rail-mark"), h("div", { class: "rail-links" }, links), person);
 }
 
 /** Choose a theme: "light", "dark", or "" for the system's. */
 function chooseTheme(theme) {
-  try {
-    if (theme) localStorage.setItem("agentic-rag.theme", theme);
-    else localStorage.removeItem("agentic-rag.theme");
-  } catch {
-    // a browser that keeps nothing
-  }
+  storeChoice("theme", theme);
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
   buildRail();
@@ -279,6 +274,7 @@ async function begin() {
     user = await presence();
   }
   app = new App(user);
+  app.domains().catch(() => {}); // nearly every page needs them; a page that does asks again after an error
   ownDrafts(user.name);
   onSignedOut(signedOut);
   watchSignIn(user);

@@ -1,7 +1,8 @@
 // Words in the reader's language. Each page has its own words, `lang/{language}/{section}.js`, loaded with the page.
 
+import { ROOT } from "./dom.js";
+
 const LANGUAGES = { en: "English", zh: "中文" };
-const KEPT = "agentic-rag.language";
 
 const words = new Map();
 const loaded = new Map();
@@ -11,32 +12,18 @@ let plurals;
 /** The languages there are: code to name. */
 export const languages = LANGUAGES;
 
-/** The language of the page: as chosen, else as the browser says. */
-export const language = choose();
-document.documentElement.lang = language === "zh" ? "zh-CN" : language;
+/** The language of the page, which `early.js` has set on the document. */
+export const language = document.documentElement.lang.split("-")[0];
 document.documentElement.dir = "ltr";
 
-function choose() {
-  const kept = read();
-  if (kept in LANGUAGES) return kept;
-  for (const each of navigator.languages ?? []) {
-    const code = each.toLowerCase().split("-")[0];
-    if (code in LANGUAGES) return code;
-  }
-  return "en";
+/** Store a choice of this browser's reader for `early.js`: the theme or the language. "" deletes it. */
+export function storeChoice(name, value) {
+  document.cookie = `agentic-rag.${name}=${value}; path=${ROOT}/; max-age=${value ? 34_560_000 : 0}; samesite=strict`;
 }
 
-function read() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null; // a browser that keeps nothing
-  }
-}
-
-/** Choose a language, and load the page anew in it. */
+/** Choose a language, and reload the page in it. */
 export function chooseLanguage(code) {
-  localStorage.setItem(KEPT, code);
+  storeChoice("language", code);
   location.reload();
 }
 

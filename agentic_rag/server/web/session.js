@@ -11,7 +11,11 @@ const LOOK_SECONDS = 30;
 export const session = tabs("session");
 
 /** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed in. */
-export const presence = () => api("GET", "/api/auth", { asIs: true });
+export async function presence() {
+  const early = globalThis.earlyPresence; // the request that `early.js` began
+  globalThis.earlyPresence = null;
+  return (await early) ?? (await api("GET", "/api/auth", { asIs: true }));
+}
 
 /** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
 export async function useTicket() {

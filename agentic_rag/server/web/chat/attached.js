@@ -15,10 +15,10 @@ const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conv
 const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
- * come further. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
+ * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
 export class AttachedFiles {
-  constructor({ conversation, onchange }) {
-    Object.assign(this, { conversation, onchange, items: [], last: Promise.resolve(), isOver: false });
+  constructor({ conversation, onchange, onempty }) {
+    Object.assign(this, { conversation, onchange, onempty, items: [], last: Promise.resolve(), isOver: false });
     this.list = h("ul", { class: "composer-documents", "aria-label": t("chat.attachments") });
     this.note = h("p", { class: "small faint", role: "status", hidden: true }, t("chat.attachWait"));
     this.element = h("div", { class: "stack-small", hidden: true }, this.list, this.note);
@@ -104,6 +104,7 @@ export class AttachedFiles {
     item.stop?.abort();
     this.#takeOff(item);
     if (item.id) await api("DELETE", `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`).catch((error) => error.status === 404 || toastError(error));
+    if (!this.items.length && !this.isOver) await this.onempty();
   }
 
   #takeOff(item) {

@@ -19,9 +19,9 @@ const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 export class Composer {
   /** `send({content, images, attachments}, taken)` resolves once the server has the message, rejects with the reason;
    * until it calls `taken()`, what is sent is kept here as the draft. `stop()`. `conversation()` resolves to the id of
-   * the conversation that files are attached to. */
-  constructor({ send, stop, conversation }) {
-    this.given = { send, stop, conversation };
+   * the conversation that files are attached to; `abandon()`: a person removed them all again. */
+  constructor({ send, stop, conversation, abandon }) {
+    this.given = { send, stop, conversation, abandon };
     this.images = [];
     this.leaving = "";
     this.running = false;
@@ -146,7 +146,7 @@ export class Composer {
         this.#changed();
         this.#keepAttached().catch(toastError);
       };
-      this.attached = new AttachedFiles({ conversation: this.given.conversation, onchange });
+      this.attached = new AttachedFiles({ conversation: this.given.conversation, onchange, onempty: this.given.abandon });
       replace(this.files, this.attached.element);
     }
     return this.attached;

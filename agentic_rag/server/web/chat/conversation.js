@@ -1,11 +1,12 @@
 // The conversation that is open: what was said, what is being said, and everything one does with it.
 
-import { api, lazily } from "../api.js";
-import { h, oncePerFrame, replace } from "../dom.js";
+import { api, lazily, loadAll } from "../api.js";
+import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
 import { draft } from "../drafts.js";
-import { t } from "../i18n.js";
+import { inWords } from "../errors/text.js";
+import { loadWords, t } from "../i18n.js";
 import { ENDS, emptyTurn, newKey, reduce, textOf } from "../stream.js";
-import { announce, button, emptyState, field, openDialog, skeleton, textarea, toastError } from "../ui.js";
+import { announce, button, emptyState, field, openDialog, skeleton, textarea, toast, toastError } from "../ui.js";
 import { OlderMessages } from "./older.js";
 import { AnswerPart, QuestionPart, headingOf, viewOfMessage } from "./turn.js";
 
@@ -23,6 +24,7 @@ addEventListener("beforeunload", () => {
   setTimeout(() => (isLeft = false), 1000);
 });
 
+const caseParts = lazily((again) => import(`../domain/case-dialog.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
@@ -120,7 +122,7 @@ export class ConversationView {
   onEvent(event) {
     if (event.type === "title") this.desk.onTitle(this.id, event.title);
     if (!event.turnId || event.seq === undefined) {
-      if (event.type === "notice") announce(event.message);
+      if (event.type === "notice") announce(inWords(event.message));
       return;
     }
     const view = reduce(this.views.get(event.turnId) ?? emptyTurn(event.turnId), event);
@@ -266,6 +268,7 @@ export class ConversationView {
       mayAllowAlways: this.desk.app.can(this.desk.domain.id, "admin"),
       retry: () => this.#retry(turn),
       rate: (view, rating) => this.#rate(turn, rating),
+      makeCase: this.desk.app.can(this.desk.domain.id, "admin") ? () => this.#makeCase(turn) : null,
       markdown: (view) => markdownOf(view),
       text: (view) => view.text ?? textOf(view),
       more: (view, call) => this.#more(turn, call),
@@ -498,6 +501,18 @@ export class ConversationView {
       set(before);
       throw error;
     }
+    const { domain, app } = this.desk;
+    if (rating === "down" && app.can(domain.id, "admin")) toast(t("chat.ratedDown"), { undo: { label: t("chat.makeCase"), act: () => this.#makeCase(turn).catch(toastError) } });
+  }
+
+  /** Open an evaluation case about the question of a turn: the one that was drafted from its rating, or a new one. */
+  async #makeCase(turn) {
+    const { domain, app } = this.desk;
+    const base = `/api/domains/${encodeURIComponent(domain.id)}/evaluation`;
+    const [{ openCase }, { items }] = await loadAll(caseParts(), api("GET", `${base}/cases`), loadWords("evaluation"), loadStyle("/web/domain/domain.css"));
+    const known = items.find((each) => each.source?.messageId === turn.view.messageId) ?? null;
+    const isSaved = await openCase(base, domain, known, { questions: [turn.question.content] });
+    if (isSaved) toast(t("chat.caseSaved"), { undo: { label: t("chat.openEvaluation"), act: () => app.navigate(`#/domains/${encodeURIComponent(domain.id)}/evaluation`) } });
   }
 
   /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */

@@ -219,7 +219,7 @@ export class ConversationList {
   }
 
   #drawGroups() {
-    const shown = this.items.filter((each) => !this.hidden.has(each.id));
+    const shown = this.items.filter((each) => !this.hidden.has(each.id) && (each.id === this.current || !isUnused(each)));
     if (!shown.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
     const groups = new Map();
     for (const record of shown) {
@@ -319,6 +319,10 @@ export class ConversationList {
     });
   }
 }
+
+/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first question,
+ * and the question may never be sent. */
+const isUnused = ({ title, lastMessageAt, turn }) => !title && !lastMessageAt && !turn;
 
 /** Return the group of a time: its words' key. */
 function groupOf(iso) {

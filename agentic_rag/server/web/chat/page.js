@@ -40,7 +40,7 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
       onState: (record) => this.#compare(record),
     });
-    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop(), conversation: () => this.#conversationId() });
+    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop(), conversation: () => this.#conversationId(), abandon: () => this.#abandon().catch(toastError) });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
@@ -267,6 +267,15 @@ class ChatPage {
       record.catch(() => (this.prepared = null));
     }
     return this.prepared.record;
+  }
+
+  /** Delete the conversation that was only made for attached files, after the last of them was removed. */
+  async #abandon() {
+    const { prepared } = this;
+    if (this.view || this.beginning || !prepared) return;
+    this.prepared = null;
+    const { id } = await prepared.record;
+    await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch((error) => error.status === 404 || toastError(error));
   }
 
   #setTitle(title) {

@@ -31,7 +31,7 @@ function fileName(title) {
 
 async function loadLink(path, place) {
   const { readers, createdAt } = await api("GET", `${path}/share`).catch(() => ({ readers: "off" }));
-  if (readers === "off") return;
+  if (readers === "off") return void replace(place, h("h3", {}, t("chat.share")), h("p", { class: "faint small" }, t("chat.shareOff")));
   draw(null, createdAt);
 
   function draw(address, since) {

@@ -2,6 +2,7 @@
 
 import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords } from "../errors/text.js";
 import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { showHtml } from "../trusted.js";
@@ -101,7 +102,7 @@ export class AnswerPart {
       case "compacted":
         return fixed(h("p", { class: "divider" }, t("chat.compacted", { count: item.messages })));
       default:
-        return fixed(h("p", { class: "answer-notice" }, icon("info", 16), h("span", { class: "wrap" }, item.message)));
+        return fixed(h("p", { class: "answer-notice" }, icon("info", 16), h("span", { class: "wrap" }, inWords(item.message))));
     }
   }
 
@@ -189,16 +190,19 @@ export class AnswerPart {
     if (this.foot.dataset.key === key) return;
     this.foot.dataset.key = key;
     if (!isOver) return replace(this.foot);
+    const wasOpen = this.foot.querySelector(":popover-open") !== null; // the cost may arrive after a person opened the menu
     const small = { kind: "quiet", compact: true };
     const thumb = (rating, name, label) => button(label, { ...small, icon: name, "aria-pressed": String(view.rating === rating), onclick: () => this.around.rate(view, view.rating === rating ? null : rating) });
     const items = () => [
       { label: t("chat.copyPlain"), icon: "copy", act: () => navigator.clipboard.writeText(`${this.around.text(this.view).trim()}\n`) },
+      Boolean(this.around.makeCase && this.view.messageId) && { label: t("chat.makeCase"), icon: "check", act: () => this.around.makeCase() },
       this.view.retrievalIds?.length > 0 && { label: t("chat.searchesOf", { count: this.view.retrievalIds.length }), icon: "search", act: () => openRetrievals(this.around.domainId, this.view.retrievalIds) },
     ];
     replace(
       this.foot,
       h("div", { class: "answer-acts" }, copyButton(t("chat.copyAnswer"), () => this.around.markdown(this.view)), button(t("chat.retry"), { ...small, icon: "retry", onclick: () => this.around.retry(this.view) }), view.messageId && [thumb("up", "thumb-up", t("chat.good")), thumb("down", "thumb-down", t("chat.bad"))], menu(t("chat.answerMenu"), items, { facts: () => factsOf(this.view) })),
     );
+    if (wasOpen) this.foot.querySelector('[aria-haspopup="menu"]').click();
   }
 }
 
@@ -300,7 +304,8 @@ function stepsText(shown, view) {
   if (reads) parts.push(t("chat.did.read", { count: reads }));
   const delegates = of((name) => name === "delegate").length;
   if (delegates) parts.push(t("chat.did.delegated", { count: delegates }));
-  const others = of((name) => !["search_documents", "promptx_recall", "delegate"].includes(name) && !READS.has(name));
+  if (of((name) => name === "ask_user").length) parts.push(t("chat.did.asked"));
+  const others = of((name) => !["search_documents", "promptx_recall", "delegate", "ask_user"].includes(name) && !READS.has(name));
   const names = [...new Set(others.map(({ item }) => toolTitle(item.name, item.server)))];
   if (names.length > 2) parts.push(t("chat.did.usedMany", { count: names.length }));
   else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));

@@ -1,10 +1,12 @@
 // What a turn asks a person: the approval of a call, a form, something to be done at an address, a question.
 
 import { h, replace } from "../dom.js";
-import { errorText, loadErrorTexts } from "../errors/text.js";
+import { errorText, inWords, loadErrorTexts, loadSentences } from "../errors/text.js";
 import { formatDate, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { badge, button, checkbox, field, input, notice, select, textarea, toastError } from "../ui.js";
+
+await loadSentences();
 
 /** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends.
  * `mayAllowAlways`: whether the person may decide that a tool needs no approval in this domain. */
@@ -21,7 +23,7 @@ export class WaitCard {
     if (this.state === wait.state) return;
     this.state = wait.state;
     this.wait = wait;
-    this.element.setAttribute("aria-label", wait.title ?? t(`chat.wait.${wait.kind}`));
+    this.element.setAttribute("aria-label", inWords(wait.title) ?? t(`chat.wait.${wait.kind}`));
     if (wait.state === "open") this.#drawOpen();
     else this.#drawAnswered();
   }
@@ -30,17 +32,17 @@ export class WaitCard {
     const { state, by, title, kind } = this.wait;
     this.element.classList.add("wait-done");
     const words = by ? t(`chat.wait.by.${state}`, { by }) : t(`chat.wait.ended.${state}`);
-    replace(this.element, h("div", { class: "row" }, icon(state === "accept" ? "check" : "close", 16), h("span", { class: "strong wrap" }, title ?? t(`chat.wait.${kind}`)), h("span", { class: "faint small" }, words)));
+    replace(this.element, h("div", { class: "row" }, icon(state === "accept" ? "check" : "close", 16), h("span", { class: "strong wrap" }, inWords(title) ?? t(`chat.wait.${kind}`)), h("span", { class: "faint small" }, words)));
   }
 
   #drawOpen() {
     const { wait } = this;
     const mine = this.mayAnswer(wait);
-    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title", dir: "auto" }, wait.title || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
-    const from = wait.server ? h("p", { class: "faint small" }, t("chat.wait.from"), " ", h("code", {}, wait.server), wait.toolName && [" › ", h("code", {}, wait.toolName)]) : null;
+    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title", dir: "auto" }, inWords(wait.title) || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
+    const from = wait.server && wait.kind !== "question" ? h("p", { class: "faint small" }, t("chat.wait.from"), " ", h("code", {}, wait.server), wait.toolName && [" › ", h("code", {}, wait.toolName)]) : null;
     const until = wait.expiresAt ? h("p", { class: "faint small" }, t("chat.wait.until", { when: formatDate(wait.expiresAt) })) : null;
-    const warning = wait.warning ? notice("warn", h("p", {}, wait.warning)) : null;
-    const message = wait.message ? h("p", { class: "plain", dir: "auto" }, wait.message) : null;
+    const warning = wait.warning ? notice("warn", h("p", {}, inWords(wait.warning))) : null;
+    const message = wait.message ? h("p", { class: "plain", dir: "auto" }, wait.kind === "question" ? wait.message : inWords(wait.message)) : null;
     replace(this.element, head, from, message, warning, mine ? this[`_${wait.kind}`]?.(wait) : h("p", { class: "soft" }, t("chat.wait.adminOnly")), until);
   }
 
@@ -58,7 +60,7 @@ export class WaitCard {
     }
   }
 
-  #buttons({ accept, content = () => undefined, decline = t("chat.wait.decline"), extra }) {
+  #buttons({ accept, content = () => undefined, decline = t("chat.wait.decline"), hasReason = true, extra }) {
     const problem = h("p", { class: "field-error", role: "alert", hidden: true });
     const reason = input({ placeholder: t("chat.wait.reason"), "aria-label": t("chat.wait.reason"), maxlength: 500 });
     const refuse = () => this.#send("decline", reason.value.trim() ? { reason: reason.value.trim() } : undefined, problem);
@@ -73,7 +75,7 @@ export class WaitCard {
       }
       await this.#send("accept", given, problem);
     };
-    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((given) => this.#send("accept", given, problem)), button(decline, { onclick: refuse }), h("span", { class: "grow wait-reason" }, reason))];
+    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((given) => this.#send("accept", given, problem)), button(decline, { onclick: refuse }), hasReason && h("span", { class: "grow wait-reason" }, reason))];
   }
 
   _approval(wait) {
@@ -156,7 +158,7 @@ export class WaitCard {
     return [
       options.length > 0 && h("div", { class: "stack-small", role: wait.multiple ? "group" : "radiogroup", "aria-label": wait.title ?? wait.message }, options.map(({ element }) => element)),
       field(t(options.length ? "chat.wait.ownAnswer" : "chat.wait.answer"), own),
-      this.#buttons({ accept: t("chat.wait.submit"), content, decline: t("chat.wait.skip") }),
+      this.#buttons({ accept: t("chat.wait.submit"), content, decline: t("chat.wait.skip"), hasReason: false }),
     ];
   }
 }

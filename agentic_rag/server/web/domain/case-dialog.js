@@ -21,12 +21,13 @@ function writeContained(each) {
   return `=${each.number}${each.tolerance ? `±${each.tolerance}` : ""}${each.unit ? ` ${each.unit}` : ""}`;
 }
 
-/** Open a case, or a new one where `known` is null; return whether something was saved. */
-export async function openCase(base, domain, known) {
+/** Open a case, or a new one where `known` is null; return whether something was saved. `start`: the first content of a
+ * new case. */
+export async function openCase(base, domain, known, start = {}) {
   const expect = known?.expect ?? {};
   const [cited = {}] = expect.cites ?? [];
   const text = (label, value, hint, props = {}) => field(label, input({ value: value ?? "", ...props }), { hint });
-  const questions = field(t("evaluation.questions"), textarea({ rows: 2, value: (known?.questions ?? []).join("\n"), required: true, dir: "auto" }), { hint: t("evaluation.questionsHint") });
+  const questions = field(t("evaluation.questions"), textarea({ rows: 2, value: (known?.questions ?? start.questions ?? []).join("\n"), required: true, dir: "auto" }), { hint: t("evaluation.questionsHint") });
   const document = text(t("evaluation.document"), cited.document);
   const section = text(t("evaluation.section"), cited.section);
   const page = text(t("evaluation.pageNumber"), cited.page, "", { type: "number", min: 1 });

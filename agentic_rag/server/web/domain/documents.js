@@ -290,7 +290,13 @@ const asSentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[
 
 function noteView(item, remedy) {
   const line = (text, bad) => text && h("p", { class: bad ? "bad wrap" : "wrap", dir: "auto" }, text);
-  if (remedy) return [line(asSentence(errorText(item.error ?? {})), true), remedy.words && line(t(`documents.remedy.${remedy.words}`))];
+  if (remedy) {
+    const error = item.error ?? {};
+    const text = errorText(error);
+    // The server's own text names the file, which the row does already, and says what helps.
+    const hasAdvice = text === error.message && text.startsWith('"');
+    return [line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true), remedy.words && !hasAdvice && line(t(`documents.remedy.${remedy.words}`))];
+  }
   const { chunksPerSecond, notes } = item.progress;
   if (item.status === "indexing" && chunksPerSecond) return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
   if (item.status === "indexed" && item.denseState === "pending") return line(t("documents.searchable"));

@@ -2,10 +2,13 @@
 
 import { api, apiFile } from "../api.js";
 import { h, replace, svg } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { formatAgo, formatDate, formatDuration, formatNumber, formatPercent, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { badge, button, confirmLoss, emptyState, loadInto, menu, notice, saveFile, table, tabLinks, toast, toastError } from "../ui.js";
 import { openCase } from "./case-dialog.js";
+
+await loadSentences();
 
 const POLL = 700;
 const RUNS = 60;
@@ -52,17 +55,19 @@ export async function show(panel, { domain, rest, app, place }) {
     };
     await loadInto(body, load, ({ cases, runs }) => {
       const add = async () => (await openCase(base, domain, null)) && redraw([]);
-      const actions = h("div", { class: "row" },
-        menu(t("evaluation.more"), [
-          { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
-          { label: t("evaluation.suggest"), icon: "thought", act: suggest },
-          cases.length > 0 && { label: t("evaluation.exportCsv"), icon: "download", act: exportCsv },
-          cases.length > 0 && { label: t("evaluation.runAnswers"), icon: "chat", act: () => start("answers") },
-        ].filter(Boolean)),
-        button(t("evaluation.addCase"), { icon: "add", onclick: add }),
-        cases.length > 0 && button(t("evaluation.runNow"), { kind: "primary", onclick: () => start("retrieval") }),
-      );
       const drafts = summary.cases.draft;
+      const more = menu(t("evaluation.more"), [
+        { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
+        { label: t("evaluation.suggest"), icon: "thought", act: suggest },
+        cases.length > 0 && { label: t("evaluation.exportCsv"), icon: "download", act: exportCsv },
+        cases.length > 0 && { label: t("evaluation.runAnswers"), icon: "chat", act: () => start("answers") },
+      ].filter(Boolean));
+      const actions = h("div", { class: "row" },
+        cases.length > 0 && more,
+        button(t("evaluation.addCase"), { kind: cases.length || drafts ? "" : "primary", icon: "add", onclick: add }),
+        cases.length > 0 && button(t("evaluation.runNow"), { kind: "primary", onclick: () => start("retrieval") }),
+        !cases.length && more,
+      );
       if (!cases.length && drafts) actions.append(h("a", { class: "button button-primary", href: place.href("drafts") }, t("evaluation.reviewDrafts", { count: drafts })));
       if (!cases.length) return h("div", { class: "stack" }, emptyState(t("evaluation.none"), t("evaluation.noneText"), { icon: "check", actions: [actions] }));
       const own = runs.filter((each) => !each.draftId && each.state === "done");
@@ -135,7 +140,7 @@ export async function show(panel, { domain, rest, app, place }) {
       { label: t("evaluation.tier"), cell: (each) => t(`evaluation.tier.${each.tier}`) },
       { label: t("evaluation.result"), cell: (each) => h("span", {}, t("evaluation.passedOf", { passed: each.passed, judged: each.passed + each.failed }), each.state !== "done" && " ", each.state !== "done" && badge(t(`evaluation.state.${each.state}`))) },
       { label: t("evaluation.before"), cell: (each) => previous(own, each) },
-      { label: t("evaluation.label"), cell: (each) => h("span", { class: "soft wrap", dir: "auto" }, each.reason || each.label) },
+      { label: t("evaluation.label"), cell: (each) => h("span", { class: "soft wrap", dir: "auto" }, inWords(each.reason) || each.label) },
     ], shown, { empty: h("p", { class: "soft" }, t("evaluation.noRuns")) });
   }
 
@@ -186,7 +191,7 @@ export async function show(panel, { domain, rest, app, place }) {
       h("p", {}, h("a", { class: "quiet-link", href: place.href() }, t("evaluation.back"))),
       h("p", { class: "lead" }, t("evaluation.passedOf", { passed: run.passed, judged: run.passed + run.failed }), " · ", t(`evaluation.tier.${run.tier}`), " · ", formatDate(run.createdAt)),
       h("p", { class: "small soft mono wrap" }, run.imageId),
-      run.reason && notice("info", run.reason),
+      run.reason && notice("info", inWords(run.reason)),
       results.map((each) => h("section", { class: "pair", "aria-label": each.question }, h("h2", { dir: "auto" }, each.question), h("p", {}, state(each)), side(each))),
     ));
   }
@@ -198,7 +203,7 @@ export async function show(panel, { domain, rest, app, place }) {
     const held = changes.filter((each) => each.state === "held");
     const rest = changes.filter((each) => each.state !== "held");
     const row = (each) => h("li", { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href("compare", each.beforeRun, each.afterRun) }, each.label), h("div", { class: "faint small fact-line" }, h("span", {}, each.decision.sentence ?? t("evaluation.trying")), h("span", { title: formatDate(each.createdAt) }, formatAgo(each.createdAt)), h("span", { dir: "auto" }, each.author))),
+      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href("compare", each.beforeRun, each.afterRun) }, each.label), h("div", { class: "faint small fact-line" }, h("span", {}, inWords(each.decision.sentence) ?? t("evaluation.trying")), h("span", { title: formatDate(each.createdAt) }, formatAgo(each.createdAt)), h("span", { dir: "auto" }, each.author))),
       h("div", { class: "rows-end" }, badge(t(`evaluation.draft.${each.state}`), { held: "bad", warned: "wait" }[each.state])));
     replace(body, h("div", { class: "stack" },
       held.length > 0 && h("section", { class: "stack-small", "aria-label": t("evaluation.heldChanges") }, h("h2", {}, t("evaluation.heldChanges")), h("ul", { class: "rows" }, held.map(row))),
@@ -213,7 +218,7 @@ export async function show(panel, { domain, rest, app, place }) {
     await loadInto(body, load, (found) => h("div", { class: "stack" },
       h("section", { class: `verdict verdict-${found.decision}`, "aria-label": t("evaluation.verdict") },
         icon(found.decision === "pass" ? "check" : "alert"),
-        h("div", { class: "grow" }, h("p", { class: "lead" }, `${t(`evaluation.decision.${found.decision}`)}: ${change?.decision.sentence ?? found.sentence}`), change && h("p", { class: "soft", dir: "auto" }, t("evaluation.draftedBy", { label: change.label, author: change.author, when: formatAgo(change.createdAt) }))),
+        h("div", { class: "grow" }, h("p", { class: "lead" }, `${t(`evaluation.decision.${found.decision}`)}: ${inWords(change?.decision.sentence ?? found.sentence)}`), change && h("p", { class: "soft", dir: "auto" }, t("evaluation.draftedBy", { label: change.label, author: change.author, when: formatAgo(change.createdAt) }))),
         change && !["applied", "dropped", "trying"].includes(change.state) && h("div", { class: "row" },
           change.mayApply && button(t("evaluation.applyAnyway"), { onclick: () => decide(change, "apply") }),
           button(t("evaluation.drop"), { kind: "primary", onclick: () => decide(change, "drop") }))),
@@ -222,7 +227,7 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   async function decide(change, verb) {
-    if (verb === "apply" && !(await confirmLoss(t("evaluation.applyTitle"), change.decision.sentence ?? change.label, t("evaluation.applyAnyway")))) return;
+    if (verb === "apply" && !(await confirmLoss(t("evaluation.applyTitle"), inWords(change.decision.sentence) ?? change.label, t("evaluation.applyAnyway")))) return;
     await api("POST", `${base}/drafts/${change.id}/${verb}`);
     app.navigate(place.href("compare"));
   }
@@ -273,7 +278,7 @@ function side(result) {
     evidence.length > 0 && h("ol", { class: "small soft passages" }, evidence.map((each) => h("li", { dir: "auto" }, [each.document, each.page && t("evaluation.page", { page: each.page }), each.section, each.cells].filter(Boolean).join(", "), ": ", h("q", {}, each.text)))),
     h("ul", { class: "checks" }, result.checks.map((each) => h("li", { class: each.passed ? "yes" : "no", dir: "auto" }, icon(each.passed ? "check" : "close"), h("span", {}, check(each))))),
     Object.keys(scores).length > 0 && h("dl", { class: "small scores" }, Object.entries(scores).map(([name, { score, reason }]) => [h("dt", { dir: "auto" }, t("evaluation.score", { name, score: score ?? "–" })), h("dd", { class: "soft", dir: "auto" }, reason)])),
-    result.reason && h("p", { class: "small soft", dir: "auto" }, result.reason),
+    result.reason && h("p", { class: "small soft", dir: "auto" }, inWords(result.reason)),
   );
 }
 

@@ -2,8 +2,11 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { formatDate, t } from "../i18n.js";
 import { badge, button } from "../ui.js";
+
+await loadSentences();
 
 const KINDS = { open: "wait", approved: "wait", installed: "ok", refused: "bad" };
 
@@ -24,7 +27,7 @@ function row(each, base, again) {
   return h(
     "li",
     { class: "rows-item" },
-    h("div", { class: "grow" }, h("span", { class: "strong wrap" }, each.server), h("p", { class: "mono small soft wrap", dir: "ltr" }, [each.command, ...each.args].join(" ")), each.reason && h("p", { class: "small wrap", dir: "auto" }, each.reason), h("p", { class: "faint small" }, formatDate(each.requestedAt))),
+    h("div", { class: "grow" }, h("span", { class: "strong wrap" }, each.server), h("p", { class: "mono small soft wrap", dir: "ltr" }, [each.command, ...each.args].join(" ")), each.reason && h("p", { class: "small wrap", dir: "auto" }, inWords(each.reason)), h("p", { class: "faint small" }, formatDate(each.requestedAt))),
     h("div", { class: "rows-end" }, badge(t(`servers.request.${each.state}`), KINDS[each.state] ?? ""), each.state === "open" && button(t("servers.withdraw"), { kind: "quiet", onclick: withdraw })),
   );
 }

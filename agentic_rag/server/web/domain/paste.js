@@ -2,8 +2,11 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, checkbox, field, input, notice, openDialog, textarea, toast, toastError } from "../ui.js";
+
+await loadSentences();
 
 const KINDS = { ready: "ok", needs_secret: "wait", needs_approval: "wait", needs_sign_in: "wait", change_proposed: "wait", not_possible: "bad" };
 const INSTALL_POLLS = 600;
@@ -51,7 +54,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     const box = row.saveable && checkbox({ checked: was ?? row.status === "ready", onchange: count });
     if (box) accepted.set(row.name, box);
     const problems = row.problems.map((each) => h("li", { class: "small wrap" }, h("code", {}, each.path.replace(/^mcpServers\./, "")), each.value !== undefined && [" ", h("code", {}, each.value)], ` ${each.message}`));
-    const reason = row.reason && !row.problems.some((each) => each.message === row.reason) && h("p", { class: "small soft wrap" }, row.reason);
+    const reason = row.reason && !row.problems.some((each) => each.message === row.reason) && h("p", { class: "small soft wrap" }, inWords(row.reason));
     const accept = row.status === "change_proposed" ? t("servers.acceptChange", { name: row.name }) : t("servers.acceptServer", { name: row.name });
     return h(
       "li",

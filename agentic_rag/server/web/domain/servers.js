@@ -2,6 +2,7 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
 import { connectionView, ruleName, stateBadge } from "./connection.js";
@@ -10,6 +11,8 @@ import { drawRequests } from "./launch-requests.js";
 import { pasteServers } from "./paste.js";
 import { drawSecrets } from "./secrets.js";
 import { serversEditor } from "./servers-editor.js";
+
+await loadSentences();
 
 const POLL_MS = 4000;
 
@@ -69,7 +72,7 @@ export async function show(panel, { domain: given, place, app }) {
         { class: "grow" },
         h("div", { class: "row" }, h("span", { class: "strong wrap" }, server.name), badge(t(`servers.origin.${server.origin}`)), server.enabled === false && badge(t("servers.disabled"))),
         line && h("p", { class: "mono small soft wrap", dir: "ltr" }, line),
-        server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, server.reason),
+        server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, inWords(server.reason)),
         server.droppedTools.map((each) => h("p", { class: "small bad wrap", dir: "auto" }, `${each.name}: ${each.reason}`)),
         accept && notice("warn", h("p", {}, t("servers.changed", { count: server.pendingTools.length })), accept),
       ),

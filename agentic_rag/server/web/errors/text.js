@@ -18,6 +18,30 @@ export function loadErrorTexts() {
   return loading;
 }
 
+let sentences = [];
+let loadingSentences = null;
+
+/** Load the page's language for sentences of the server that are no errors. Without it, they stay English. */
+export function loadSentences() {
+  if (!WITH_TEXTS.has(language)) return Promise.resolve();
+  loadingSentences ??= import(`./${language}-sentences.js`).then(
+    (module) => void (sentences = module.sentences),
+    () => (loadingSentences = null),
+  );
+  return loadingSentences;
+}
+
+/** Return a sentence of the server in the reader's language: a finding, a notice, a reason. Unknown ones stay as they
+ * are, and so does what is no text. */
+export function inWords(sentence) {
+  if (typeof sentence !== "string") return sentence;
+  for (const [pattern, text] of sentences) {
+    const found = pattern.exec(sentence);
+    if (found) return text.replace(/\$(\d)/g, (_, at) => inWords(found[at] ?? ""));
+  }
+  return sentence;
+}
+
 /** Return the text of an error: `{code, message, details?}` as the API has it, or an Error that already has its text. */
 export function errorText({ code = "", message = "", details, hasText = false }) {
   if (hasText || texts === null) return message;

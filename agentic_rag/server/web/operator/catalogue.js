@@ -2,9 +2,12 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, confirmLoss, emptyState, input, loadInto, table, toast } from "../ui.js";
 import { code, toolbar } from "./parts.js";
+
+await loadSentences();
 
 const CATALOGUE = "/api/launch-catalogue";
 const ORIGINS = { builtin: () => badge(t("operator.originBuiltin")), operator: () => badge(t("operator.originFile"), "wait"), allowed: () => badge(t("operator.originAllowed"), "ok") };
@@ -24,7 +27,7 @@ export async function show(place) {
 function entriesTable(items, load, searched) {
   const rights = (each) => h("span", { class: "row row-tight" }, each.network && badge(t("operator.mayNetwork"), "wait"), each.write && badge(t("operator.mayWrite"), "wait"), !each.network && !each.write && h("span", { class: "faint" }, t("operator.sandboxed")));
   const columns = [
-    { label: t("operator.line"), cell: (each) => [code(each.command), h("div", { class: "small soft" }, code(each.arguments))] },
+    { label: t("operator.line"), cell: (each) => [code(each.command), h("div", { class: "small soft" }, code(inWords(each.arguments)))] },
     { label: t("operator.catalogueId"), cell: (each) => code(each.id) },
     { label: t("operator.origin"), cell: (each) => ORIGINS[each.origin]?.() ?? each.origin },
     { label: t("operator.rights"), cell: rights },

@@ -2,10 +2,13 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { formatBytes, formatNumber, formatPercent, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { announce, badge, emptyState, notice, table } from "../ui.js";
 import { ago, code, domainNames, facts, keepFocus, watch } from "./parts.js";
+
+await loadSentences();
 
 const STATES = {
   ready: { word: () => t("operator.ready"), kind: "ok" },
@@ -104,7 +107,7 @@ function part(title, report, nameOf) {
     { state, reason },
     name ? code(name) : h("span", { class: "faint" }, t("operator.none")),
     mode && h("p", { class: isLimited({ state, reason }) ? "health-limit" : "soft" }, mode),
-    reason && h("p", { class: "health-reason wrap" }, reason),
+    reason && h("p", { class: "health-reason wrap" }, inWords(reason)),
     facts([
       [t("operator.lastSuccess"), ago(lastSuccess)],
       [t("operator.lastFailure"), lastFailure && [ago(lastFailure.at), " ", code(lastFailure.code)]],
@@ -120,7 +123,7 @@ function diskCard({ state, reason, free, reserve }) {
   return box(
     t("operator.disk"),
     { state, reason },
-    reason && h("p", { class: "health-reason wrap" }, reason),
+    reason && h("p", { class: "health-reason wrap" }, inWords(reason)),
     facts([
       [t("operator.diskFree"), free !== undefined && formatBytes(free)],
       [t("operator.diskReserve"), reserve !== undefined && formatBytes(reserve)],
@@ -144,7 +147,7 @@ function backupCard({ state, ageSeconds, everyHours, reason }) {
   return box(
     t("operator.backup"),
     { state, reason },
-    reason && h("p", { class: "health-reason wrap" }, reason),
+    reason && h("p", { class: "health-reason wrap" }, inWords(reason)),
     ageSeconds === undefined && h("p", { class: "soft" }, t("operator.noBackupYet")),
     facts([
       [t("operator.backupAge"), ageSeconds !== undefined && ago(new Date(Date.now() - ageSeconds * 1000).toISOString())],
@@ -160,7 +163,7 @@ function serversTable(servers, nameOf) {
     { label: t("operator.domain"), cell: (each) => (each.domain ? nameOf(each.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))) },
     { label: t("operator.state"), cell: (each) => badge(STATES[each.state]?.word() ?? each.state, STATES[each.state]?.kind) },
     { label: t("operator.doing"), cell: (each) => code(each.mode) },
-    { label: t("operator.reason"), cell: (each) => each.reason ?? "" },
+    { label: t("operator.reason"), cell: (each) => inWords(each.reason) ?? "" },
   ];
   const none = emptyState(t("operator.noServers"), t("operator.noServersText"), { icon: "server" });
   return table(t("operator.mcpServers"), columns, servers, { empty: none });

@@ -2,9 +2,12 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { formatBytes, formatNumber, t } from "../i18n.js";
 import { badge, button, checkbox, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, textarea, toast } from "../ui.js";
 import { ago, card, code, dialogForm, domainNames, facts, moment, toolbar } from "./parts.js";
+
+await loadSentences();
 
 const REQUESTS = "/api/launch-requests";
 const STATES = {
@@ -159,7 +162,7 @@ function outcomeCard(request) {
   return card(
     t("operator.outcome"),
     {},
-    request.reason && notice(request.state === "refused" ? "info" : "warn", request.reason),
+    request.reason && notice(request.state === "refused" ? "info" : "warn", inWords(request.reason)),
     facts([
       [t("operator.decidedBy"), request.decidedBy],
       [t("operator.decidedAt"), moment(request.decidedAt)],

@@ -3,6 +3,7 @@
 import { api } from "../api.js";
 import { debounce, h, newId, replace } from "../dom.js";
 import { draft, editing } from "../drafts.js";
+import { inWords } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, doLater, emptyState, field, input, loadInto, menu, notice, openDialog, saveFile, select, toast, toastError } from "../ui.js";
 import { historyOf } from "../domain/differences.js";
@@ -203,8 +204,8 @@ class RoleEditor {
   mark() {
     const own = (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(this.open));
     const elsewhere = (this.findings ?? []).filter((each) => !this.paths.has(each.file));
-    const mark = ({ line, column, severity, message, hint }) => ({ line, column, severity, message, hint });
-    this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${each.message}` }))]);
+    const mark = ({ line, column, severity, message, hint }) => ({ line, column, severity, message: inWords(message), hint: inWords(hint) });
+    this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${inWords(each.message)}` }))]);
   }
 
   /** Leave out the template's files that the author neither changed nor refers to, and ask about lines of the template

@@ -2,9 +2,12 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, emptyState, field, input, loadInto, openDialog } from "../ui.js";
 import { draftOf, showRole } from "./editor.js";
+
+await loadSentences();
 
 const ID = /^[\p{L}\p{N}_][\p{L}\p{N}_.-]{0,63}$/u;
 
@@ -53,7 +56,7 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function findingsView(found) {
-    const line = (each) => h("li", { class: "finding" }, badge(t(`domain.severity.${each.severity}`), each.severity === "error" ? "bad" : "wait"), h("div", { class: "grow wrap" }, h("p", { dir: "auto" }, each.message), h("p", { class: "small faint mono wrap", dir: "ltr" }, `${each.file}:${each.line}:${each.column}`), each.hint && h("p", { class: "small soft", dir: "auto" }, each.hint)));
+    const line = (each) => h("li", { class: "finding" }, badge(t(`domain.severity.${each.severity}`), each.severity === "error" ? "bad" : "wait"), h("div", { class: "grow wrap" }, h("p", { dir: "auto" }, inWords(each.message)), h("p", { class: "small faint mono wrap", dir: "ltr" }, `${each.file}:${each.line}:${each.column}`), each.hint && h("p", { class: "small soft", dir: "auto" }, inWords(each.hint))));
     return h("section", { class: "stack-small", "aria-label": t("roles.allFindings") }, h("h2", {}, t("roles.allFindings")), h("ul", { class: "rows" }, found.map(line)));
   }
 

@@ -2,6 +2,7 @@
 
 import { api, apiStream } from "../api.js";
 import { h, oncePerFrame, replace } from "../dom.js";
+import { inWords } from "../errors/text.js";
 import { t } from "../i18n.js";
 import { badge, button, notice, openDialog, textarea, toast, toastError } from "../ui.js";
 import { emptyTurn, ENDS, reduce, textOf } from "../stream.js";
@@ -105,7 +106,7 @@ function turnView(view) {
   const text = textOf(view);
   return [
     calls.length > 0 && h("ul", { class: "plain-list", "aria-label": t("roles.calls") }, calls),
-    view.items.filter((each) => each.kind === "notice").map((each) => h("p", { class: "small soft" }, each.message)),
+    view.items.filter((each) => each.kind === "notice").map((each) => h("p", { class: "small soft" }, inWords(each.message))),
     text && h("p", { class: "plain", dir: "auto" }, text),
     view.status === "waiting" && notice("info", t("roles.trialWaits")),
     view.error && notice("bad", view.error.message),
