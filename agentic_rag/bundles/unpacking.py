@@ -13,8 +13,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
+from agentic_rag.archive.zips import CHUNK, ZipTooLarge, open_zip
 from agentic_rag.base import failpoints
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge
 from agentic_rag.base.errors import DocumentTooLarge, StorageFull
@@ -31,13 +32,11 @@ from agentic_rag.bundles.form import (
     read_manifest,
 )
 
-CHUNK = 256 * 1024
 MAX_RATIO = 200
 """Maximum compression ratio of a member with more than `RATIO_FROM` bytes."""
 RATIO_FROM = 2**20
-MAX_DIRECTORY = 64 * 2**20
-_END = struct.Struct("<4s4H2IH")
-_LONGEST_END = 65_535 + _END.size + 20
+MAX_LIST = 64 * 2**20
+"""Maximum size in bytes of the zip's list of files: `MAX_MEMBERS` long names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +58,15 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
         StorageFull: the disk is full.
     """
     with source.open("rb") as file:
-        _check_directory(file)
         try:
-            with zipfile.ZipFile(file) as archive:
+            with open_zip(file, entries=MAX_MEMBERS + 1, list_bytes=MAX_LIST) as archive:
                 return _unpack(archive, target, bounds)
+        except ZipTooLarge as exc:
+            raise BundleTooLarge(str(exc)) from exc
         except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as exc:
             raise BundleDamaged(f"its content cannot be read: {exc}") from exc
         except RuntimeError as exc:  # `zipfile` raises it for a password
             raise BundleRefused("a member is encrypted") from exc
-
-
-def _check_directory(file: BinaryIO) -> None:
-    """Reject a directory that `zipfile` would read into memory without limit."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _LONGEST_END))
-    tail = file.read(_LONGEST_END)
-    at = tail.rfind(b"PK\5\6")
-    if at < 0 or len(tail) - at < _END.size:
-        raise BundleDamaged("it is no zip file, or it was cut")
-    _, _, _, _, count, length, _, _ = _END.unpack_from(tail, at)
-    locator = tail.rfind(b"PK\6\7", 0, at)
-    if 0xFFFF in (count,) or length == 0xFFFFFFFF:
-        if locator < 0:
-            raise BundleDamaged("its directory is none")
-        (place,) = struct.unpack_from("<Q", tail, locator + 8)
-        file.seek(min(place, size))
-        record = file.read(56)
-        if len(record) < 56 or record[:4] != b"PK\6\6":
-            raise BundleDamaged("its directory is none")
-        count, length = struct.unpack_from("<2Q", record, 32)
-    if count > MAX_MEMBERS + 1 or length > MAX_DIRECTORY:
-        raise BundleTooLarge(f"it has more than {MAX_MEMBERS} members")
 
 
 def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
