@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-CHUNK = 256 * 1024
-"""Size in bytes of the pieces in which files are read and sent."""
+from agentic_rag.archive.files import CHUNK
 
 UNREADABLE: Final = (
     *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError),
@@ -49,7 +48,7 @@ def write_zip(members: Iterable[ZipMember]) -> Iterator[bytes]:
     of `ZipMember.read` ends the iteration.
     """
     sink = _Sink()
-    with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[arg-type]  # it needs only write, tell and flush
+    with zipfile.ZipFile(sink, "w") as archive:  # it needs only write, tell and flush
         for member in members:
             with archive.open(_describe(member), "w") as out:
                 for data in member.read():
@@ -62,7 +61,7 @@ def write_zip(members: Iterable[ZipMember]) -> Iterator[bytes]:
 def measure_zip(members: Iterable[ZipMember]) -> int:
     """Return the number of bytes that `write_zip` yields, without reading the members."""
     sink = _Sink()
-    with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(sink, "w") as archive:
         for member in members:
             info = _describe(member)
             with archive.open(info, "w"):
@@ -117,7 +116,7 @@ def open_zip(file: BinaryIO, *, entries: int = ENTRIES, list_bytes: int = LIST_B
         UNREADABLE: the file is no zip.
     """
     limited = _LimitedFile(file, entries, list_bytes)
-    archive = zipfile.ZipFile(limited)  # type: ignore[arg-type]
+    archive = zipfile.ZipFile(limited)
     limited.opening = False
     return archive
 

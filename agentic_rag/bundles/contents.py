@@ -5,7 +5,6 @@ This module selects the files of a workspace and their names in the bundle. All 
 """
 
 import errno
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from agentic_rag.archive.zips import CHUNK, ZipMember, measure_zip, write_zip
+from agentic_rag.archive.files import CHUNK, HashingReader, LeftOut
+from agentic_rag.archive.zips import ZipMember, measure_zip, write_zip
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.entries import alias_values, needed_secrets
@@ -60,14 +60,6 @@ class ContentChanged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A file that is missing from a bundle, and the reason."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
     """A domain as the bytes of a bundle; ``size`` is their number."""
 
@@ -91,18 +83,14 @@ def _read_again(measured: BundleFile, opener: Opener) -> Iterator[bytes]:
     Raises:
         ContentChanged: they differ from the measured ones.
     """
-    left, digest = measured.size, hashlib.sha256()
     try:
         with opener() as file:
-            while data := file.read(min(CHUNK, left + 1)):
-                left -= len(data)
-                digest.update(data)
-                if left < 0:
-                    break
+            content = HashingReader(file)
+            while (data := content.read(CHUNK)) and content.size <= measured.size:
                 yield data
     except OSError as exc:
         raise ContentChanged(measured.path) from exc
-    if left or digest.hexdigest() != measured.sha256:
+    if (content.size, content.sha256) != (measured.size, measured.sha256):
         raise ContentChanged(measured.path)
 
 
@@ -228,13 +216,11 @@ def _count(
 
 def _measure(file: BinaryIO, limit: int | None) -> tuple[int, str]:
     """Return the size and the SHA-256 of an open file."""
-    digest, size = hashlib.sha256(), 0
-    while data := file.read(CHUNK):
-        digest.update(data)
-        size += len(data)
-        if limit is not None and size > limit:
+    content = HashingReader(file)
+    while content.read(CHUNK):
+        if limit is not None and content.size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
-    return size, digest.hexdigest()
+    return content.size, content.sha256
 
 
 def hash_texts(workspace: str) -> dict[str, str]:

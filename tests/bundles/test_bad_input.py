@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agentic_rag.base.bundle_errors import BundleRefused
 from agentic_rag.base.errors import AgenticRagError, StorageFull
 from agentic_rag.bundles.form import check_paths, portable_names, problem_of
-from agentic_rag.bundles.unpacking import Bounds, unpack
+from agentic_rag.bundles.receiving import Bounds, unpack
 from tests.server.rig import Rig
 
 from .making import ZIP, bring, export, members_of, pack, plain
