@@ -55,7 +55,6 @@ PURE = (
     "agentic_rag/tools/server_answers.py",
     "agentic_rag/access/refusals.py",
     "agentic_rag/server/error_shapes.py",
-    "agentic_rag/server/docs_page.py",
     "agentic_rag/server/hosts.py",
     "agentic_rag/conversations/message_html.py",
     "agentic_rag/server/limits.py",
