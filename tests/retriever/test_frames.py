@@ -14,7 +14,8 @@ from mcp_servers.frames import MAX_FRAME, BadFrame, Frame, FrameReader, send_fra
 @given(st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.binary(max_size=20))), st.data())
 def test_frames_are_read_from_pieces_of_any_size(sent: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
     left = b"".join(Frame(value, floats).encode() for value, floats in sent)
-    reader, received = FrameReader(), []
+    reader = FrameReader()
+    received: list[Frame] = []
     while left:
         size = data.draw(st.integers(1, len(left)))
         received += reader.feed(left[:size])
