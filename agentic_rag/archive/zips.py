@@ -6,6 +6,7 @@ All functions here block.
 import io
 import lzma
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from agentic_rag.archive.files import CHUNK
 
 UNREADABLE: Final = (
     *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
 )
 """Exceptions of `zipfile` for a file that is no zip, is damaged, or uses a feature that Python cannot read."""
 

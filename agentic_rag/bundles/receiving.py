@@ -7,9 +7,7 @@ inside the bundle stays a file.
 
 import shutil
 import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from agentic_rag.archive.files import CHUNK, HashingReader, write_all, write_new
-from agentic_rag.archive.zips import ZipTooLarge, open_zip
+from agentic_rag.archive.zips import UNREADABLE, ZipTooLarge, open_zip
 from agentic_rag.base import failpoints
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge
 from agentic_rag.base.errors import DocumentTooLarge, disk_errors
@@ -42,8 +40,6 @@ from agentic_rag.store.clock import new_id
 
 AT_ONCE = 2
 """Number of bundles unpacked and imported concurrently; uploads in progress are limited only by the disk's reserve."""
-
-
 MAX_RATIO = 200
 """Maximum compression ratio of a member with more than `RATIO_FROM` bytes."""
 RATIO_FROM = 2**20
@@ -157,17 +153,17 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
                 return _unpack(archive, target, bounds)
         except ZipTooLarge as exc:
             raise BundleTooLarge(str(exc)) from exc
-        except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as exc:
+        except UNREADABLE as exc:
+            if type(exc) is RuntimeError:  # `zipfile` raises it for a password
+                raise BundleRefused("a member is encrypted") from exc
             raise BundleDamaged(f"its content cannot be read: {exc}") from exc
-        except RuntimeError as exc:  # `zipfile` raises it for a password
-            raise BundleRefused("a member is encrypted") from exc
 
 
 def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
     members = _members_of(archive, bounds)
     if MANIFEST not in members:
         raise BundleDamaged("it is no bundle of a domain: it has no bundle.json")
-    manifest = read_manifest(_read(_open(archive, members[MANIFEST]), MAX_JSON))
+    manifest = read_manifest(_read(_MemberReader(archive.open(members[MANIFEST])), MAX_JSON))
     listed = {each.path: each for each in manifest.files}
     if len(listed) != len(manifest.files):
         raise BundleDamaged(f"{MANIFEST} lists a file twice")
@@ -176,7 +172,7 @@ def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
     for path, each in listed.items():
         if members[path].file_size != each.size:
             raise BundleDamaged(f"{path!a} has not the size that {MANIFEST} says")
-        _write(_open(archive, members[path]), target / path, each, bounds)
+        _write(_MemberReader(archive.open(members[path])), target / path, each, bounds)
         failpoints.reached("bundle.member")
     return manifest
 
@@ -219,13 +215,6 @@ def _check_member(info: zipfile.ZipInfo, name: str, bounds: Bounds) -> None:
         raise BundleTooLarge(f"{name[:200]!a} has {info.file_size} bytes; {limit} are possible")
     if limit is None and info.file_size > bounds.document:
         raise DocumentTooLarge(name.removeprefix(DOCUMENTS)[:200], bounds.document)
-
-
-def _open(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> HashingReader:
-    try:
-        return _MemberReader(archive.open(info))
-    except OSError as exc:  # the member starts before the beginning of the file
-        raise BundleDamaged(f"its content cannot be read: {exc}") from exc
 
 
 class _MemberReader(HashingReader):
