@@ -72,7 +72,6 @@ ELSEWHERE = {
     "agentic_rag/tools/transports/stdio.py": "locks of servers that keep a state",
     "agentic_rag/testing/fake_api.py": "a stand-in's script",
     "agentic_rag/testing/fake_resources.py": "a stand-in's state and log",
-    "mcp_servers/child_processes.py": "paths of packages, resolved",
     "mcp_servers/safe_files.py": "everything below a workspace",
     "mcp_servers/promptx/builtin.py": "the built-in roles",
     "mcp_servers/retriever/edge_shard.py": "the index",
