@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
     ("base",),
-    ("tools", "models", "store"),
+    ("archive", "tools", "models", "store"),
     ("runtime",),
     ("directory",),
     (
@@ -45,7 +45,6 @@ PURE = (
     "agentic_rag/reach/messages.py",
     "agentic_rag/sources/robots.py",
     "agentic_rag/bundles/form.py",
-    "agentic_rag/bundles/zip_file.py",
     "agentic_rag/bundles/entries.py",
     "agentic_rag/base/telemetry.py",
     "agentic_rag/base/json_form.py",
@@ -56,7 +55,6 @@ PURE = (
     "agentic_rag/tools/server_answers.py",
     "agentic_rag/access/refusals.py",
     "agentic_rag/server/error_shapes.py",
-    "agentic_rag/server/docs_page.py",
     "agentic_rag/server/hosts.py",
     "agentic_rag/conversations/message_html.py",
     "agentic_rag/server/limits.py",

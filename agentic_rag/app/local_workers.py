@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
@@ -27,13 +27,10 @@ from agentic_rag.app.serving import END_SECONDS, STOPS, address_of, bind, end_at
 from agentic_rag.base.settings import Settings
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.operations.data_folder import WORKERS
+from mcp_servers.child_processes import RestartDelay
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS: Final = 0.2
-"""Delay before the restart of a worker. It doubles after each worker that lived less than `STEADY_SECONDS`."""
-PAUSE_LIMIT: Final = 30.0
-STEADY_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 5.0
 """Time added to a stopping worker's own limit before it is killed. A paused worker cannot obey its own limit."""
 AT_ONCE: Final = frozenset({signal.SIGINT})
@@ -77,7 +74,7 @@ class _Place:
 
     number: int
     due: float = math.inf
-    pause: float = PAUSE_SECONDS
+    delay: RestartDelay = field(default_factory=RestartDelay)
     pid: int = 0
     line: socket.socket | None = None
     ready: bool = False
@@ -250,11 +247,10 @@ class LocalWorkers:
             self._stop()
             return
         now = time.monotonic()
-        if now - place.began > STEADY_SECONDS:
-            place.pause = PAUSE_SECONDS
+        pause = place.delay.after(now - place.began)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-        log.warning("worker %d %s; it is started again in %.1f s", place.number, how, place.pause)
-        place.due, place.pause = now + place.pause, min(2 * place.pause, PAUSE_LIMIT)
+        log.warning("worker %d %s; it is started again in %.1f s", place.number, how, pause)
+        place.due = now + pause
 
 
 def _check(settings: Settings) -> None:

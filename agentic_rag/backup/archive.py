@@ -14,12 +14,14 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import zstandard
 
-from agentic_rag.base.errors import AgenticRagError, BackupDamaged, BackupNotWritten, BackupTooNew
+from agentic_rag.archive.files import CHUNK, HashingReader, LeftOut, leads_out, write_all
+from agentic_rag.base.errors import AgenticRagError, BackupDamaged, BackupNotWritten, BackupTooNew, disk_errors
 from agentic_rag.base.json_form import from_text, reader_of, to_json
 from agentic_rag.store.raw_tables import RawTable
 
@@ -29,16 +31,21 @@ HEADER, MANIFEST, LISTS = "backup.json", "manifest.json", "manifest/"
 PART = 1000
 """Number of members between two lists."""
 BLOCK = 512
-CHUNK = 256 * 1024
-"""Number of bytes held in memory."""
 MAX_NOTES = 1000
 MAX_HEADER = 4 * 2**20
 """Maximum size in bytes of a member that is read into memory as a whole."""
+
+Progress = Callable[[str, int], object]
+"""Called with the name and the size in bytes of each member that was written or read."""
 
 _SEAL = struct.Struct("<II16s32s")
 _SEAL_MAGIC = 0x184D2A5A
 """Magic number of a frame that every zstd decoder skips."""
 _SEAL_NAME = b"agentic-rag\0\0\0\0\0"
+
+
+def no_progress(name: str, count: int) -> None:
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +71,6 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A file that is missing from a backup, and the reason."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """The end of a backup: the number of members and bytes, and the SHA-256 of their lists."""
 
@@ -88,7 +87,7 @@ class Member:
     name: str
     size: int
     modified: int
-    content: IO[bytes]
+    content: HashingReader
 
 
 class _Output(io.RawIOBase):
@@ -103,12 +102,8 @@ class _Output(io.RawIOBase):
         return True
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError as exc:
-            raise BackupNotWritten(exc.strerror or "unknown reason", str(self._place)) from exc
+        with disk_errors(partial(BackupNotWritten, place=str(self._place))):
+            write_all(self._file, data)
         self.digest.update(data)
         return len(data)
 
@@ -244,13 +239,13 @@ class ArchiveReader:
                 self._check_list(self._whole(found))
                 continue
             check_name(self.path, found.name)
-            content = _Hashed(self._open(found))
+            content = HashingReader(self._open(found))
             modified = found.pax_headers.get("mtime", "0.0")
             whole, _, part = modified.partition(".")
-            yield Member(found.name, found.size, int(whole) * 10**9 + int(part or 0), content)  # type: ignore[arg-type]
+            yield Member(found.name, found.size, int(whole) * 10**9 + int(part or 0), content)
             while content.read(CHUNK):
                 pass
-            self._note(found.name, found.size, content.digest.hexdigest())
+            self._note(found.name, found.size, content.sha256)
         raise BackupDamaged(str(self.path), "it has no end: it was cut")
 
     def _note(self, name: str, size: int, digest: str) -> None:
@@ -307,29 +302,13 @@ class ArchiveReader:
             raise BackupDamaged(str(self.path), "its members are not those that its manifest counts")
 
 
-class _Hashed(io.RawIOBase):
-    """The content of a member, hashed while being read."""
-
-    def __init__(self, content: IO[bytes]) -> None:
-        self._content = content
-        self.digest = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._content.read() if size < 0 else self._content.read(size)
-        self.digest.update(data)
-        return data
-
-
 def check_name(path: Path, name: str) -> None:
     """Reject a member whose name leads out of the target folder.
 
     Raises:
         BackupDamaged: the name leads out of the folder.
     """
-    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    if leads_out(name):
         raise BackupDamaged(str(path), f"{name[:200]!a} is no name below a folder")
 
 
@@ -382,8 +361,8 @@ def _check_seal(path: Path, file: IO[bytes]) -> None:
         raise BackupDamaged(str(path), "its bytes are not those that were written")
 
 
-def verify(path: Path, advance: Callable[[str, int], object] = lambda name, count: None) -> Header:
-    """Read a backup to its end and return its header. ``advance`` is called with each member's name and size in bytes.
+def verify(path: Path, advance: Progress = no_progress) -> Header:
+    """Read a backup to its end and return its header.
 
     Raises:
         BackupDamaged, BackupTooNew: as in `read_archive`, or a member differs from its list.

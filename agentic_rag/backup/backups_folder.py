@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentic_rag.backup.whole_file import remove_parts
+from agentic_rag.archive.files import remove_parts
 
 FOLDER = "backups"
 ENDING = ".tar.zst"

@@ -9,16 +9,16 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import orjson
 from sqlalchemy import Connection
 
 from agentic_rag import __version__
-from agentic_rag.backup.archive import FORMAT, HEADER, ArchiveWriter, Header
+from agentic_rag.backup.archive import FORMAT, HEADER, ArchiveWriter, Header, Progress
 from agentic_rag.base import failpoints
-from agentic_rag.base.errors import BackupNotWritten, StorageUnavailable
+from agentic_rag.base.errors import BackupNotWritten, StorageUnavailable, disk_errors
 from agentic_rag.base.json_form import to_json, to_text
 from agentic_rag.store import migrations, origin
 from agentic_rag.store.clock import new_id
@@ -51,21 +51,6 @@ class BackupSources:
 
     data: Path
     scratch: Path
-
-
-class Progress(Protocol):
-    """Receives the progress of a backup or a restore."""
-
-    def advance(self, name: str, count: int) -> None:
-        """Report a finished member of ``count`` bytes."""
-        ...
-
-
-class NoProgress:
-    """Ignores the progress."""
-
-    def advance(self, name: str, count: int) -> None:
-        return
 
 
 def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
@@ -128,7 +113,7 @@ class _Contents:
 
     def _add(self, name: str, data: bytes) -> None:
         self._out.add(name, data)
-        self._progress.advance(name, len(data))
+        self._progress(name, len(data))
         failpoints.reached("backup.member")
 
     # Records
@@ -195,15 +180,14 @@ class _Contents:
         copy = self._scratch.with_name(self._scratch.name + ".memory")
         ledger = Ledger(folder.at(inside), read_only=True)
         try:
-            copy.unlink(missing_ok=True)
-            ledger.copy_to(copy)
-            self._copy_open(copy, prefix + path)
+            with disk_errors(partial(BackupNotWritten, place=str(copy))):
+                copy.unlink(missing_ok=True)
+                ledger.copy_to(copy)
+                self._copy_open(copy, prefix + path)
         except MemoryUnavailable as exc:
             self._out.leave_out(prefix + path, f"is copied as it lies there: {exc}")
             for companion in ("", "-wal"):
                 self._copy(folder, path + companion, prefix)
-        except OSError as exc:
-            raise BackupNotWritten(exc.strerror or "unknown reason", str(copy)) from exc
         finally:
             ledger.close()
             copy.unlink(missing_ok=True)
@@ -212,7 +196,7 @@ class _Contents:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             self._out.add_file(name, file, status.st_size, status.st_mtime_ns)
-        self._progress.advance(name, status.st_size)
+        self._progress(name, status.st_size)
         failpoints.reached("backup.member")
 
     def _copy(self, folder: Folder, name: str, prefix: str) -> None:
@@ -233,5 +217,5 @@ class _Contents:
         with file:
             status = os.fstat(file.fileno())
             self._out.add_file(prefix + name, file, status.st_size, status.st_mtime_ns)
-        self._progress.advance(prefix + name, status.st_size)
+        self._progress(prefix + name, status.st_size)
         failpoints.reached("backup.member")

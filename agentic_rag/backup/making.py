@@ -7,14 +7,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from agentic_rag.backup.archive import Header, write_archive
-from agentic_rag.backup.contents import BackupSources, Choice, NoProgress, Progress, read_header, write_contents
+from agentic_rag.archive.files import remove_part, write_whole
+from agentic_rag.backup.archive import Header, Progress, no_progress, write_archive
+from agentic_rag.backup.contents import BackupSources, Choice, read_header, write_contents
 from agentic_rag.backup.snapshot import read_snapshot, remove_copy
-from agentic_rag.backup.whole_file import remove_part, write_whole
 from agentic_rag.base.errors import BackupRefused
 from agentic_rag.store.clock import now
-
-NO_PROGRESS = NoProgress()
 
 
 async def make_backup(
@@ -22,7 +20,7 @@ async def make_backup(
     data: Path,
     target: Path,
     choice: Choice,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress = no_progress,
     *,
     replaces_before: str | None = None,
 ) -> Header:

@@ -5,13 +5,13 @@ This module starts that process, reads its output and ends it.
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process
+from anyio.abc import ByteReceiveStream
 from anyio.streams.text import TextReceiveStream
 
 from agentic_rag.base.settings import Settings, own_environment
+from mcp_servers.child_processes import end_process
 
 MAX_SAID = 16 * 1024
 """Number of characters kept of the process's output, from its end."""
@@ -30,7 +30,8 @@ async def run_program(settings: Settings, *arguments: str, hear: Callable[[str],
         ProgramFailed: the process failed.
     """
     command = [sys.executable, "-m", "agentic_rag.cli", "backup", *arguments, "--data", str(settings.data)]
-    async with await anyio.open_process(command, stdin=None, env=own_environment(settings)) as process:
+    env = own_environment(settings)
+    async with await anyio.open_process(command, stdin=None, env=env, start_new_session=True) as process:
         said: list[str] = []
         try:
             assert process.stdout is not None
@@ -40,10 +41,10 @@ async def run_program(settings: Settings, *arguments: str, hear: Callable[[str],
                 tasks.start_soon(_hear_lines, process.stderr, said.append)
             await process.wait()
         except ExceptionGroup as exc:
-            await _end(process)
+            await end_process(process)
             raise ProgramFailed(f"it could not be heard: {_first(exc)}") from exc
         except BaseException:
-            await _end(process)
+            await end_process(process)
             raise
     if process.returncode:
         words = "\n".join(said)[-MAX_SAID:].strip().removeprefix("error: ").splitlines()
@@ -64,10 +65,3 @@ async def _hear_lines(stream: ByteReceiveStream, hear: Callable[[str], object]) 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first
-
-
-async def _end(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        process.kill()
-    with anyio.CancelScope(shield=True):
-        await process.wait()

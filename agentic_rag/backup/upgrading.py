@@ -19,12 +19,12 @@ import anyio.to_thread
 from sqlalchemy import Connection, text
 
 from agentic_rag.access.acts import Acts, act
-from agentic_rag.backup.archive import Header, read_archive, verify
+from agentic_rag.archive.files import move_durably
+from agentic_rag.backup.archive import Header, no_progress, read_archive, verify
 from agentic_rag.backup.backups_folder import FOLDER, before_upgrade, name_by_time
 from agentic_rag.backup.contents import RECORDS, Choice
-from agentic_rag.backup.making import NO_PROGRESS, make_backup
-from agentic_rag.backup.restoration import load_records
-from agentic_rag.backup.whole_file import sync_folder
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import load_records
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import BackupRefused, StorageUnavailable
 from agentic_rag.base.settings import Settings
@@ -66,7 +66,7 @@ async def back_up_before(settings: Settings, revisions: Revisions) -> Path | Non
     target = before_upgrade(settings.data, revisions.head)
     try:
         await make_backup(
-            settings.database, settings.data, target, RECORDS_ONLY, NO_PROGRESS, replaces_before=revisions.head
+            settings.database, settings.data, target, RECORDS_ONLY, no_progress, replaces_before=revisions.head
         )
     except BackupRefused as exc:  # the server starts again and then finds the other server's tables or backup
         raise StorageUnavailable(f"another server backs it up before it changes its tables ({exc})") from exc
@@ -144,7 +144,7 @@ async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
 
 
 def _load_old(conn: Connection, backup: Path, revisions: Revisions, revision: str) -> Header:
-    return load_records(conn, backup, NO_PROGRESS, revisions, revision)
+    return load_records(conn, backup, no_progress, revisions, revision)
 
 
 @asynccontextmanager
@@ -307,7 +307,7 @@ async def go_back(settings: Settings, way: DowngradePlan, revisions: Revisions =
 
 
 def _go_back(conn: Connection, way: DowngradePlan, revisions: Revisions) -> None:
-    load_records(conn, way.backup, NO_PROGRESS, revisions, way.header.revision)
+    load_records(conn, way.backup, no_progress, revisions, way.header.revision)
 
 
 def _exchange(fresh: Path, path: Path) -> None:
@@ -320,8 +320,7 @@ def _exchange(fresh: Path, path: Path) -> None:
     failpoints.reached("downgrade.closed")
     with closing(sqlite3.connect(fresh)) as new:
         new.execute("PRAGMA journal_mode=DELETE")
-    fresh.rename(path)
-    sync_folder(path.parent)
+    move_durably(fresh, path)
     failpoints.reached("downgrade.done")
 
 

@@ -16,7 +16,8 @@ A class inherits code, status and the rest from its base unless it sets them. An
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY
 from math import ceil
@@ -694,6 +695,18 @@ class BackupNotWritten(StorageFull, code="BACKUP_NOT_WRITTEN", status=507):
     place: str
     text = "The backup {self.place} cannot be written: {self.reason}."
     outside = "The server cannot write its backup at the moment."
+
+
+@contextmanager
+def disk_errors(make: Callable[[str], StorageFull] = StorageFull) -> Iterator[None]:
+    """Translate an `OSError` that is raised in the block into `StorageFull`, or into the error that ``make`` returns.
+
+    ``make`` gets the reason in words.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise make(exc.strerror or "unknown reason") from exc
 
 
 class BackupDamaged(AgenticRagError, code="BACKUP_DAMAGED", status=422, facts=("problem",)):

@@ -4,9 +4,8 @@ This module selects the files of a workspace and their names in the bundle. All 
 `mcp_servers.safe_files`. All functions here block.
 """
 
-import hashlib
+import errno
 import io
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from agentic_rag.archive.files import CHUNK, HashingReader, LeftOut
+from agentic_rag.archive.zips import ZipMember, measure_zip, write_zip
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.entries import alias_values, needed_secrets
@@ -37,7 +38,6 @@ from agentic_rag.bundles.form import (
     pretty,
     problem_of,
 )
-from agentic_rag.bundles.zip_file import StoredMember, directory_of, size_of
 from agentic_rag.directory.cases import CaseForm, write_cases
 from agentic_rag.directory.document_labels import LabelRules, distinct
 from agentic_rag.directory.settings import DomainSettings
@@ -49,7 +49,6 @@ from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 from mcp_servers.promptx.skills import SKILLS_FOLDER
 from mcp_servers.safe_files import Folder, is_text
 
-CHUNK = 256 * 1024
 PLACES = {PROMPT: "prompt", ROLES: RESOURCE_FOLDER, SKILLS: SKILLS_FOLDER, DOCUMENTS: "documents"}
 """The workspace folder for each folder of a bundle."""
 
@@ -61,56 +60,38 @@ class ContentChanged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A file that is missing from a bundle, and the reason."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
     """A domain as the bytes of a bundle; ``size`` is their number."""
 
-    members: tuple[tuple[StoredMember, Opener], ...]
-    directory: bytes
+    members: tuple[ZipMember, ...]
     size: int
     manifest: Manifest
     left_out: tuple[LeftOut, ...]
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes in pieces of about `CHUNK`.
+        """Yield the bytes in pieces.
 
         Raises:
             ContentChanged: a file has changed. The bytes yielded so far are not a valid bundle.
         """
-        held = bytearray()
-        for member, opener in self.members:
-            held += member.head
-            for data in _read_again(member, opener):
-                held += data
-                if len(held) >= CHUNK:
-                    yield bytes(held)
-                    held.clear()
-        held += self.directory
-        yield bytes(held)
+        return write_zip(self.members)
 
 
-def _read_again(member: StoredMember, opener: Opener) -> Iterator[bytes]:
-    left, crc = member.size, 0
+def _read_again(measured: BundleFile, opener: Opener) -> Iterator[bytes]:
+    """Yield the bytes of a measured file.
+
+    Raises:
+        ContentChanged: they differ from the measured ones.
+    """
     try:
         with opener() as file:
-            while left:
-                data = file.read(min(CHUNK, left))
-                if not data:
-                    break
-                left -= len(data)
-                crc = zlib.crc32(data, crc)
+            content = HashingReader(file)
+            while (data := content.read(CHUNK)) and content.size <= measured.size:
                 yield data
-            if left or file.read(1) or crc != member.crc:
-                raise ContentChanged(member.path)
     except OSError as exc:
-        raise ContentChanged(member.path) from exc
+        raise ContentChanged(measured.path) from exc
+    if (content.size, content.sha256) != (measured.size, measured.sha256):
+        raise ContentChanged(measured.path)
 
 
 def collect(
@@ -212,37 +193,34 @@ def _count(
     secrets: tuple[NeededSecret, ...],
     left_out: list[LeftOut],
 ) -> Contents:
-    members: list[tuple[StoredMember, Opener]] = []
     files: list[BundleFile] = []
     for path in sorted(openers):
         try:
             with openers[path]() as file:
-                size, sha256, crc = _measure(file, limit_of(path))
+                size, sha256 = _measure(file, limit_of(path))
         except OSError as exc:
             left_out.append(LeftOut(path, exc.strerror or "it cannot be read"))
             continue
         if (problem := problem_of(path)) is not None:
             left_out.append(LeftOut(path, f"its name {problem}"))
             continue
-        members.append((StoredMember(path, size, crc), openers[path]))
         files.append(BundleFile(path, size, sha256, **facts.get(path, {})))
     manifest = Manifest(secrets, tuple(files))
     data = manifest.to_bytes()
-    members.insert(0, (StoredMember(MANIFEST, len(data), zlib.crc32(data)), _of_bytes(data)))
-    stored = [member for member, _ in members]
-    directory = directory_of(stored)
-    return Contents(tuple(members), directory, size_of(stored, directory), manifest, tuple(left_out))
+    members = (
+        ZipMember(MANIFEST, len(data), lambda: [data]),
+        *(ZipMember(file.path, file.size, partial(_read_again, file, openers[file.path])) for file in files),
+    )
+    return Contents(members, measure_zip(members), manifest, tuple(left_out))
 
 
-def _measure(file: BinaryIO, limit: int | None) -> tuple[int, str, int]:
-    digest, size, crc = hashlib.sha256(), 0, 0
-    while data := file.read(CHUNK):
-        digest.update(data)
-        size += len(data)
-        crc = zlib.crc32(data, crc)
-        if limit is not None and size > limit:
-            raise OSError(27, f"it has more than {limit} bytes")
-    return size, digest.hexdigest(), crc
+def _measure(file: BinaryIO, limit: int | None) -> tuple[int, str]:
+    """Return the size and the SHA-256 of an open file."""
+    content = HashingReader(file)
+    while content.read(CHUNK):
+        if limit is not None and content.size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+    return content.size, content.sha256
 
 
 def hash_texts(workspace: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ class Exports:
         work = partial(collect, record, listed, kept, redaction, cases, notified)
         contents = await self._threads.run(domain_id, work)
         for each in contents.left_out:
-            log.warning("%s is not in the bundle of %s: %s", each.path, domain_id, each.reason)
+            log.warning("%s is not in the bundle of %s: %s", each.name, domain_id, each.reason)
         told = change("domain.export", domain_id, files=len(contents.members), memories=memories)
         await self._db.write(lambda conn: audit(conn, told), durable=True)
         return OpenBundle(f"{_plain(record.name) or domain_id}.zip", domain_id, contents, self._threads)

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from agentic_rag.archive.files import leads_out
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge, BundleTooNew
 from agentic_rag.base.forms import Form, IsoDate, nests_deeper
 from agentic_rag.base.json_form import Absent, Json, to_json
@@ -196,11 +197,9 @@ def problem_of(path: str) -> str | None:
     """Return the reason why a member's name is not permitted, or None."""
     if path in (MANIFEST, DOMAIN, SERVERS, CASES, NOTIFICATIONS):
         return None
-    if path.startswith("/") or "\\" in path or path[1:2] == ":":
+    if leads_out(path) or "\\" in path or path[1:2] == ":":
         return "leads out of its folder"
     parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        return "leads out of its folder"
     try:
         encoded = [part.encode() for part in parts]
     except UnicodeEncodeError:

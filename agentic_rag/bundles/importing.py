@@ -28,8 +28,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.entries import needed_secrets, new_bindings
 from agentic_rag.bundles.form import DOCUMENTS, ROLES
-from agentic_rag.bundles.naming import give_own_names
-from agentic_rag.bundles.overlay import Overlay, change_of, overlay_of
+from agentic_rag.bundles.overlay import Overlay, change_of, give_own_names, overlay_of
 from agentic_rag.bundles.pending import PendingImports
 from agentic_rag.bundles.placing import (
     Owners,

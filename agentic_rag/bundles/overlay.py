@@ -1,20 +1,22 @@
 """Comparison of a bundle with the domain that it is imported over: new files, existing files, and files to remove.
 
-This module also computes the change that turns the domain's settings into the bundle's. Blocks: files are hashed.
+Files that an export renamed get their own names first. This module also computes the change that turns the domain's
+settings into the bundle's. Blocks: files are hashed and renamed.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentic_rag.base.errors import disk_errors
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
-from agentic_rag.bundles.contents import PLACES, hash_texts, read_text, redact_bytes
+from agentic_rag.bundles.contents import PLACES, hash_texts, memories_of, read_text, redact_bytes, texts_of
 from agentic_rag.bundles.entries import alias_values, keep_values
-from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, BundleFile
+from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, ROLES, BundleFile, portable_names
 from agentic_rag.bundles.reading import DescribedDomain
 from agentic_rag.bundles.receiving import Received
 from agentic_rag.bundles.report import KIND_OF, MAX_TEXTS, Difference, compare_text
@@ -23,7 +25,38 @@ from agentic_rag.documents.intake import MISSING
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.entry import McpEntry
-from mcp_servers.safe_files import Folder
+from mcp_servers.safe_files import Folder, is_text
+
+
+def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:
+    """Map the members of one folder that represent a file of another name to that name. Pure.
+
+    If a file has exactly the name of a member, the member represents that file, and not one that an export would rename
+    to this name.
+    """
+    there = [each for each in known if is_text(each)]
+    own = {portable: name for name, portable in portable_names(there).items() if portable != name}
+    exact = set(there).intersection(members)
+    return {each: own[each] for each in members if each in own and each not in exact and own[each] not in members}
+
+
+def give_own_names(received: Received, workspace: str, documents: Iterable[str]) -> Received:
+    """Return a received bundle whose files have their names in the workspace. ``documents``: the domain's paths.
+
+    Raises:
+        StorageFull: the disk is full.
+    """
+    names: dict[str, str] = {}
+    texts = texts_of(workspace)
+    for folder, known in {**texts, MEMORIES: memories_of(texts[ROLES]), DOCUMENTS: documents}.items():
+        members = {each.path.removeprefix(folder) for each in received.manifest.files if each.path.startswith(folder)}
+        names |= {folder + member: folder + own for member, own in own_names(members, known).items()}
+    with disk_errors():
+        for member, own in names.items():
+            (received.files / own).parent.mkdir(parents=True, exist_ok=True)
+            (received.files / member).rename(received.files / own)
+    files = tuple(replace(each, path=names.get(each.path, each.path)) for each in received.manifest.files)
+    return replace(received, manifest=replace(received.manifest, files=files))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ was changed after the import was accepted is kept. All files of a workspace are 
 All functions here block.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +13,10 @@ from pathlib import Path
 import orjson
 
 from agentic_rag.access.keys import Access
+from agentic_rag.archive.files import move_durably
 from agentic_rag.base import failpoints
 from agentic_rag.base.bundle_errors import BundleDamaged
-from agentic_rag.base.errors import QuotaExceeded, StorageFull, WorkspaceRefused
+from agentic_rag.base.errors import QuotaExceeded, WorkspaceRefused, disk_errors
 from agentic_rag.bundles.contents import PLACES
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES
 from agentic_rag.bundles.memory_files import Remembered, bring, check_room, memory_from_bytes
@@ -64,15 +64,13 @@ def build(files: Path, workspace: Path) -> None:
     Raises:
         StorageFull: the disk is full; no existing domain was changed.
     """
-    try:
+    with disk_errors():
         workspace.mkdir(mode=0o700, parents=True)
         for folder, place in PLACES.items():
             if (files / folder).is_dir():
                 (workspace / place).parent.mkdir(parents=True, exist_ok=True)
                 (files / folder).rename(workspace / place)
         make_workspace(workspace)
-    except OSError as exc:
-        raise StorageFull(exc.strerror or "unknown reason") from exc
 
 
 def check_places(workspace: Path, paths: Iterable[str]) -> None:
@@ -88,13 +86,12 @@ def check_places(workspace: Path, paths: Iterable[str]) -> None:
         if place is None:
             continue
         around = Folder(workspace).at(place).at(name.rpartition("/")[0])
-        try:
-            around.make()
-            around.check(name.rpartition("/")[2])
-        except Refused as exc:
-            raise WorkspaceRefused(path, exc.strerror or exc.why) from exc
-        except OSError as exc:
-            raise StorageFull(exc.strerror or "unknown reason") from exc
+        with disk_errors():
+            try:
+                around.make()
+                around.check(name.rpartition("/")[2])
+            except Refused as exc:
+                raise WorkspaceRefused(path, exc.strerror or exc.why) from exc
 
 
 def keep_expected(folder: Path, expected: Mapping[str, str]) -> None:
@@ -178,12 +175,11 @@ def _hash_of(folder: Folder, name: str) -> str:
 @contextmanager
 def _tell_errors() -> Iterator[None]:
     """Translate file system exceptions raised inside into the product's errors."""
-    try:
-        yield
-    except Refused as exc:
-        raise WorkspaceRefused(str(exc.filename), exc.strerror or exc.why) from exc
-    except OSError as exc:
-        raise StorageFull(exc.strerror or "unknown reason") from exc
+    with disk_errors():
+        try:
+            yield
+        except Refused as exc:
+            raise WorkspaceRefused(str(exc.filename), exc.strerror or exc.why) from exc
 
 
 def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
@@ -246,9 +242,4 @@ def move_in(folder: Path, target: Path) -> None:
     """
     with _tell_errors():
         target.parent.mkdir(parents=True, exist_ok=True)
-        folder.rename(target)
-        around = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(around)
-        finally:
-            os.close(around)
+        move_durably(folder, target)

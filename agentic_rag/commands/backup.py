@@ -16,10 +16,7 @@ import typer
 from agentic_rag.commands.line import Data, printable, say
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-    from agentic_rag.backup.archive import Header
-    from agentic_rag.backup.contents import Progress
+    from agentic_rag.backup.archive import Header, Progress
     from agentic_rag.backup.restoring import Restored
     from agentic_rag.base.settings import Settings
     from agentic_rag.operations.findings import Finding
@@ -107,7 +104,7 @@ async def _make(
 def _tell_verified(path: Path, progress: "Progress") -> None:
     from agentic_rag.backup.archive import verify
 
-    header = verify(path, progress.advance)
+    header = verify(path, progress)
     parts = (("with the key", header.with_key), ("with the index", header.with_index))
     kinds = [name for name, there in parts if there]
     what = "records only" if header.records_only else ", ".join(kinds) or "secrets sealed, without their key"
@@ -184,53 +181,39 @@ def _tell_restored(settings: "Settings", done: "Restored") -> None:
         )
 
 
-class _TerminalProgress:
-    """Shows progress on a terminal, if there is one."""
-
-    def __init__(self, bar: "Bar | None", task: int) -> None:
-        self._bar = bar
-        self._task = task
-
-    def advance(self, name: str, count: int) -> None:
-        if self._bar is not None:
-            from rich.progress import TaskID
-
-            self._bar.update(TaskID(self._task), advance=count, name=printable(name)[-50:])
-
-
-class _JsonProgress:
-    """Reports progress to the calling process as lines of JSON, a few times a second."""
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._next = 0.0
-
-    def advance(self, name: str, count: int) -> None:
-        self._bytes += count
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + TELL_SECONDS
-            say(json.dumps({"name": name, "bytes": self._bytes}))
-
-
 @contextmanager
 def _lines() -> "Iterator[Progress]":
-    yield _JsonProgress()
+    """Report progress to the calling process as lines of JSON, a few times a second."""
+    done, next_line = 0, 0.0
+
+    def advance(name: str, count: int) -> None:
+        nonlocal done, next_line
+        done += count
+        if time.monotonic() >= next_line:
+            next_line = time.monotonic() + TELL_SECONDS
+            say(json.dumps({"name": name, "bytes": done}))
+
+    yield advance
 
 
 @contextmanager
 def _bar(words: str) -> "Iterator[Progress]":
-    """Show a progress bar on a terminal."""
+    """Show a progress bar, if standard error is a terminal."""
     import sys
 
+    from agentic_rag.backup.archive import no_progress
+
     if not sys.stderr.isatty():
-        yield _TerminalProgress(None, 0)
+        yield no_progress
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
 
     columns = (TextColumn(words + " {task.fields[name]}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _TerminalProgress(bar, int(bar.add_task(words, total=None, name="")))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None, name="")
+        yield lambda name, count: bar.update(task, advance=count, name=printable(name)[-50:])
 
 
 def _amount(size: int) -> str:

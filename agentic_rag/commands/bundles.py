@@ -33,7 +33,7 @@ def export_domain(
     url: Url = None,
 ) -> None:
     """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
-    from agentic_rag.backup.whole_file import write_whole
+    from agentic_rag.archive.files import write_whole
     from agentic_rag.base.bundle_errors import BundleNotWritten
     from agentic_rag.base.errors import BackupNotWritten
 

@@ -14,28 +14,25 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import anyio
 import anyio.to_thread
-import orjson
 from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 import agentic_rag
 from agentic_rag.tools.launch.sandbox import NOBODY, find_sandbox, launch_command
+from mcp_servers.child_processes import end_process, python_environment
+from mcp_servers.frames import BadFrame, Frame, FrameReader
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.extensions import FORMATS, find_extensions
-
-KILL_SECONDS = 5.0
-"""How long to wait for a killed process; it has no handlers, so only a stuck disk takes this long."""
 
 START_SECONDS = 30.0
 """How long a new process may take before its first file, on a busy machine."""
 
-MAX_FRAME = 64 * 2**20
-"""Bytes. A batch of chunks has about 300 KB, a page's image seldom more than 2 MB."""
+READ_BYTES = 2**18
 
 
 class ChildProcess:
@@ -57,7 +54,8 @@ class ChildProcess:
         self._busy = False
         self._patience = seconds
         self._jobs: socket.socket | None = None
-        self._frames: BufferedByteReceiveStream
+        self._reader = FrameReader()
+        self._received: deque[Frame] = deque()
 
     async def send(self, job: bytes, file: BinaryIO) -> None:
         """Begin a job, a JSON document on one line, with its file.
@@ -98,7 +96,7 @@ class ChildProcess:
         except TimeoutError:
             await self.aclose()
             raise DocumentError("DOCUMENT_TIMEOUT", f"{self._work} took more than {self._seconds:g} s") from None
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as exc:
+        except (anyio.EndOfStream, anyio.BrokenResourceError, BadFrame) as exc:
             await self.aclose()
             raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file") from exc
         if "code" in frame:
@@ -117,17 +115,14 @@ class ChildProcess:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Kill the process and wait for its end, at most `KILL_SECONDS`."""
+        """Kill the process and wait a bounded time for its end."""
         process, self._process = self._process, None
         self._busy = False
         if self._jobs is not None:
             self._jobs.close()
             self._jobs = None
         if process is not None:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            with anyio.move_on_after(KILL_SECONDS, shield=True):
-                await process.aclose()
+            await end_process(process)
 
     async def _start(self) -> None:
         command = await anyio.to_thread.run_sync(_command, self._module)
@@ -139,27 +134,19 @@ class ChildProcess:
                 command,
                 stdin=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
-                env=_environment(),
+                env=python_environment(),
                 cwd="/",
                 start_new_session=True,
             )
-        assert self._process.stdout is not None
-        self._frames = BufferedByteReceiveStream(self._process.stdout)
+        self._reader, self._received = FrameReader(), deque()
 
     async def _receive(self) -> Any:
-        size = int.from_bytes(await self._frames.receive_exactly(4), "big")
-        if size > MAX_FRAME:
-            raise anyio.EndOfStream
-        return orjson.loads(await self._frames.receive_exactly(size))
-
-
-def _environment() -> dict[str, str]:
-    """Return the reader's environment variables: the path to our packages, and none of the server's own variables.
-
-    The reader processes untrusted files, so it must not see the server's secrets.
-    """
-    places = [str(Path(agentic_rag.__file__).parent.parent), *filter(None, sys.path)]
-    return {"PYTHONPATH": os.pathsep.join(os.path.realpath(place) for place in places), "PYTHONUTF8": "1"}
+        assert self._process is not None
+        assert self._process.stdout is not None
+        output = self._process.stdout
+        while not self._received:
+            self._received += self._reader.feed(await output.receive(READ_BYTES))
+        return self._received.popleft().data
 
 
 @functools.cache

@@ -12,7 +12,8 @@ from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
-from agentic_rag.base.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
+from agentic_rag.archive.files import write_all
+from agentic_rag.base.errors import DocumentTooLarge, WorkspaceRefused, disk_errors
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
@@ -68,17 +69,15 @@ def place(source: Path, folder: Folder, name: str, *, replace: bool = False) -> 
         WorkspaceRefused: the folder's path is something other than a folder.
         StorageFull: the folder cannot be written.
     """
-    try:
+    with disk_errors():
         for candidate in [name] if replace else free_names(name):
             try:
                 folder.take_in(source, candidate, replace=replace)
             except FileExistsError:
                 continue
+            except Refused as exc:
+                raise WorkspaceRefused(folder.name, exc.strerror or exc.why) from exc
             return candidate
-    except Refused as exc:
-        raise WorkspaceRefused(folder.name, exc.strerror or exc.why) from exc
-    except OSError as exc:
-        raise StorageFull(exc.strerror or "unknown reason") from exc
     raise AssertionError("numbers do not end")
 
 
@@ -257,17 +256,11 @@ class Incoming(Generic[Taken]):
     def _write(self, data: bytes) -> None:
         self._reserve.check_now()
         self._digest.update(data)
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError as exc:
-            raise StorageFull(exc.strerror or "unknown reason") from exc
+        with disk_errors():
+            write_all(self._file, data)
 
 
 def _create(path: Path) -> FileIO:
-    try:
+    with disk_errors():
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileIO(path, "x")  # no buffer: a buffer that cannot be written would fail again on closing
-    except OSError as exc:
-        raise StorageFull(exc.strerror or "unknown reason") from exc

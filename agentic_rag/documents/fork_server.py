@@ -2,8 +2,8 @@
 
 Sets the caps of a job and writes the frames of its answer. The process holds the modules that are slow to load and
 forks a child for each job: a bomb or a crash ends that child, and no job sees another job's file. Jobs arrive as JSON
-lines over a local socket on stdin, each with the open file. Answers are frames on stdout: four bytes of length, then
-JSON. The module that runs defines its jobs. The other end is `child_process`.
+lines over a local socket on stdin, each with the open file. Answers are `frames` on stdout. The module that runs
+defines its jobs. The other end is `child_process`.
 
 If the server runs as root, the child drops root privileges before it reads, with or without a sandbox.
 """
@@ -16,11 +16,9 @@ import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import BinaryIO
-
-import orjson
 
 from agentic_rag.tools.launch.sandbox import NOBODY
+from mcp_servers.frames import Frame, send_frame, take_stdout
 from mcp_servers.retriever.errors import DocumentError
 
 NICENESS = 5
@@ -36,29 +34,20 @@ Frames = Callable[[], Iterator[AnyFrame]]
 """Makes the answer to a job."""
 
 
-def write_frame(out: BinaryIO, value: AnyFrame) -> None:
-    """Write one frame and flush the stream."""
-    data = orjson.dumps(value)
-    out.write(len(data).to_bytes(4, "big") + data)
-    out.flush()
-
-
-def refuse(out: BinaryIO, error: DocumentError) -> None:
+def refuse(out: int, error: DocumentError) -> None:
     """Answer a job with an error, without starting it."""
-    write_frame(out, {"code": error.code, "message": error.message, "detail": error.detail})
-    write_frame(out, {"end": 0})
+    send_frame(out, Frame({"code": error.code, "message": error.message, "detail": error.detail}))
+    send_frame(out, Frame({"end": 0}))
 
 
-def begin_answers() -> BinaryIO:
-    """Lower this process's priority and return the stream for its frames, which a reader's prints cannot corrupt."""
+def begin_answers() -> int:
+    """Lower this process's priority and return the descriptor for its frames."""
     os.nice(NICENESS)
     if os.geteuid() == 0:  # the children drop root and may then be unable to read an interpreter below /root
         for module in pkgutil.iter_modules(encodings.__path__, "encodings."):
             with suppress(ImportError):  # codecs of other systems
                 importlib.import_module(module.name)
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return out
+    return take_stdout()
 
 
 def receive_jobs() -> Iterator[tuple[bytes, str]]:
@@ -78,7 +67,7 @@ def receive_jobs() -> Iterator[tuple[bytes, str]]:
 
 def run_capped(
     frames: Frames,
-    out: BinaryIO,
+    out: int,
     *,
     memory_bytes: int,
     seconds: float,
@@ -98,7 +87,7 @@ def run_capped(
         finally:
             os._exit(status)  # no handler or buffer of the parent may run twice
     _, waited = os.waitpid(child, 0)
-    write_frame(out, {"end": os.waitstatus_to_exitcode(waited)})
+    send_frame(out, Frame({"end": os.waitstatus_to_exitcode(waited)}))
 
 
 def _give_up_root() -> None:
@@ -116,7 +105,7 @@ def limit_cpu(seconds: float) -> None:
 
 def _answer(
     frames: Frames,
-    out: BinaryIO,
+    out: int,
     memory_bytes: int,
     seconds: float,
     most_seconds: float,
@@ -130,9 +119,9 @@ def _answer(
         _give_up_root()
     try:
         for frame in frames():
-            write_frame(out, frame)
+            send_frame(out, Frame(frame))
     except DocumentError as error:
-        write_frame(out, {"code": error.code, "message": error.message, "detail": error.detail})
+        send_frame(out, Frame({"code": error.code, "message": error.message, "detail": error.detail}))
     except MemoryError:
         needed = f"reading the file needs more than {memory_bytes / 2**20:.0f} MiB of memory"
-        write_frame(out, {"code": "DOCUMENT_TOO_LARGE", "message": needed})
+        send_frame(out, Frame({"code": "DOCUMENT_TOO_LARGE", "message": needed}))

@@ -240,7 +240,7 @@ class ModelPageReader:
         await self._process.reset()
 
     async def aclose(self) -> None:
-        """Kill the process and wait for its end, at most `KILL_SECONDS`."""
+        """Kill the process and wait a bounded time for its end."""
         await self._process.aclose()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 
 from agentic_rag import __version__
@@ -38,7 +38,6 @@ from agentic_rag.server.compression import Compression
 from agentic_rag.server.conversation_answers import Pages
 from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
 from agentic_rag.server.dialects import DEFAULT_DIALECT
-from agentic_rag.server.docs_page import POLICY
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
 from agentic_rag.server.durable_streams import DurableStreamRoutes
@@ -349,9 +348,3 @@ class DocumentationRoutes:
     async def openapi(self) -> Response:
         """Show this document: OpenAPI 3.1 of all routes."""
         return Response(await anyio.to_thread.run_sync(lambda: self._openapi.document), media_type="application/json")
-
-    @route("GET", "/api/docs", allow="anyone")
-    async def docs(self) -> HTMLResponse:
-        """Show the documentation of all routes as a page."""
-        page = await anyio.to_thread.run_sync(lambda: self._openapi.page)
-        return HTMLResponse(page, headers={"content-security-policy": POLICY})

@@ -20,7 +20,6 @@ from agentic_rag import __version__
 from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import Json, camel
 from agentic_rag.server.bundle_routes import BundleStream
-from agentic_rag.server.docs_page import make_page
 from agentic_rag.server.durable_streams import StreamAnswer
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.mcp_door import RpcAnswer
@@ -67,11 +66,6 @@ class OpenApi:
                 "security": [{"key": []}, {}],
             }
         )
-
-    @cached_property
-    def page(self) -> str:
-        """The document as an HTML page."""
-        return make_page(orjson.loads(self.document))
 
     def _schemas(self) -> tuple[dict[_Key, Json], dict[str, Json]]:
         """Return the schemas of bodies and answers, and their shared components."""

@@ -17,6 +17,7 @@ from typing import Final
 
 FOLDER: Final = Path(__file__).parent / "web"
 INDEX: Final = "index.html"
+REFERENCE: Final = "reference.html"
 
 MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",

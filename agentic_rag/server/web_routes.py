@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from agentic_rag.server.compression import accepts_gzip
 from agentic_rag.server.routes import route
-from agentic_rag.server.web_files import INDEX, WebFile, WebFiles
+from agentic_rag.server.web_files import INDEX, REFERENCE, WebFile, WebFiles
 
 FOLDER = "/web/"
 
@@ -29,6 +29,11 @@ class WebRoutes:
     async def page(self, request: Request) -> PageAnswer:
         """Show the console."""
         return await self._answer(request, INDEX)
+
+    @route("GET", "/api/docs", allow="anyone")
+    async def docs(self, request: Request) -> PageAnswer:
+        """Show the documentation of all routes as a page, which reads the OpenAPI document."""
+        return await self._answer(request, REFERENCE)
 
     @route("GET", f"{FOLDER}{{path:path}}", allow="anyone")
     async def file(self, request: Request, path: str) -> PageAnswer:

@@ -1,17 +1,13 @@
-"""The protocol between a server and its index process: frames with the values of `Index` as JSON and raw floats.
+"""The contents of the frames between a server and its index process: the values of `Index` as JSON and raw floats.
 
-The module does no I/O. A frame consists of two lengths (four bytes each, little-endian), a JSON object, and dense
-vectors as consecutive 32-bit floats, the precision that the engine stores anyway. A request has a number, a method of
-`Index` and its arguments. An answer has the same number, and a value or a fault.
+The module does no I/O. A request has a number, a method of `Index` and its arguments. An answer has the same number,
+and a value or a fault. Dense vectors are sent as consecutive 32-bit floats, the precision that the engine stores.
 """
 
-import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
-
-import orjson
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
@@ -26,55 +22,9 @@ from mcp_servers.retriever.errors import (
 from mcp_servers.retriever.index import Dense, LegResults, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
 
-MAX_FRAME = 64 * 2**20
-"""Maximum number of bytes of a frame; 64 chunks with their vectors have about 400 KB."""
-
-_LENGTHS = struct.Struct("<II")
-
 _FAULTS: dict[str, type[IndexFault]] = {
     kind.__name__: kind for kind in (IndexOwned, IndexClosed, IndexUnavailable, IndexDamaged, IndexMismatch)
 }
-
-
-class FrameTooLarge(Exception):
-    """A frame is larger than `MAX_FRAME`, or the received bytes are no frame."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A JSON object and the floats that belong to it."""
-
-    data: Json
-    floats: bytes = b""
-
-    def encode(self) -> bytes:
-        """Return the bytes that are sent. Raises `FrameTooLarge`."""
-        data = orjson.dumps(self.data)
-        if len(data) + len(self.floats) > MAX_FRAME:
-            raise FrameTooLarge
-        return _LENGTHS.pack(len(data), len(self.floats)) + data + self.floats
-
-
-class FrameReader:
-    """Assembles frames from pieces of any size."""
-
-    def __init__(self) -> None:
-        self._pending = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes and yield the frames that are complete. Raises `FrameTooLarge`."""
-        self._pending += data
-        while len(self._pending) >= _LENGTHS.size:
-            first, second = _LENGTHS.unpack_from(self._pending)
-            if first + second > MAX_FRAME:
-                raise FrameTooLarge
-            middle = _LENGTHS.size + first
-            end = middle + second
-            if len(self._pending) < end:
-                return
-            view = bytes(self._pending[:end])
-            del self._pending[:end]
-            yield Frame(orjson.loads(view[_LENGTHS.size : middle]), view[middle:])
 
 
 def pack_vectors(vectors: Iterable[Sequence[float]]) -> bytes:

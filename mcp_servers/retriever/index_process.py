@@ -1,9 +1,9 @@
 """The index process: ``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK [SUSPECT]``.
 
-Requests arrive as frames on stdin, and answers go to stdout (`index_frames`). One thread alternates between receiving
-requests and executing one read or one step of a write. Reads have priority, and collections with writes take turns, so
-that a long write delays neither a search nor another collection. The process exits at the end of stdin and when its
-parent dies.
+Requests arrive as frames on stdin, and answers go to stdout (`frames`, `index_frames`). One thread alternates between
+receiving requests and executing one read or one step of a write. Reads have priority, and collections with writes take
+turns, so that a long write delays neither a search nor another collection. The process exits at the end of stdin and
+when its parent dies.
 
 ``AT_WORK`` is the descriptor of eight bytes of shared memory, which hold the number of the request being executed: if
 the process crashes, the parent knows which request caused it. ``SUSPECT`` is a collection over which earlier processes
@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from mcp_servers.frames import Frame, FrameReader, send_frame, take_stdout
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.errors import IndexFault, IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import Calibration, CandidateLimit, CollectionMeta, split_name
 from mcp_servers.retriever.index_frames import (
-    Frame,
-    FrameReader,
     pack_chunks,
     pack_fault,
     pack_legs,
@@ -281,9 +280,7 @@ class Service:
 
 def send(sink: int, number: int, answer: Frame) -> None:
     """Write a complete answer to ``sink``. Raises `BrokenPipeError` if the parent has closed the pipe."""
-    view = memoryview(Frame({**answer.data, "number": number}, answer.floats).encode())
-    while view:
-        view = view[os.write(sink, view) :]
+    send_frame(sink, Frame({**answer.data, "number": number}, answer.floats))
 
 
 def _bind_life(parent: int) -> None:
@@ -300,9 +297,8 @@ def main() -> None:
     """Serve the folder until stdin ends."""
     folder, parent, at_work, *suspects = sys.argv[1:]
     _bind_life(int(parent))
-    source, sink = os.dup(0), os.dup(1)
+    source, sink = os.dup(0), take_stdout()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # text that a library prints must not corrupt the frames
     if sys.platform.startswith("linux"):
         for pipe in (source, sink):
             try:

@@ -22,24 +22,23 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process
 
+from mcp_servers.child_processes import RestartDelay, end_process, kill_group, python_environment
+from mcp_servers.frames import BadFrame, Frame, FrameReader
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.index import split_name
-from mcp_servers.retriever.index_frames import Frame, FrameReader, FrameTooLarge, unpack_fault
+from mcp_servers.retriever.index_frames import unpack_fault
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 0.2
-"""Pause before the first restart; doubled after each process that lived less than `STEADY_SECONDS`."""
-PAUSE_LIMIT = 30.0
-STEADY_SECONDS = 60.0
 WAIT_SECONDS = 5.0
 """Time a request waits for the process to start; the request fails at once if the next start is further away."""
 STUCK_SECONDS = 30.0
 """A process that has requests and sends nothing for this long is killed."""
 CLOSE_SECONDS = 10.0
 """Time the process has to flush when the index closes; then the supervisor kills it."""
-KILL_SECONDS = 5.0
+EXIT_SECONDS = 2.5
+"""Time the process has for its exit after its pipe closed; then the supervisor kills it."""
 READ_BYTES = 2**18
 FAULTS = 2
 """Consecutive crashes while working on one collection before the collection is quarantined."""
@@ -178,7 +177,7 @@ class _IndexProcess:
                     return found
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 raise _ProcessEnded from None
-            except (FrameTooLarge, ValueError) as exc:
+            except BadFrame as exc:
                 log.error("the index process does not speak as it should: %r", exc)
                 raise _ProcessEnded from exc
 
@@ -218,17 +217,11 @@ class _IndexProcess:
 
     def kill(self) -> None:
         """Kill the process now."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        kill_group(self._process)
 
     async def reap(self) -> str:
-        """Wait for the exit of the process, kill it if it takes too long, and return how it ended, in words."""
-        with anyio.move_on_after(KILL_SECONDS, shield=True):  # bounded: only a stuck disk takes this long
-            # The pipe is closed, so the process is about to exit: wait shortly for its exit code, then kill it.
-            with anyio.move_on_after(KILL_SECONDS / 2):
-                await self._process.wait()
-            self.kill()
-            await self._process.aclose()
+        """Wait for the exit of the process, kill it after `EXIT_SECONDS`, and return how it ended, in words."""
+        await end_process(self._process, EXIT_SECONDS)
         code = self._process.returncode
         if code is None:
             return "does not end"
@@ -269,16 +262,13 @@ class IndexSupervisor:
 
     async def run(self) -> None:
         """Start the process on first use and restart it each time it dies, until `close`."""
-        pause = PAUSE_SECONDS
+        delay = RestartDelay()
         try:
             await self._wanted.wait()
             while not self._closing:
                 began = time.monotonic()
                 reason = await self._live()
-                if time.monotonic() - began > STEADY_SECONDS:
-                    pause = PAUSE_SECONDS
-                await self._rest(reason, pause)
-                pause = min(pause * 2, PAUSE_LIMIT)
+                await self._rest(reason, delay.after(time.monotonic() - began))
         finally:
             self._ended.set()
 
@@ -414,8 +404,6 @@ class IndexSupervisor:
         return reason
 
     async def _start(self, at_work: int) -> Process:
-        # The child searches the same places for packages. It inherits no environment variables.
-        places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
         command = [sys.executable, "-P", "-m", PROGRAM, str(self._folder), str(os.getpid()), str(at_work)]
         if suspect := self._deaths.take_suspect():
             command.append(suspect)
@@ -424,7 +412,7 @@ class IndexSupervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None,
-            env={"PYTHONPATH": os.pathsep.join(places), "PYTHONUTF8": "1"},
+            env=python_environment(),
             start_new_session=True,
             pass_fds=[at_work],
         )

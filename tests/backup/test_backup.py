@@ -143,7 +143,7 @@ class FirstMember:
     def __init__(self) -> None:
         self.at = ""
 
-    def advance(self, name: str, count: int) -> None:
+    def __call__(self, name: str, count: int) -> None:
         if not self.at:
             self.at = now()
             while now() == self.at:

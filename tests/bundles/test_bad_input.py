@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agentic_rag.base.bundle_errors import BundleRefused
 from agentic_rag.base.errors import AgenticRagError, StorageFull
 from agentic_rag.bundles.form import check_paths, portable_names, problem_of
-from agentic_rag.bundles.unpacking import Bounds, unpack
+from agentic_rag.bundles.receiving import Bounds, unpack
 from tests.server.rig import Rig
 
 from .making import ZIP, bring, export, members_of, pack, plain
@@ -85,10 +85,12 @@ def large_text() -> bytes:
 
 
 def too_many() -> bytes:
+    """Return a zip with 60 000 entries in its list of files, whose end states the number of its members."""
     data = pack(plain())
-    at = data.rindex(b"PK\5\6")
-    end = struct.unpack("<4s4H2IH", data[at : at + 22])
-    return data[:at] + struct.pack("<4s4H2IH", *end[:3], 60_000, 60_000, *end[5:])
+    at, end_at = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
+    entries = data[at : data.index(b"PK\1\2", at + 4)] * 60_000
+    end = struct.unpack("<4s4H2IH", data[end_at : end_at + 22])
+    return data[:at] + entries + struct.pack("<4s4H2IH", *end[:5], len(entries), at, 0)
 
 
 def encrypted() -> bytes:

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentic_rag.access.users import LOCAL
@@ -394,3 +395,14 @@ async def test_a_secret_that_somebody_wrote_into_a_text_does_not_leave_and_stays
         items = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
         assert (rig.settings.workspaces / domain / "prompt" / "02-said.md").read_text() == text
         assert {each["name"] for each in items} == {"01-tone.md", "02-said.md"}
+
+
+async def test_a_bundle_of_the_former_zip_writer_is_imported_and_holds_the_same_files_again(tmp_path: Path) -> None:
+    """``own_zip_writer.zip`` was exported before `zipfile` wrote the bundles."""
+    data = await anyio.Path(__file__).parent.joinpath("data", "own_zip_writer.zip").read_bytes()
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        made = await bring(rig, data)
+        await rig.taken_up(made["domainId"])
+        again = await export(rig, made["domainId"], memories="true")
+        assert members_of(again) == members_of(data)

@@ -17,7 +17,7 @@ from pathlib import Path
 import alembic.command  # noqa: F401 - once, before the forks
 import anyio
 
-from agentic_rag.backup.whole_file import write_whole
+from agentic_rag.archive.files import write_whole
 from agentic_rag.commands.doctor import examine
 from agentic_rag.testing.failpoints import EXIT_CODE
 from tests.backup.victim import count, places, run

@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
+import json
 import re
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from playwright.async_api import expect
 
 from agentic_rag.server.web_files import FOLDER, MEDIA_TYPES
@@ -126,3 +128,28 @@ async def test_what_others_made_is_what_was_reviewed() -> None:
     assert sums.keys() == present
     for name, wanted in sums.items():
         assert hashlib.sha256((FOLDER / "vendor" / name).read_bytes()).hexdigest() == wanted, name
+
+
+@needs_browser
+async def test_the_api_reference_shows_each_operation_and_schema_and_its_words_are_text(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        document = await desk.rig.ok("GET", "/api/openapi.json")
+        attack = "<script>alert(1)</script>`<b>`"
+        document["components"]["schemas"]["Version"]["description"] = attack
+        await desk.page.route("**/api/openapi.json", lambda route: route.fulfill(json=document))
+        await desk.page.goto(f"{desk.url}/api/docs#schema-Version")
+        await expect(desk.page.locator("#schema-Version + p")).to_have_text("<script>alert(1)</script><b>")
+        await expect(desk.page.locator("#schema-Version")).to_be_in_viewport()
+        assert await desk.page.locator("body script, body b").count() == 0
+        ids = await desk.page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+        assert len(ids) == len(set(ids))
+        operations = {each["operationId"] for item in document["paths"].values() for each in item.values()}
+        schemas = document["components"]["schemas"]
+        assert operations | {f"schema-{name}" for name in schemas} <= set(ids)
+        links = await desk.page.evaluate("[...document.querySelectorAll('a')].map((each) => each.getAttribute('href'))")
+        assert {link.removeprefix("#") for link in links} - {"/api/openapi.json"} <= set(ids)
+        bodies = {"Conversation_send": "NewMessage", "Document_search": "Search", "Key_create": "NewKey"}
+        for operation, name in bodies.items():
+            shown = await desk.page.locator(f"article:has(#{operation}) pre").first.inner_text()
+            schema = {**schemas[name], "components": document["components"]}
+            Draft202012Validator(schema).validate(json.loads(shown))

@@ -50,12 +50,12 @@ def bundle(
 ) -> bytes:
     """Return a bundle: its manifest, the server's script, and more files or links."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        if manifest is not None:
-            archive.writestr("manifest.json", manifest if isinstance(manifest, str) else json.dumps(manifest))
-        archive.writestr("server/index.js", SCRIPT.read_text())
-        for name, data in (files or {}).items():
-            archive.writestr(name, data)
+    members: dict[str, str | bytes] = {"server/index.js": SCRIPT.read_text(), **(files or {})}
+    if manifest is not None:
+        members = {"manifest.json": manifest if isinstance(manifest, str) else json.dumps(manifest), **members}
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():  # with a fixed date, because equal bundles must have equal bytes
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
         for name, target in (links or {}).items():
             info = zipfile.ZipInfo(name)
             info.external_attr = (stat.S_IFLNK | 0o777) << 16

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from agentic_rag.archive.zips import UNREADABLE, open_zip
 from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH, steers_a_program
 from agentic_rag.tools.launch.facts import TEXT_CHARS, Facts
-from agentic_rag.tools.launch.zips import UNREADABLE, check_directory
 
 MAX_BUNDLE_BYTES = 64 << 20
 MAX_FILES = 20_000
@@ -134,8 +134,7 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         if path.stat().st_size > MAX_BUNDLE_BYTES:
             raise PackageProblem(path.name, f"a bundle has at most {MAX_BUNDLE_BYTES >> 20} MiB.")
-        check_directory(path)
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, open_zip(file) as archive:
             yield archive
     except UNREADABLE as exc:
         raise PackageProblem(path.name, f"it cannot be read as a zip: {str(exc)[:TEXT_CHARS]}") from exc

@@ -9,10 +9,10 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+from agentic_rag.archive.zips import UNREADABLE, open_zip
 from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import normal_name
 from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts
-from agentic_rag.tools.launch.zips import UNREADABLE, check_directory
 
 MAX_TEXT_BYTES = 1 << 20
 """Maximum size of a wheel's metadata that is read."""
@@ -26,11 +26,11 @@ def read_wheel(path: Path) -> Facts:
         PackageProblem: The file is not a wheel.
     """
     try:
-        check_directory(path)
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        with path.open("rb") as file, open_zip(file) as archive:
             entries = archive.infolist()
             head = HeaderParser().parsestr(_read(archive, "METADATA"))
             programs = _programs(_read(archive, "entry_points.txt"))
+            file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except UNREADABLE as exc:
         raise PackageProblem(path.name, f"it cannot be read as a wheel: {exc}") from exc

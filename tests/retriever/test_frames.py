@@ -1,0 +1,58 @@
+"""Frames between processes: read from pieces of any size, and refused if the bytes are none. Delays of restarts."""
+
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.child_processes import PAUSE_LIMIT, RestartDelay, python_environment
+from mcp_servers.frames import MAX_FRAME, BadFrame, Frame, FrameReader, send_frame
+
+
+@given(st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.binary(max_size=20))), st.data())
+def test_frames_are_read_from_pieces_of_any_size(sent: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
+    left = b"".join(Frame(value, floats).encode() for value, floats in sent)
+    reader = FrameReader()
+    received: list[Frame] = []
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        received += reader.feed(left[:size])
+        left = left[size:]
+    assert [(each.data, each.floats) for each in received] == sent
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<II", MAX_FRAME, 1),
+        b"Traceback (most recent call last)",
+        struct.pack("<II", 4, 0) + b"text",
+        struct.pack("<II", 2, 0) + b"[]",
+    ],
+    ids=["too large", "text", "no JSON", "a list"],
+)
+def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
+    with pytest.raises(BadFrame):
+        list(FrameReader().feed(data))
+
+
+def test_a_frame_that_is_too_large_is_not_sent() -> None:
+    source, sink = os.pipe()
+    with pytest.raises(BadFrame):
+        send_frame(sink, Frame({}, bytes(MAX_FRAME)))
+    os.close(sink)
+    assert os.read(source, 1) == b""
+    os.close(source)
+
+
+def test_the_delay_before_a_restart_doubles_until_a_process_lived_long() -> None:
+    delay = RestartDelay()
+    assert [delay.after(1.0) for _ in range(3)] == [0.2, 0.4, 0.8]
+    assert max(delay.after(1.0) for _ in range(20)) == PAUSE_LIMIT
+    assert [delay.after(61.0), delay.after(1.0)] == [0.2, 0.4]
+
+
+def test_a_child_process_inherits_none_of_this_process_s_variables() -> None:
+    assert python_environment(ONE="1").keys() == {"PYTHONPATH", "PYTHONUTF8", "ONE"}
