@@ -48,6 +48,7 @@ from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
 from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.search import ConversationSearch
+from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.sign_in_waits import SignInWaits
 from agentic_rag.conversations.title_news import TitleNews
@@ -73,8 +74,11 @@ from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.evaluation.answers import AnswerTier
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import Gate as ChangeGate
+from agentic_rag.evaluation.judging import AnswerJudge
 from agentic_rag.evaluation.retrieval import RetrievalTier
 from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.score_batches import LOOK_SECONDS as SCORING_SECONDS
+from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import Model, ThinkingMode
@@ -382,6 +386,8 @@ async def _begin_work(
     nightly = ExclusiveJobs(ground.database, machinery.runtime.owner).job(
         "nightly evaluation", business.gate.run_nightly
     )
+    scoring = ExclusiveJobs(ground.database, machinery.runtime.owner).job("scoring answers", business.scoring.look)
+    workers.repeat("scoring answers in batches", scoring, SCORING_SECONDS, at_once=True)
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
 
 
@@ -741,6 +747,15 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
             database, directory, conversations, deletion, knowledge.index, cases, quotes_only=quotes_only
         ),
         gate=gate,
+        apps=ServerApps(database, directory, conversations, vault, machinery.pool, machinery.tool_lists),
+        scoring=ScoreBatches(
+            database,
+            machinery.choice.model,
+            ground.spending,
+            ground.redactor,
+            AnswerJudge(conversations, deletion),
+            default_model,
+        ),
         sign_ins=machinery.sign_ins,
         catalogue=machinery.policy.catalogue,
         backups=BackupJobs(settings),

@@ -34,7 +34,9 @@ class PeriodName(StrEnum):
 
 
 def usage(
-    by: Annotated[str, typer.Option(help="domain, user, key, model, agent, day; several with commas.")] = "domain",
+    by: Annotated[
+        str, typer.Option(help="domain, user, key, model, agent, day, cacheMiss; join with commas.")
+    ] = "domain",
     since: Annotated[str | None, typer.Option("--from", help="From this day on, UTC: 2026-01-31.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Before this day.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 60
 MAX_READ: Final = 2_000
 """Maximum characters of a message that are read for its title."""
-MAX_ANSWER: Final = 60
+MAX_ANSWER: Final = 80
 """Maximum tokens of a model's answer."""
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "description": "The name of the conversation."}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+"""Form of the answer of a service with structured outputs. Other services answer with the title as plain text."""
 
 PROMPT: Final = (
     "Name the conversation that begins with the user's message: two to seven words, in the language of the message, as "
@@ -86,14 +93,19 @@ def ask(model: str, content: str) -> ModelRequest:
         system=(text_block(PROMPT),),
         messages=(user_message(said),),
         thinking="off",
+        answer_schema=SCHEMA,
     )
 
 
 def read_title(answer: str, stop_reason: str) -> str | None:
-    """Return the title in a model's answer. None if the answer is refused, cut off, too long or not a title."""
-    if stop_reason not in ("end_turn", "stop_sequence") or len(answer.strip().splitlines()) != 1:
+    """Return the title in a model's answer, which is plain text or has the form of `SCHEMA`.
+
+    None if the answer is refused, cut off, too long or not a title.
+    """
+    if stop_reason not in ("end_turn", "stop_sequence") or len(answer) > MAX_READ:
         return None
-    if len(answer) > MAX_READ or _NO_TITLE.intersection(answer):
+    answer = _structured_title(answer)
+    if len(answer.strip().splitlines()) != 1 or _NO_TITLE.intersection(answer):
         return None
     title, before = without_markup(answer), ""
     while title != before:
@@ -102,3 +114,13 @@ def read_title(answer: str, stop_reason: str) -> str | None:
             title = title[1:-1].strip()
     is_name = any(char.isalnum() for char in title) and len(title) <= MAX_CHARACTERS
     return title if is_name else None
+
+
+def _structured_title(answer: str) -> str:
+    """Return the title of an answer in the form of `SCHEMA`; any other answer is returned unchanged."""
+    try:
+        document = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return answer
+    name = document["name"] if isinstance(document, dict) and document.keys() == {"name"} else None
+    return name if isinstance(name, str) else answer

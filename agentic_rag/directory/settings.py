@@ -138,7 +138,8 @@ class EvaluationSettings(Form):
     such a change is applied once its trial has passed. ``nightly``: the hour (UTC) of a daily answers run.
     ``repeats``: how often an answers run asks each case. ``max_tokens`` bounds one answers run. ``judge``: criteria by
     name, by which a model scores each answer of an answers run; no verdict depends on them. ``judge_model``: the model
-    that scores, by default the domain's.
+    that scores, by default the domain's. ``judge_batch``: score the answers of a finished run in one batch of the
+    model's service, which is cheaper and may take up to 24 hours.
     """
 
     gate: dict[ChangeKind, GateMode] = Field(default_factory=dict)
@@ -148,6 +149,7 @@ class EvaluationSettings(Form):
     max_tokens: int | None = Field(2_000_000, ge=1_000, le=1_000_000_000)
     judge: Annotated[dict[CriterionName, CriterionText], Field(max_length=MAX_CRITERIA)] = Field(default_factory=dict)
     judge_model: ModelName | None = None
+    judge_batch: bool = False
 
     def mode_of(self, kind: ChangeKind) -> GateMode:
         """Return what happens to a change of this kind that makes cases worse."""
@@ -200,6 +202,10 @@ class DomainSettings(Form):
     mcp_servers: Entries = Field(default_factory=dict)
     variables: dict[VariableName, Text] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     tool_policy: dict[ToolGlob, ToolRule] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    mcp_apps: tuple[Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)], ...] = Field(
+        (), max_length=MAX_ENTRIES
+    )
+    """MCP servers whose apps people may open below their tool calls. Empty: none."""
     max_steps: int = Field(12, ge=1, le=100)
     turn_timeout_seconds: float = Field(600, ge=1, le=86_400)
     tool_timeout_seconds: float = Field(60, ge=1, le=3_600)

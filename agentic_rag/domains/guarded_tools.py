@@ -71,6 +71,10 @@ class GuardedTools:
         """Return `fresh` of the inner tools."""
         return self.inner.fresh
 
+    async def cancel_task(self, server: str, task: str) -> None:
+        """Ask a server to stop a task; see `Toolset.cancel_task`."""
+        await self.inner.cancel_task(server, task)
+
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:

@@ -94,7 +94,8 @@ class AnswerTier:
     ) -> JudgedAnswer:
         """Ask the questions and return the verdict on the last answer. A turn that fails gives an unknown verdict.
 
-        If the domain has criteria for a judge, ``observed`` has its scores, too.
+        If the domain has criteria for a judge, ``observed`` has its scores, too, unless a batch scores all answers of
+        the run later.
         """
         absent = view.known.missing(expect)
         if absent is not None:
@@ -126,7 +127,7 @@ class AnswerTier:
             return _unknown(str(exc), exc.code)
         finally:
             await self._deletion.end_call(conversation)
-        if not settings.evaluation.judge:
+        if not settings.evaluation.judge or settings.evaluation.judge_batch:  # a batch follows the run
             return judged
         scores, tokens = await self._judge.score(user, domain_id, settings, questions[-1], judged.observed["answer"])
         return replace(judged, observed={**judged.observed, "scores": scores}, tokens=judged.tokens + tokens)

@@ -89,16 +89,26 @@ class AnswerJudge:
         """Return the scores by criterion, and the tokens they cost. A criterion without a score has its reason only."""
         criteria = settings.evaluation.judge
         used = settings.evaluation.judge_model or settings.model
-        parts = [PROMPT, "Criteria:", *(f"- {name}: {meaning}" for name, meaning in criteria.items())]
-        text = "\n\n".join(["\n".join(parts), f"Question:\n{question[:1_000]}", f"Answer:\n{answer[:MAX_SHOWN]}"])
+        text = judge_text(criteria, question, answer)
         try:
             draft = Draft(settings.model_copy(update={"model": used}))
             found = await ask_model(self._conversations, self._deletion, user, domain_id, text, draft)
         except AgenticRagError as exc:
             found = ModelAnswer(failure=str(exc))
         if found.failure:
-            return {name: {"score": None, "reason": found.failure[:MAX_REASON]} for name in criteria}, found.tokens
+            return no_scores(criteria, found.failure), found.tokens
         return read_scores(found.text, criteria), found.tokens
+
+
+def judge_text(criteria: Mapping[str, str], question: str, answer: str) -> str:
+    """Return the message that asks for the scores of an answer."""
+    parts = [PROMPT, "Criteria:", *(f"- {name}: {meaning}" for name, meaning in criteria.items())]
+    return "\n\n".join(["\n".join(parts), f"Question:\n{question[:1_000]}", f"Answer:\n{answer[:MAX_SHOWN]}"])
+
+
+def no_scores(criteria: Mapping[str, str], reason: str) -> Json:
+    """Return the scores of an answer that could not be scored."""
+    return {name: {"score": None, "reason": reason[:MAX_REASON]} for name in criteria}
 
 
 def read_scores(answer: str, criteria: Mapping[str, str]) -> Json:

@@ -44,6 +44,7 @@ from agentic_rag.store.evaluation import (
     RunFields,
     RunRecord,
     RunState,
+    Scoring,
     Tier,
 )
 
@@ -190,7 +191,7 @@ class Runs:
         return await self._db.read(lambda conn: evaluation.results_of(conn, run.id))
 
     async def stop(self, domain_id: str, run_id: str) -> RunRecord:
-        """Stop a run. Its results so far stay; a run that has ended is unchanged.
+        """Stop a run, or the scoring of an ended run. Its results so far stay.
 
         Raises:
             NotFound: the domain has no such run.
@@ -200,7 +201,10 @@ class Runs:
         reason = f"stopped by {acting().user_id}"
 
         def store(conn: Connection) -> None:
-            if evaluation.update_run(conn, run_id, state=RunState.STOPPED, reason=reason, ended_at=now()):
+            open_scoring = (Scoring.PLANNED, Scoring.WAITING)
+            if evaluation.update_run(
+                conn, run_id, state=RunState.STOPPED, reason=reason, ended_at=now()
+            ) or evaluation.update_scoring(conn, run_id, open_scoring, {"scoring": Scoring.STOPPING}):
                 audit(conn, told)
 
         await self._db.write(store, durable=True)
@@ -280,11 +284,13 @@ class Runs:
             self.announce()
 
     async def _end(self, run: RunRecord, state: RunState, reason: str) -> None:
+        fields: RunFields = {"state": state, "reason": reason[:2_000], "ended_at": now()}
+        if state is RunState.DONE and run.tier == "answers":
+            judging = DomainSettings.model_validate(from_json(RunSubject, run.subject).settings).evaluation
+            if judging.judge and judging.judge_batch:
+                fields["scoring"] = Scoring.PLANNED
         with suppress(StorageError):
-            await self._db.write(
-                lambda conn: evaluation.update_run(conn, run.id, state=state, reason=reason[:2_000], ended_at=now()),
-                durable=True,
-            )
+            await self._db.write(lambda conn: evaluation.update_run(conn, run.id, **fields), durable=True)
         failpoints.reached("evaluation.ended")
 
     async def _judge_all(self, run: RunRecord) -> str:

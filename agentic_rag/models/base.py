@@ -31,6 +31,10 @@ class ModelRequest:
     ``temperature`` and ``effort``: None for the model's default. The adapter omits values that the model refuses.
     ``max_tokens``: limit of the answer. Thinking gets room in addition.
     ``settled``: the messages that an adapter need not encode again.
+    ``previous_answer``: asks the service why its prompt cache missed. The id of its previous answer in the
+    conversation, empty for the first request, None to ask nothing.
+    ``answer_schema``: JSON schema of the answer. The adapter omits a schema that the service does not support, so the
+    prompt must describe the form, too. Never set this in a conversation: another schema invalidates the prompt cache.
     """
 
     model: str
@@ -43,6 +47,8 @@ class ModelRequest:
     thinking: ThinkingMode = "auto"
     effort: str | None = None
     settled: Settled | None = field(default=None, compare=False, repr=False)
+    previous_answer: str | None = field(default=None, compare=False)
+    answer_schema: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,29 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """Why the service could not reuse the cached prompt of the previous request.
+
+    ``reason``: the service's type, such as ``tools_changed``. ``tokens``: input tokens that the cache would have held.
+    """
+
+    reason: str
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MessageStarted:
     """The service began to answer.
 
     ``usage``: the figures that the service reports at the start. They are known even if the call breaks off later.
+    ``answer_id``: the service's id of the answer, for `ModelRequest.previous_answer`; empty if the service gives none.
+    ``cache_miss``: the answer to `ModelRequest.previous_answer`; None if nothing changed or the service does not say.
     """
 
     model: str
     usage: Usage = field(default_factory=Usage, compare=False, repr=False)
+    answer_id: str = field(default="", compare=False, repr=False)
+    cache_miss: CacheMiss | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

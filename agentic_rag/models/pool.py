@@ -12,6 +12,7 @@ import anyio
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.batches import BatchAnswer, BatchingModel, BatchState, without_batches
 from agentic_rag.models.names import ModelNames
 
 SHOWN = 20
@@ -74,6 +75,38 @@ class ModelPool(Model):
                 "Choose another one in the domain's settings."
             )
         return model.stream(_for_model(request, bare))
+
+    async def submit_batch(self, model: str, requests: Mapping[str, ModelRequest]) -> str:
+        """Submit a batch at the provider of the requests' model; see `BatchingModel`."""
+        batching, bare = self._batching(model)
+        return await batching.submit_batch(bare, {key: _for_model(each, bare) for key, each in requests.items()})
+
+    async def read_batch(self, model: str, batch_id: str) -> BatchState:
+        """Return the progress of a batch; see `BatchingModel`."""
+        batching, bare = self._batching(model)
+        return await batching.read_batch(bare, batch_id)
+
+    async def batch_answers(self, model: str, batch_id: str) -> dict[str, BatchAnswer]:
+        """Return the answers of an ended batch; see `BatchingModel`."""
+        batching, bare = self._batching(model)
+        return await batching.batch_answers(bare, batch_id)
+
+    async def cancel_batch(self, model: str, batch_id: str) -> None:
+        """Cancel a batch; see `BatchingModel`."""
+        batching, bare = self._batching(model)
+        await batching.cancel_batch(bare, batch_id)
+
+    def _batching(self, name: str) -> tuple[BatchingModel, str]:
+        """Return the model of a name's provider, and the name there.
+
+        Raises:
+            ModelError: the provider has no batches or is no longer configured.
+        """
+        provider, bare = self.names.split(name)
+        model: object = self._models.get(provider)
+        if not isinstance(model, BatchingModel):
+            raise without_batches(name)
+        return model, bare
 
     async def warm_up(self) -> None:
         """Prepare the default provider's model. The others prepare at their first call."""

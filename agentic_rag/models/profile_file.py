@@ -83,6 +83,8 @@ class ProfileForm(Form):
     images: bool | None = None
     caching: bool | None = None
     hour_cache: bool | None = None
+    diagnoses: bool | None = None
+    structured: bool | None = None
     completion_tokens: bool | None = None
     replays_reasoning: bool | None = None
     output_limit: Tokens | None = None

@@ -62,6 +62,9 @@ class ModelProfile:
     ``completion_tokens``: chat completions name the limit ``max_completion_tokens``.
     ``retires``: the day on which the service retires the model (ISO 8601), if it differs from the table in
     `agentic_rag.models.retirement`; ``successor``: a model to use instead.
+    ``diagnoses``: the service says why its prompt cache missed (``diagnostics``). ``structured``: the service accepts a
+    JSON schema for an answer (``output_config.format``). Both are sent only to a service that reports its models'
+    capabilities, because gateways refuse unknown parameters.
     ``replays_reasoning``: in chat completions, the model needs its reasoning back with the results of its calls.
     """
 
@@ -78,6 +81,8 @@ class ModelProfile:
     images: bool = True
     caching: bool = True
     hour_cache: bool = False
+    diagnoses: bool = False
+    structured: bool = False
     completion_tokens: bool = False
     replays_reasoning: bool = False
     output_limit: int | None = None
@@ -283,6 +288,8 @@ def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> Mod
         efforts=profile.efforts if efforts is None else tuple(each for each in EFFORTS if each in efforts),
         images=_is_supported(capabilities.get("image_input"), profile.images),
         cites=_is_supported(capabilities.get("citations"), profile.cites),
+        diagnoses=bool(capabilities) or profile.diagnoses,
+        structured=_is_supported(capabilities.get("structured_outputs"), profile.structured),
         output_limit=info.get("max_tokens") or profile.output_limit,
         context_window=info.get("max_input_tokens") or profile.context_window,
         retires=_day_of(info.get("retires_at")) or profile.retires,

@@ -34,6 +34,7 @@ _NAMES: Final = {
     Group.MODEL: "model",
     Group.AGENT: "agent",
     Group.DAY: "day",
+    Group.CACHE_MISS: "cacheMiss",
 }
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
 """First characters that make a spreadsheet treat a cell as a formula."""
@@ -121,6 +122,8 @@ def _cell(text: str | None) -> str:
 
 
 def _attribute(group: Group) -> str:
+    if group is Group.CACHE_MISS:
+        return "cache_miss"
     return group.value if group in (Group.MODEL, Group.AGENT, Group.DAY) else f"{group.value}_id"
 
 
@@ -154,4 +157,5 @@ def _sum(parts: Sequence[UsageTotal], place: dict[str, str]) -> UsageTotal:
         cost=plain(sum((Decimal(each.cost or 0) for each in parts), Decimal(0))),
         currency=parts[0].currency,
         unpriced_calls=sum(each.unpriced_calls or 0 for each in parts) or None,
+        cache_missed=sum(each.cache_missed or 0 for each in parts) or None,
     )

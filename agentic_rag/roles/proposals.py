@@ -40,6 +40,32 @@ PROMPT: Final = (
 )
 
 
+_TEXT: Final = {"type": "string"}
+_MEMORY: Final = {
+    "kind": {"type": "string", "enum": ["decision", "preference", "correction"]},
+    "content": _TEXT,
+    "keywords": {"type": "array", "items": _TEXT},
+    "said": _TEXT,
+}
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "memories": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": _MEMORY,
+                "required": list(_MEMORY),
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["memories"],
+    "additionalProperties": False,
+}
+"""Form of the answer, for services with structured outputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """The words of one message."""
@@ -83,6 +109,7 @@ def ask(model: str, said: Sequence[Said]) -> ModelRequest:
         system=(text_block(PROMPT),),
         messages=(user_message("\n".join(lines)),),
         thinking="off",
+        answer_schema=SCHEMA,
     )
 
 

@@ -758,8 +758,13 @@ class Agent:
     async def _receive(self, request: ModelRequest) -> None:
         domain, idle = self._definition.domain_id, self.resources.patience.model_idle
         receiving = Receiving(self._turn, self.log, self.resources.redactor.of(domain), idle)
-        with self.resources.services.model_calls.watch(request.model):
-            await receiving.run(self.resources.services.model(domain).stream(request))
+        request = replace(request, previous_answer=self.transcript.previous_answer(request.model))
+        self._turn.answer_id = ""
+        try:
+            with self.resources.services.model_calls.watch(request.model):
+                await receiving.run(self.resources.services.model(domain).stream(request))
+        finally:
+            self.transcript.note_answer(request.model, self._turn.answer_id)
 
     # Storing
 

@@ -356,6 +356,8 @@ class ToolCalls:
         task = self._remote.pop(call.id, None)
         if task is not None:
             await task.cancel()
+        elif (known := self._tasks.get(call.id)) is not None and self._toolset is not None:
+            await self._toolset.cancel_task(call.server, known)  # another process began the task
         return describe_declined(kind, given)
 
     async def _call(self, call: PlannedCall, arguments: Json, given: InputGiven | None) -> CallOutcome | InputNeeded:

@@ -178,6 +178,8 @@ def usage_row(transcript: Transcript, turn_id: TurnId | None, spent: Spent, at: 
         output=spent.usage.output,
         dropped_citations=spent.dropped_citations,
         unverified_citations=spent.unverified_citations,
+        cache_miss=spent.cache_miss.reason if spent.cache_miss else "",
+        cache_missed=spent.cache_miss.tokens if spent.cache_miss else 0,
         created_at=at,
     )
 

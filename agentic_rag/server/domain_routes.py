@@ -98,6 +98,8 @@ class Domain:
     created_at: str
     updated_at: str
     models: Absent[Sequence[str]] = None
+    apps: Absent[Sequence[str]] = None
+    """MCP servers whose apps the page offers below their calls."""
 
 
 @answer(kw_only=True)
@@ -276,7 +278,10 @@ class DomainRoutes:
     async def _show(self, view: DomainView, user: User) -> Domain:
         settings = view.settings if user.administers(view.record.id) else {}
         models = await self._models(view.record.id)
-        return answer_from(Domain, view.record, settings=settings, document_count=view.documents, models=models)
+        apps = (await self._directory.settings(view.record.id)).mcp_apps or None
+        return answer_from(
+            Domain, view.record, settings=settings, document_count=view.documents, models=models, apps=apps
+        )
 
 
 def _version(if_match: str | None) -> int | None:

@@ -42,6 +42,7 @@ from agentic_rag.store.evaluation import (
     ResultRecord,
     RunRecord,
     RunState,
+    Scoring,
 )
 
 EVALUATION = "/api/domains/{domain}/evaluation"
@@ -202,6 +203,8 @@ class Run:
     reason: str
     user_id: str
     draft_id: str
+    scoring: Scoring
+    """``planned``, ``waiting`` or ``stopping`` while a batch scores the answers of an ended run; then ``done``."""
     created_at: str
     ended_at: str | None
 
@@ -404,7 +407,7 @@ class EvaluationRoutes:
 
     @route("POST", f"{RUNS}/{{run}}/stop")
     async def stop(self, domain: str, run: str) -> Redacted[Run]:
-        """Stop a run. Its results so far stay."""
+        """Stop a run, or the batch that scores the answers of an ended run. Its results so far stay."""
         return Redacted(domain, _run(await self._runs.stop(domain, run)))
 
     @route("GET", f"{RUNS}/{{run}}/results", large=True)

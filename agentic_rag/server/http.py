@@ -26,6 +26,7 @@ from agentic_rag.server.a2a_routes import AgentRoutes
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
+from agentic_rag.server.app_routes import AppRoutes
 from agentic_rag.server.attachment_routes import AttachmentRoutes
 from agentic_rag.server.auth import RESOURCE_METADATA, Gate, Guard
 from agentic_rag.server.authorization_routes import FOLDER as OAUTH
@@ -198,6 +199,7 @@ def _conversation_routes(services: ConversationServices, thread: DomainThreads) 
         TurnRoutes(services.conversations),
         FeedbackRoutes(services.feedback),
         RenderRoutes(thread),
+        AppRoutes(services.apps),
         DurableStreamRoutes(services.conversations),
         WaitRoutes(services.waits),
     ]

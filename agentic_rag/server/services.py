@@ -20,6 +20,7 @@ from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.search import ConversationSearch
+from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
@@ -41,6 +42,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import Gate
 from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.deletion import Deletion
@@ -178,6 +180,7 @@ class ConversationServices:
     waits: Waits
     runtime: Runtime
     title_news: TitleNews
+    apps: ServerApps
     vault: Vault
 
 
@@ -229,4 +232,5 @@ class RouteServices(
 
     observer: Observer
     extraction: Extraction
+    scoring: ScoreBatches
     file_history: FileHistory

@@ -87,11 +87,28 @@ class RunState(StrEnum):
 RUN_ENDED = (RunState.DONE, RunState.STOPPED, RunState.FAILED)
 
 
+class Scoring(StrEnum):
+    """The state of scoring an ended run's answers in a batch. Runs without one have `NONE`."""
+
+    NONE = ""
+    PLANNED = "planned"
+    WAITING = "waiting"
+    """The service has the batch; the run's ``batch_id`` names it."""
+    STOPPING = "stopping"
+    """A person stopped the scoring, and the service may not know yet."""
+    DONE = "done"
+
+
+SCORING_OPEN = (Scoring.PLANNED, Scoring.WAITING, Scoring.STOPPING)
+
+
 class RunRecord(Record, table=True):
     """A run of a domain's cases on one image.
 
     ``subject`` is what the run judges: settings, prompt files, collection generation and left-out documents. ``label``
     names it for people. ``reason`` says why a run ended early. ``owner`` and ``beat_at`` tell which process runs it.
+    ``scoring``: whether a batch scores its answers, ``batch_id`` the service's id of that batch, ``batch_at`` the time
+    of its submission.
     """
 
     __tablename__ = "evaluation_runs"
@@ -122,6 +139,9 @@ class RunRecord(Record, table=True):
     draft_id: str = ""
     owner: str = ""
     beat_at: str = ""
+    scoring: Scoring = Scoring.NONE
+    batch_id: str = ""
+    batch_at: str = ""
     created_at: str
     ended_at: str | None = None
 
@@ -271,6 +291,9 @@ class RunFields(TypedDict, total=False):
     reason: str
     owner: str
     beat_at: str
+    scoring: Scoring
+    batch_id: str
+    batch_at: str
     ended_at: str | None
 
 
@@ -328,6 +351,23 @@ def _announce_end(conn: Connection, run_id: str) -> None:
     }
     texts = {"label": run.label, "reason": run.reason}
     deliveries.announce(conn, Event(EventKind.EVALUATION_FINISHED, run.domain_id, facts, texts, run.user_id))
+
+
+def scoring_runs(conn: Connection) -> list[RunRecord]:
+    """Return the ended runs of all domains whose answers are being scored in batches, oldest first."""
+    query = sa.select(RUNS).where(_runs.scoring.in_(SCORING_OPEN), _runs.state.in_(RUN_ENDED))
+    return RunRecord.all(conn, query.order_by(_runs.id))
+
+
+def update_scoring(
+    conn: Connection, run_id: str, among: Collection[Scoring], fields: RunFields, spent: int = 0
+) -> bool:
+    """Change the given fields of a run whose scoring is in one of the states, and add ``spent`` to its tokens.
+
+    Returns False if the scoring is in another state, or the run does not exist.
+    """
+    query = sa.update(RUNS).where(_runs.id == run_id, _runs.scoring.in_(among))
+    return conn.execute(query.values({**fields, "tokens": _runs.tokens + spent})).rowcount == 1
 
 
 def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: str) -> RunRecord | None:

@@ -48,6 +48,10 @@ class UsageRecord(Record, table=True):
     """Citations of the call that do not match their passage and were not displayed."""
     unverified_citations: int = 0
     """Citations of the call that occur in their passage but share no word with the statement they support."""
+    cache_miss: str = ""
+    """Why the service could not reuse its prompt cache, in the service's words; empty if it could or does not say."""
+    cache_missed: int = 0
+    """Input tokens that the prompt cache would have held otherwise."""
     created_at: str
 
 
@@ -60,6 +64,7 @@ class Group(StrEnum):
     MODEL = "model"
     AGENT = "agent"
     DAY = "day"
+    CACHE_MISS = "cacheMiss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ class UsageTotal:
     agent: Absent[str] = None
     day: Absent[str] = None
     """The day in UTC."""
+    cache_miss: Absent[str] = None
+    """Why the prompt cache missed, as the model's service says; empty for the other calls."""
     calls: int
     input: int
     cache_read: int
@@ -85,6 +92,8 @@ class UsageTotal:
     currency: Absent[str] = None
     unpriced_calls: Absent[int] = None
     """Number of calls whose model has no price; absent if there are none."""
+    cache_missed: Absent[int] = None
+    """Input tokens that the prompt cache would have held, had the prompt not changed; absent if there are none."""
 
 
 _APART = 3600.0
@@ -209,7 +218,7 @@ def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[
     return [(row.pop("turn_id"), _total(row)) for row in rows]
 
 
-_SUMS = (*_TOKENS, "dropped_citations", "unverified_citations")
+_SUMS = (*_TOKENS, "dropped_citations", "unverified_citations", "cache_missed")
 _GROUPS = {
     Group.DOMAIN: _usage.domain_id.label("domain_id"),
     Group.USER: _usage.user_id.label("user_id"),
@@ -217,6 +226,7 @@ _GROUPS = {
     Group.MODEL: _usage.model.label("model"),
     Group.AGENT: _usage.agent.label("agent"),
     Group.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
+    Group.CACHE_MISS: _usage.cache_miss.label("cache_miss"),
 }
 
 
@@ -226,7 +236,8 @@ def _sum_columns() -> list[Label[int]]:
 
 
 def _total(row: Mapping[Any, Any]) -> UsageTotal:
-    return UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}})
+    sums = {name: int(row[name]) for name in _SUMS}
+    return UsageTotal(**{**row, **sums, "cache_missed": sums["cache_missed"] or None})
 
 
 def totals(

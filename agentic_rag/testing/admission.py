@@ -60,13 +60,15 @@ class Admission:
     """The checks of one account.
 
     ``enforced``: thinking whose prefix changed is an error unless the request says otherwise (accounts since
-    2026-08-31); else it passes. ``also_allowed``: further top-level keys. ``context_window`` overrides the model's. A
-    Claude model that is not in the table is not found. Any other name is served, without its own rules.
+    2026-08-31); else it passes. ``also_allowed``: further top-level keys. ``unknown``: parameters that this endpoint
+    does not know. ``context_window`` overrides the model's. A Claude model that is not in the table is not found. Any
+    other name is served, without its own rules.
     """
 
     enforced: bool = True
     also_allowed: Collection[str] = ()
     context_window: int | None = None
+    unknown: Collection[str] = ()
     _refused: set[str] = field(default_factory=set)
 
     def admit(self, request: Json, betas: Collection[str]) -> Admitted:
@@ -75,7 +77,7 @@ class Admission:
         Raises:
             Inadmissible: With the service's texts.
         """
-        found = problems(request, also_allowed=self.also_allowed, betas=betas)
+        found = problems(request, also_allowed=self.also_allowed, unknown=self.unknown, betas=betas)
         rules = rules_of(request.get("model"))
         if rules is None and str(request.get("model")).startswith(LINES):
             raise Inadmissible(404, [f"model: {request['model']}"])

@@ -47,10 +47,11 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.models.anthropic.request import search_results
 from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.testing.admission import Admission, Admitted, Inadmissible
+from agentic_rag.testing.batches import FakeBatch, batch_problems
 from agentic_rag.testing.bindings import Signer
 from agentic_rag.testing.frames import PING, Facts, error_json, frame, frames, message_json
 from agentic_rag.testing.model_rules import rules_of
-from agentic_rag.testing.prompt_cache import Clock, PromptCache
+from agentic_rag.testing.prompt_cache import CacheDiagnoses, Clock, PromptCache
 from agentic_rag.testing.steps import Say, Step, Think, step_events, step_from_json
 
 MAX_BODY = 32 * 1024 * 1024
@@ -290,10 +291,12 @@ class FakeMessagesAPI(FakeService):
     """The Messages API; see `FakeService`.
 
     ``also_allowed``: further top-level keys, for an older endpoint.
+    ``unknown``: parameters that the endpoint does not know, for a gateway: ``diagnostics``, ``output_config.format``.
     ``cache_minimum``: tokens from which a prefix is cached, in place of the model's.
     ``clock``: the cache's.
     ``enforced``: whether thinking with a changed prefix is an error, as it is for new accounts.
     ``models_api``: whether ``GET /v1/models/{id}`` exists.
+    ``batches_api``: whether the endpoints of batches exist. A batch runs until `end_batches`.
     ``context_window``: tokens, in place of the model's.
 
     ``dropped`` is the thinking that was removed from requests. A message that was answered with ``stop_reason:
@@ -307,17 +310,22 @@ class FakeMessagesAPI(FakeService):
         key: str | None = "test-key",
         rate: float = 0,
         also_allowed: Collection[str] = (),
+        unknown: Collection[str] = (),
         cache_minimum: int | None = None,
         clock: Clock | None = None,
         enforced: bool = True,
         models_api: bool = True,
+        batches_api: bool = True,
         context_window: int | None = None,
     ) -> None:
         self._models_api = models_api
+        self._batches_api = batches_api
+        self.batches: dict[str, FakeBatch] = {}
         super().__init__(script, then, key, rate)
-        self._admission = Admission(enforced, also_allowed, context_window)
+        self._admission = Admission(enforced, also_allowed, context_window, unknown)
         self._cache = PromptCache(1024, clock)
         self._cache_minimum = cache_minimum
+        self._diagnoses = CacheDiagnoses()
         self.dropped: list[Json] = []
         self.sticky = 0
         """Calls that were refused because they contained an earlier refusal."""
@@ -325,9 +333,72 @@ class FakeMessagesAPI(FakeService):
 
     def _routes(self) -> list[Route]:
         routes = [Route("/v1/messages", self._messages, methods=["POST"])]
+        if self._batches_api:
+            path = "/v1/messages/batches"
+            routes += [
+                Route(path, self._create_batch, methods=["POST"]),
+                Route(f"{path}/{{batch}}", self._batch, methods=["GET"]),
+                Route(f"{path}/{{batch}}/cancel", self._batch, methods=["POST"]),
+                Route(f"{path}/{{batch}}/results", self._batch, methods=["GET"]),
+            ]
         if self._models_api:
             routes.append(Route("/v1/models/{model}", self._model, methods=["GET"]))
         return routes
+
+    # --- batches --------------------------------------------------------------------------------------------
+
+    def end_batches(self, *, expired: int = 0) -> None:
+        """End every batch. The script answers its requests, except the last ``expired`` ones and canceled batches."""
+        for batch in self.batches.values():
+            if batch.results is None:
+                batch.end(self._batch_result, expired)
+
+    def _batch_result(self, params: Json) -> Json:
+        """Return the result of one request of a batch, after the checks of any other request."""
+        try:
+            admitted = self._admit(params, [])
+            reply = self._reply(params) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
+            if reply.fault.status is not None:
+                fault = reply.fault
+                raise Refused(reply.fault.status, fault.message or "scripted", fault.error_type)
+            events, long_writes = self._events(admitted, reply)
+        except Refused as refused:
+            return {"type": "errored", "error": error_json(refused.kind, refused.message, "req_0")}
+        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
+        message = message_json(events, f"msg_{uuid.uuid4().hex[:24]}", facts)
+        return {"type": "succeeded", "message": message}
+
+    async def _create_batch(self, request: Request) -> Response:
+        try:
+            body = await self._accept(request)
+            found = batch_problems(body)
+            if found:
+                self.refused += found
+                raise Refused(400, found[0])
+        except Refused as refused:
+            return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
+        batch = FakeBatch(f"msgbatch_{uuid.uuid4().hex[:24]}", body["requests"])
+        self.batches[batch.id] = batch
+        return JSONResponse(batch.to_json(self.url))
+
+    async def _batch(self, request: Request) -> Response:
+        """Show or cancel a batch, or answer its results."""
+        batch = self.batches.get(request.path_params["batch"])
+        try:
+            self._authenticate(request)
+            if batch is None:
+                raise Refused(404, "Message batch not found")
+            if request.url.path.endswith("/results"):
+                if batch.results is None:
+                    raise Refused(404, "The batch has not ended; its results are not available yet")
+                return Response(batch.result_lines(), media_type="application/x-jsonl")
+            if request.url.path.endswith("/cancel"):
+                if batch.results is not None:
+                    raise Refused(400, "The batch has ended already")
+                batch.cancel()
+        except Refused as refused:
+            return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
+        return JSONResponse(batch.to_json(self.url))
 
     # --- one call -------------------------------------------------------------------------------------------
 
@@ -398,8 +469,10 @@ class FakeMessagesAPI(FakeService):
 
     def _answer(self, call: Call, admitted: Admitted, reply: Reply, request_id: str) -> Response:
         events, long_writes = self._events(admitted, reply)
-        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
         message_id = f"msg_{uuid.uuid4().hex[:24]}"
+        diagnosis = self._diagnoses.diagnose(call.request, message_id)
+        asked = call.request.get("diagnostics") is not None
+        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category, diagnosis, asked)
         if reply.step.stop_reason == "refusal" and not admitted.refuses:
             self._admission.refuse(call.request)
         if reply.fault.refuse:

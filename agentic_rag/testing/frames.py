@@ -35,12 +35,14 @@ class Facts:
     """The data of an answer in addition to its events.
 
     ``transformations``: thinking that was removed from the request. ``long_writes``: tokens that the cache keeps for an
-    hour. ``category``: of a refusal.
+    hour. ``category``: of a refusal. ``diagnostics``: why the prompt cache missed; given only if the request asked.
     """
 
     transformations: tuple[Json, ...] = ()
     long_writes: int = 0
     category: str | None = None
+    diagnostics: Json | None = None
+    diagnosed: bool = False
 
 
 NO_FACTS = Facts()
@@ -138,7 +140,9 @@ def _delta(index: int, delta: Json) -> Json:
 
 
 def _message(message_id: str, facts: Facts, model: str, usage: Json) -> Json:
-    changed = {"input_transformations": list(facts.transformations)} if facts.transformations else {}
+    changed: Json = {"input_transformations": list(facts.transformations)} if facts.transformations else {}
+    if facts.diagnosed:
+        changed["diagnostics"] = facts.diagnostics
     return {
         "id": message_id,
         "type": "message",

@@ -40,15 +40,20 @@ MANY_IMAGES_SIDE: Final = 2_000
 """In a request with more than `MANY_IMAGES` images, no side may exceed this many pixels."""
 MAX_IMAGES: Final = 600
 
+_MESSAGE_ID = re.compile(r"msg_[a-zA-Z0-9]{1,100}")
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def problems(request: Any, *, also_allowed: Collection[str] = (), betas: Collection[str] = ()) -> list[str]:
+def problems(
+    request: Any, *, also_allowed: Collection[str] = (), unknown: Collection[str] = (), betas: Collection[str] = ()
+) -> list[str]:
     """Return all problems the API would report for this request, in reading order; empty means accepted.
 
     Args:
         request: the body.
         also_allowed: further top-level keys, for an older or compatible endpoint (``temperature``).
+        unknown: parameters that an older endpoint or a gateway does not know (``diagnostics``,
+            ``output_config.format``).
         betas: the names in the request's ``anthropic-beta`` header.
     """
     if not isinstance(request, dict):
@@ -57,7 +62,10 @@ def problems(request: Any, *, also_allowed: Collection[str] = (), betas: Collect
     if surrogates:
         return surrogates
     rules = rules_of(request.get("model"))
-    known = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())}
+    known = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())} - {*unknown}
+    config = request.get("output_config")
+    if "output_config.format" in unknown and isinstance(config, dict) and "format" in config:
+        return ["output_config.format: Extra inputs are not permitted"]
     found = [*_top_level(request, known), *_system(request), *_tools(request), *_conversation(request, rules)]
     return [*found, *(parameter_problems(request, rules, betas) if rules else ())]
 
@@ -96,6 +104,7 @@ def _top_level(request: Json, known: Collection[str]) -> Iterator[str]:
         yield "stop_sequences: each stop sequence must contain non-whitespace"
     yield from _thinking_config(request)
     yield from _output_config(request)
+    yield from _diagnostics(request)
     yield from _cache_controls(request)
 
 
@@ -146,8 +155,25 @@ def _output_config(request: Json) -> Iterator[str]:
         yield "output_config.format: Input should be {'type': 'json_schema', 'schema': …}"
     elif any(_open_objects(form["schema"])):
         yield ("output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false")
+    else:
+        for key in sorted(_unsupported_keywords(form["schema"])):
+            yield f"output_config.format.schema: property '{key}' is not supported"
     if _cites(request.get("messages")):
         yield "output_config.format: citations cannot be enabled together with structured outputs"
+
+
+def _diagnostics(request: Json) -> Iterator[str]:
+    given = request.get("diagnostics")
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        yield "diagnostics: Input should be a valid dictionary"
+        return
+    for key in sorted(given.keys() - {"previous_message_id"}):
+        yield f"diagnostics.{key}: Extra inputs are not permitted"
+    previous = given.get("previous_message_id")
+    if previous is not None and not (isinstance(previous, str) and _MESSAGE_ID.fullmatch(previous)):
+        yield "diagnostics.previous_message_id: String should match pattern '^msg_[a-zA-Z0-9]+$'"
 
 
 def _open_objects(schema: Any) -> Iterator[bool]:
@@ -159,6 +185,25 @@ def _open_objects(schema: Any) -> Iterator[bool]:
     elif isinstance(schema, list):
         for value in schema:
             yield from _open_objects(value)
+
+
+_NOT_IN_OUTPUTS: Final = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "maxItems"}
+    | {"uniqueItems", "minProperties", "maxProperties", "patternProperties", "not", "if", "oneOf", "$dynamicRef"}
+)
+"""Keywords that structured outputs refuse."""
+
+
+def _unsupported_keywords(schema: Any) -> set[str]:
+    found: set[str] = set()
+    if isinstance(schema, dict):
+        found |= schema.keys() & _NOT_IN_OUTPUTS
+        for key, value in schema.items():
+            for each in value.values() if key in ("properties", "$defs") and isinstance(value, dict) else [value]:
+                found |= _unsupported_keywords(each)
+    elif isinstance(schema, list):
+        found = set().union(*map(_unsupported_keywords, schema))
+    return found
 
 
 def _cites(value: Any) -> bool:

@@ -97,6 +97,56 @@ class PromptCache:
             yield from range(max(0, at - LOOK_BACK), at + 1)
 
 
+class CacheDiagnoses:
+    """Answers ``diagnostics.previous_message_id``: compares a request with an earlier one of the same client.
+
+    Only requests that contain ``diagnostics`` are remembered, by the id of their answer.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[str, Json] = {}
+
+    def diagnose(self, request: Json, message_id: str) -> Json | None:
+        """Return the ``diagnostics`` of an answer, None if nothing changed or nothing was asked."""
+        asked = request.get("diagnostics")
+        if asked is None:
+            return None
+        self._requests[message_id] = request
+        previous_id = asked.get("previous_message_id")
+        if previous_id is None:
+            return None
+        before = self._requests.get(previous_id)
+        if before is None:
+            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+        changed = _first_change(before, request)
+        if changed is None:
+            return None
+        if changed == "unavailable":
+            return {"cache_miss_reason": {"type": changed}}
+        return {"cache_miss_reason": {"type": changed, "cache_missed_input_tokens": tokens_of_prompt(before)}}
+
+
+def _first_change(before: Json, request: Json) -> str | None:
+    """Return the type of the first difference between two requests; appended messages are none."""
+    for name in ("model", "system", "tools"):
+        if _bare(before.get(name) or None) != _bare(request.get(name) or None):
+            return f"{name}_changed"
+    earlier = _bare(before["messages"])
+    if _bare(request["messages"])[: len(earlier)] != earlier:
+        return "messages_changed"
+    others = ("thinking", "tool_choice", "output_config")
+    return "unavailable" if any(before.get(name) != request.get(name) for name in others) else None
+
+
+def _bare(value: Any) -> Any:
+    """Return a part of a prompt without its cache breakpoints."""
+    if isinstance(value, list):
+        return [_bare(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _bare(item) for key, item in value.items() if key != "cache_control"}
+    return value
+
+
 def tokens_of_prompt(request: Json) -> int:
     """Return how many tokens a request's prompt has, as the cache counts them."""
     parts = (json.dumps(block, ensure_ascii=False) for block, _ in _blocks(request))

@@ -269,3 +269,7 @@ class Toolset(Protocol):
         cancels the call (the server is notified) and raises the cancellation.
         """
         ...
+
+    async def cancel_task(self, server: str, task: str) -> None:
+        """Ask a server to stop a task that another process began. Failures are ignored."""
+        ...

@@ -27,6 +27,7 @@ import anyio.to_thread
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client import ClientSession, Transport
+from mcp.client.extension import advertise
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.server import MCPServer
@@ -39,6 +40,7 @@ from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.silence_timers import SilenceTimer
 from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.tools import remote_tasks
+from agentic_rag.tools.apps import APPS, MEDIA_TYPE
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import Ask, NoteTask, ProgressSink, RemoteTask, Withdrawal
 from agentic_rag.tools.bounds import fit_list
@@ -327,13 +329,18 @@ class Connection:
         except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             return self._unavailable(explain(exc))
 
-    async def cancel_task(self, task: str) -> None:
-        """Ask the server to stop a task, if it is there. Failures are ignored, because a server may finish anyway."""
+    async def cancel_task(self, task: str, *, wait: bool = False) -> None:
+        """Ask the server to stop a task. Failures are ignored, because a server may finish anyway.
+
+        A server that is not running is left alone. With ``wait``, a starting one gets a moment to become ready.
+        """
         session = self._attempt.session if self._attempt is not None else None
-        if session is None:
+        if session is None and not wait:
             return
         with anyio.move_on_after(TASK_CANCEL_SECONDS, shield=True):
             try:
+                if session is None:
+                    _, session = await self._ready(TASK_CANCEL_SECONDS)
                 await remote_tasks.cancel(session, task)
             except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
                 logger.debug("MCP server %s: a task was not cancelled: %s", self.name, explain(exc))
@@ -656,7 +663,7 @@ class Connection:
             elicitation_callback=None if self.in_process else self._questions.elicit,
             client_info=_CLIENT_INFO,
             cache=None,
-            extensions=() if self.in_process else (TasksExtension(),),
+            extensions=() if self.in_process else (TasksExtension(), advertise(APPS, {"mimeTypes": [MEDIA_TYPE]})),
         )
         attempt.scope.deadline = anyio.current_time() + patience.initialize
         with attempt.scope:

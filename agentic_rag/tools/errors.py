@@ -18,3 +18,20 @@ class RequestFailed(AgenticRagError, code="MCP_REQUEST_FAILED", status=502, fact
     server: str
     reason: str
     text = "The MCP server {self.server!r} answered: {self.reason}"
+
+
+class AppUnreadable(AgenticRagError, code="MCP_APP_UNREADABLE", status=502, facts=("uri", "problem")):
+    """The page of an MCP server's app cannot be shown."""
+
+    uri: str
+    problem: str
+    text = "The app {self.uri!r} cannot be shown: {self.problem}."
+
+
+class AppNotAllowed(AgenticRagError, code="MCP_APP_NOT_ALLOWED", status=403, facts=("server",)):
+    """The domain does not show apps of this MCP server."""
+
+    server: str
+    text = (
+        "Apps of the MCP server {self.server!r} are not shown here. An admin can add it to `mcpApps` in the settings."
+    )

@@ -82,9 +82,12 @@ def from_json(tools: Iterable[Tool]) -> "tuple[types.Tool, ...]":
 
 
 def fingerprint(tool: Tool) -> str:
-    """Return the hash over name, title, description and schema of a tool, which is all the model sees."""
+    """Return the hash over name, title, description and schema of a tool, which is all the model sees, and its app."""
     title = tool.get("title") or (tool.get("annotations") or {}).get("title")
     seen = [tool["name"], tool.get("description") or "", tool.get("inputSchema"), *([title] if title else [])]
+    app = (tool.get("_meta") or {}).get("ui")
+    if app:
+        seen.append({"ui": app})
     return hashlib.sha256(json.dumps(seen, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

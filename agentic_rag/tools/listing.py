@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from anyascii import anyascii
 
+from agentic_rag.base.json_form import Json
+from agentic_rag.tools.apps import is_for_models
 from agentic_rag.tools.base import Origin, ToolInfo
 from agentic_rag.tools.bounds import AGENT_BYTES, DESCRIPTION_BYTES, describe_left_out, find_schema_problem, size_of
 from agentic_rag.tools.system import SYSTEM_TOOLS
@@ -61,6 +63,8 @@ class Listed(Protocol):
     def input_schema(self) -> dict[str, Any]: ...
     @property
     def annotations(self) -> Hints | None: ...
+    @property
+    def meta(self) -> Json | None: ...
 
 
 class Catalog:
@@ -102,6 +106,8 @@ class Catalog:
         for tool in tools:
             if include is not None and tool.name not in include:
                 continue
+            if not is_for_models((tool.meta or {}).get("ui") or {}):
+                continue  # its server offers it to its own app alone
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed

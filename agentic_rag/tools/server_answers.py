@@ -11,6 +11,7 @@ from typing import Any
 
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import clean_text
+from agentic_rag.tools.apps import read_app_meta
 from agentic_rag.tools.base import META_PREFIX
 from agentic_rag.tools.schema_compat import find_top_problem
 
@@ -147,6 +148,9 @@ def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
             break
     if isinstance(tool.get("description"), str):
         read["description"] = tool["description"]
+    app = read_app_meta(tool)
+    if app:
+        read["_meta"] = {"ui": app}
     hints = {hint: annotations[hint] for hint in _HINTS if isinstance(annotations.get(hint), bool)}
     return {**read, "annotations": hints} if hints else read
 

@@ -83,6 +83,12 @@ class ServerToolset:
                 return False
         return True
 
+    async def cancel_task(self, server: str, task: str) -> None:
+        """Ask a server to stop a task; see `base.Toolset.cancel_task`."""
+        connection = self._connections.get(server)
+        if connection is not None:
+            await connection.cancel_task(task, wait=True)
+
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:

@@ -7,6 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted
 from agentic_rag.testing.steps import Cite, say, use
 from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
@@ -256,3 +258,109 @@ async def test_a_domain_without_cases_has_nothing_to_run(tmp_path: Path, tier: s
         domain = await rig.domain()
         path = f"/api/domains/{domain}/evaluation/runs"
         assert (await rig.refused("POST", path, {"tier": tier}))[:2] == (422, "VALIDATION_ERROR")
+
+
+JUDGE = {"judge": {"helpful": "The answer lets the reader act."}, "judgeBatch": True}
+
+
+def scored(score: int) -> Scripted:
+    return say(f'{{"scores": {{"helpful": {{"score": {score}, "reason": "Clear."}}}}}}')
+
+
+async def judged_in_batch(rig: Rig, *questions: str) -> str:
+    """Run the answers of some questions in a domain whose judge uses a batch; return the run's path."""
+    domain = await rig.domain(model="claude-haiku-5-5", evaluation=JUDGE)
+    for question in questions:
+        asked = {"questions": [question], "expect": {"contains": ["27"]}}
+        await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", asked)
+    ended = await run(rig, domain, tier="answers")
+    assert (ended["state"], ended["passed"], ended["scoring"]) == ("done", len(questions), "planned")
+    return f"/api/domains/{domain}/evaluation/runs/{ended['id']}"
+
+
+async def scores(rig: Rig, path: str) -> Json:
+    """Return the score and the reason of each question."""
+    found = (await rig.ok("GET", f"{path}/results"))["items"]
+    return {
+        each["question"]: tuple(each["observed"]["scores"]["helpful"].values())
+        for each in found
+        if "scores" in each["observed"]
+    }
+
+
+async def test_a_batch_scores_the_answers_of_a_run_and_says_why_one_has_no_score(tmp_path: Path) -> None:
+    refused = Reply(say("-"), Fault(status=529, error_type="overloaded_error", message="Overloaded"))
+    script = [*[say("27 days.")] * 3, scored(4), refused]
+    async with FakeMessagesAPI(*script) as api, Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig:
+        path = await judged_in_batch(rig, "One?", "Two?", "Three?")
+        await rig.application.business.scoring.look()
+        assert (await rig.ok("GET", path))["scoring"] == "waiting"
+        await rig.application.business.scoring.look()
+        assert await scores(rig, path) == {}
+        api.end_batches(expired=1)
+        await rig.application.business.scoring.look()
+        assert (await rig.ok("GET", path))["scoring"] == "done"
+        assert await scores(rig, path) == {
+            "One?": (4, "Clear."),
+            "Two?": (None, "the service refused the request: Overloaded"),
+            "Three?": (None, "the batch expired before the service answered this request"),
+        }
+        (spent,) = (each for each in (await rig.ok("GET", "/api/usage?groupBy=agent"))["items"] if each["agent"])
+        assert (spent["agent"], spent["calls"]) == ("(judge)", 1)
+        assert spent["output"] > 0
+    (batch,) = api.batches.values()
+    assert len(batch.requests) == 3
+    assert api.refused == []
+
+
+async def test_stopping_a_run_whose_answers_are_scored_cancels_the_batch(tmp_path: Path) -> None:
+    async with (
+        FakeMessagesAPI(say("27 days.")) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
+    ):
+        path = await judged_in_batch(rig, "One?")
+        await rig.application.business.scoring.look()
+        assert (await rig.ok("POST", f"{path}/stop"))["scoring"] == "stopping"
+        await rig.application.business.scoring.look()
+        assert [each.canceled for each in api.batches.values()] == [True]
+        api.end_batches()
+        await rig.application.business.scoring.look()
+        assert (await rig.ok("GET", path))["scoring"] == "done"
+        reason = "the batch was canceled before the service answered this request"
+        assert await scores(rig, path) == {"One?": (None, reason)}
+
+
+async def test_a_service_without_batches_scores_one_by_one(tmp_path: Path) -> None:
+    async with (
+        FakeMessagesAPI(say("27 days."), scored(5), batches_api=False) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
+    ):
+        path = await judged_in_batch(rig, "One?")
+        for _ in range(2):
+            await rig.application.business.scoring.look()
+        assert (await rig.ok("GET", path))["scoring"] == "done"
+        assert await scores(rig, path) == {"One?": (5, "Clear.")}
+
+
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_killed_server_goes_on_with_its_batch(tmp_path: Path) -> None:
+    places = ("scoring.submitted", "scoring.stored")
+
+    def keep(reached: str) -> None:
+        if reached in places and not (tmp_path / reached).exists():
+            shutil.copytree(tmp_path / "data", tmp_path / reached / "data")
+
+    async with FakeMessagesAPI(say("27 days."), scored(4)) as api:
+        async with Rig(tmp_path, instead=AnthropicModel(api.key, api.url), failpoint=keep) as rig:
+            path = await judged_in_batch(rig, "One?")
+            await rig.application.business.scoring.look()
+            api.end_batches()
+            await rig.application.business.scoring.look()
+        for place in places:
+            async with Rig(tmp_path / place, instead=AnthropicModel(api.key, api.url)) as rig:
+                await rig.application.business.scoring.look()
+                assert await scores(rig, path) == {"One?": (4, "Clear.")}
+                assert (await rig.ok("GET", path))["scoring"] == "done"
+                rows = (await rig.ok("GET", "/api/usage?groupBy=agent"))["items"]
+                assert [each["calls"] for each in rows if each["agent"] == "(judge)"] == [1]
+        assert len(api.batches) == 1

@@ -58,6 +58,8 @@ def test_a_conversation_that_grows_has_the_body_of_one_that_is_encoded_anew(
                 "temperature": st.sampled_from((None, 0.5)),
                 "thinking": st.sampled_from(("auto", "off")),
                 "effort": st.sampled_from((None, "low", "high")),
+                "previous_answer": st.sampled_from((None, "", "msg_1")),
+                "answer_schema": st.sampled_from((None, {"type": "object", "additionalProperties": False})),
             }
         ),
         max_size=6,

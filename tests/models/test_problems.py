@@ -384,6 +384,17 @@ REFUSED: list[tuple[str, Any, str]] = [
         "output_config.format.schema: ",
     ),
     (
+        "a limit in structured output",
+        request(output_config={"format": {"type": "json_schema", "schema": {"type": "string", "maxLength": 9}}}),
+        "output_config.format.schema: property 'maxLength' is not supported",
+    ),
+    (
+        "an id of no answer",
+        request(diagnostics={"previous_message_id": "resp_1"}),
+        "diagnostics.previous_message_id: String should match",
+    ),
+    ("an unknown diagnosis", request(diagnostics={"why": True}), "diagnostics.why: Extra inputs"),
+    (
         "structured output with citations",
         request(user(RESULT), output_config={"format": {"type": "json_schema", "schema": {}}}),
         "output_config.format: citations",

@@ -67,7 +67,10 @@ def test_a_compatible_endpoint_gets_nothing_that_only_claude_knows() -> None:
 def test_the_table_says_what_the_service_says() -> None:
     for name, rules in RULES.items():
         known = PROFILES[name]
-        assert with_capabilities(known, rules.to_json()) == known, name
+        reported = with_capabilities(known, rules.to_json())
+        assert reported == dataclasses.replace(known, diagnoses=True, structured=True), (
+            name
+        )  # never assumed of a gateway
         assert (known.bound, known.system_messages, known.sampling) == (
             rules.bound,
             rules.system_messages,

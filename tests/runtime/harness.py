@@ -110,6 +110,9 @@ class MemoryToolset:
         self.requests.append(request)
         return await self.functions[request.tool.name][1](request)
 
+    async def cancel_task(self, server: str, task: str) -> None:
+        pass
+
 
 def toolset(**functions: Tool) -> MemoryToolset:
     """Return a toolset. ``search_documents`` is built in and read-only; other tools are a user's."""

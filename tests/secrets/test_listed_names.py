@@ -25,6 +25,9 @@ class _Listed:
     ) -> CallOutcome:
         return CallOutcome(ToolStatus.OK, ())
 
+    async def cancel_task(self, server: str, task: str) -> None:
+        pass
+
 
 def _tool(name: str) -> ToolInfo:
     schema = {"type": "object", "properties": {SECRET: {"type": "string"}}, "required": [SECRET]}

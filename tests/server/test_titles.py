@@ -242,14 +242,23 @@ async def test_sockets_that_follow_hear_of_it_between_turns(tmp_path: Path, dial
         assert [each["title"] for each in told] == (["Paid leave"] if hears else [])
 
 
-async def test_a_title_comes_over_the_messages_api_in_a_call_of_its_own(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(say("27 days."), say("Paid leave")) as api:
+@pytest.mark.parametrize(
+    ("unknown", "answer"),
+    [((), '{"name": "Paid leave"}'), (("output_config.format",), "Paid leave")],
+    ids=["structured", "a gateway without structured outputs"],
+)
+async def test_a_title_comes_over_the_messages_api_in_a_call_of_its_own(
+    tmp_path: Path, unknown: tuple[str, ...], answer: str
+) -> None:
+    async with FakeMessagesAPI(say("27 days."), say(answer), unknown=unknown) as api:
         async with Rig(tmp_path, instead=AnthropicModel(api.key or "", api.url), titles="model") as rig:
             talk = await rig.conversation()
             await rig.say(talk, QUESTION)
             await name(rig)
             assert await title(rig, talk) == "Paid leave"
         assert not api.requests[1].get("tools")
+        sent = ["format" in each.get("output_config", {}) for each in api.requests]
+        assert sent == ([False, True, False] if unknown else [False, True])
 
 
 def test_the_wait_for_a_title_is_short() -> None:

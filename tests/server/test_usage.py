@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from agentic_rag.base.events import Usage
-from agentic_rag.testing.steps import Say, Step, Use
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.steps import Say, Step, Use, say
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig
 
@@ -125,3 +127,52 @@ async def test_an_answer_says_what_its_turn_cost_with_its_delegates(
         latest = (await rig.ok("GET", path))["items"][-1]
         if cost is not None and "unpricedCalls" not in cost:
             assert latest["metadata"]["cost"] == {"amount": "0.000068", "currency": "EUR"}
+
+
+async def ask_twice(rig: Rig, change: Any = None) -> list[dict[str, Any]]:
+    """Ask two questions of one conversation and return the usage by cache miss. ``change``: settings between them."""
+    domain = await rig.domain(model="claude-haiku-5-5")
+    conversation = await rig.conversation(domain)
+    assert (await rig.say(conversation, "Hi"))[-1]["type"] == "done"
+    if change is not None:
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": change})
+    assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
+    rows: list[dict[str, Any]] = (await rig.ok("GET", "/api/usage?groupBy=cacheMiss"))["items"]
+    return rows
+
+
+async def test_the_services_reason_for_a_cache_miss_is_in_the_usage(tmp_path: Path) -> None:
+    async with (
+        FakeMessagesAPI(say("Hello."), say("Still here.")) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
+    ):
+        rows = {row["cacheMiss"]: row for row in await ask_twice(rig, {"model": "claude-opus-5-5"})}
+        assert rows[""]["calls"] == rows["model_changed"]["calls"] == 1
+        assert rows["model_changed"]["cacheMissed"] > 0
+        assert "cacheMissed" not in rows[""]
+        first, second = (each["diagnostics"]["previous_message_id"] for each in api.requests)
+        assert (first, second[:4]) == (None, "msg_")
+        csv = (await rig.http.get("/api/usage?groupBy=cacheMiss&format=csv")).text
+        assert csv.startswith("cacheMiss,calls,")
+    assert api.refused == []
+
+
+async def test_an_unchanged_prompt_has_no_cache_miss(tmp_path: Path) -> None:
+    async with (
+        FakeMessagesAPI(say("Hello."), say("Still here.")) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
+    ):
+        (row,) = await ask_twice(rig)
+        assert (row["cacheMiss"], row["calls"]) == ("", 2)
+    assert all("diagnostics" in each for each in api.requests)
+
+
+@pytest.mark.parametrize("reports", [True, False], ids=["reports its models", "does not"])
+async def test_a_gateway_without_diagnostics_answers_all_the_same(tmp_path: Path, reports: bool) -> None:
+    async with (
+        FakeMessagesAPI(say("Hello."), say("Still here."), unknown=("diagnostics",), models_api=reports) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
+    ):
+        (row,) = await ask_twice(rig)
+        assert (row["cacheMiss"], row["calls"]) == ("", 2)
+    assert len(api.refused) == reports  # once, then no request has the parameter

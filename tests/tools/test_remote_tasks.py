@@ -142,3 +142,24 @@ async def test_an_interrupted_turn_cancels_the_task_of_its_call(tmp_path: Path) 
         said = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
         (result,) = [event for event in said if event["type"] == "tool_result"]
         assert json.loads(result["content"])["cancelled"] == ["never"]
+
+
+@pytest.mark.slow(reason="a server process, two starts of the application")
+async def test_declining_a_question_after_a_restart_cancels_the_task_that_asked(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "tasks.py")]}
+    async with Rig(tmp_path, use("shop__form"), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"shop": entry}, toolPolicy={"*": "allow"})
+        path = f"/api/conversations/{await rig.conversation(domain)}"
+        await rig.ok("POST", f"{path}/messages", {"content": "Go."}, headers={"accept": "application/json"})
+        with anyio.fail_after(60):
+            while not (waits := (await rig.ok("GET", "/api/waits?state=open"))["items"]):
+                await pause()
+    steps = (say("Then not."), use("shop__report"), say("That is all."))
+    async with Rig(tmp_path, *steps, any_command=True) as rig:
+        await rig.ok("POST", f"/api/waits/{waits[0]['id']}", {"action": "decline"})
+        with anyio.fail_after(60):
+            while (await rig.ok("GET", path))["turn"] is not None:
+                await pause()
+        said = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
+        (result,) = [event for event in said if event["type"] == "tool_result"]
+        assert json.loads(result["content"])["cancelled"] == ["form"]

@@ -10,6 +10,7 @@ from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_json
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
+    CacheMiss,
     Citation,
     CitationDelta,
     InputDelta,
@@ -25,6 +26,8 @@ from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
 MALFORMED = "cannot be read: the service sent a malformed event"
 MAX_BLOCKS = 10_000
 """Most content blocks in one answer. More is a fault of the endpoint."""
+MAX_ID = 200
+"""Longest id of an answer and longest reason of a cache miss, in characters. Longer ones are ignored."""
 _NOT_THE_API = ValueError, KeyError, TypeError, AttributeError
 """Exceptions from reading an event that does not follow the API."""
 
@@ -120,7 +123,8 @@ class AnswerDecoder:
         if kind == "message_start":
             message = event["message"]
             self._count(message.get("usage") or {})
-            return MessageStarted(self._prefix + message["model"], self._usage_so_far())
+            model, usage = self._prefix + message["model"], self._usage_so_far()
+            return MessageStarted(model, usage, _short_text(message.get("id")), _cache_miss(message.get("diagnostics")))
         if kind == "message_delta":
             self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
             self._category = (event["delta"].get("stop_details") or {}).get("category")
@@ -202,3 +206,20 @@ class AnswerDecoder:
     def _count(self, usage: Json) -> None:
         """Update the usage. The figures are totals so far; a missing figure keeps its last value."""
         self._usage.update({key: value for key, value in usage.items() if isinstance(value, int)})
+
+
+def _short_text(value: object) -> str:
+    """Return a printable text of at most `MAX_ID` characters; empty for any other value."""
+    return value if isinstance(value, str) and len(value) <= MAX_ID and value.isprintable() else ""
+
+
+def _cache_miss(diagnostics: object) -> CacheMiss | None:
+    """Return why the prompt cache missed. Returns None also while the service is still comparing the requests."""
+    reason = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
+    name = _short_text(reason.get("type")) if isinstance(reason, dict) else ""
+    if not isinstance(reason, dict) or not name:
+        return None
+    tokens = reason.get("cache_missed_input_tokens")
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < 2**31:
+        tokens = 0
+    return CacheMiss(name, tokens)

@@ -10,20 +10,30 @@ over a second, or twenty on a busy machine, and a server that stops must not wai
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
 from agentic_rag.base.errors import EventTooLarge, ModelError
 from agentic_rag.base.json_form import Json
-from agentic_rag.base.messages import Block
+from agentic_rag.base.messages import Block, clean_json
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.anthropic.request import BINDING_BETA, encoded_body, request_body, without_thinking
 from agentic_rag.models.base import Model, ModelEvent, ModelProgress, ModelRequest
+from agentic_rag.models.batches import (
+    BATCH_ID,
+    MAX_REQUESTS,
+    READ_SECONDS,
+    BatchAnswer,
+    BatchState,
+    read_line,
+    without_batches,
+)
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
     chunks_of,
@@ -38,14 +48,16 @@ from agentic_rag.models.http_stream import (
 )
 from agentic_rag.models.marks import with_numbered_passages
 from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of, with_capabilities
-from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, check_key, public_url
+from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, check_key, public_url, unreachable
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
+    from anthropic.resources.messages import AsyncBatches
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 CitationMode = Literal["native", "marks"]
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -54,6 +66,14 @@ BETA = "anthropic-beta"
 """The only header whose values from the provider, the model and the request are joined."""
 BOUND_ELSEWHERE = "bound to a different conversation"
 """Part of the service's error for thinking whose preceding messages have changed."""
+
+_UNKNOWN_PARAMETER = re.compile(
+    r"diagnostics|previous_message_id|output_config\.format|output_format|json_schema|structured.?output|"
+    r"extra (?:inputs|fields)|"
+    r"(?:unknown|unexpected|unrecognized|unsupported|additional) (?:field|parameter|propert|argument)",
+    re.IGNORECASE,
+)
+"""Words of services that refuse a parameter they do not know."""
 
 
 class AnthropicModel(Model):
@@ -138,13 +158,17 @@ class AnthropicModel(Model):
     async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "AsyncStream[Any]":
         """Send the request, and return the answer with status 200 and an unread body.
 
-        If the service reports that thinking no longer matches its conversation, this method sends the request again
-        without thinking, because the turn must not end with that error.
+        If the service refuses an optional parameter, this method sends the request again without all of them, and no
+        later request for the model has them. If the service reports that thinking no longer matches its conversation,
+        this method sends the request again without thinking, because the turn must not end with that error.
         """
         try:
             body = b"".join(encoded_body(request, profile, cites=cites))
             return await self._send(body, self._headers_of(profile), request.model)
         except ModelError as error:
+            plain = self._without_optional(error, request, profile)
+            if plain is not None:
+                return await self._open(request, plain, cites=cites)
             if error.http_status != 400 or BOUND_ELSEWHERE not in str(error):
                 raise
         whole = {**request_body(request, profile, cites=cites), "stream": True}
@@ -159,6 +183,23 @@ class AnthropicModel(Model):
                 if error.http_status != 400:
                     raise
         return await self._send(encode(without_thinking(whole)), self._headers_of(profile), request.model)
+
+    def _without_optional(self, error: ModelError, request: ModelRequest, profile: ModelProfile) -> ModelProfile | None:
+        """Return a profile without the optional parameters that a service refused, or None if it refused another thing.
+
+        The profile replaces the cached one.
+        """
+        if error.http_status not in (400, 422) or _UNKNOWN_PARAMETER.search(str(error)) is None:
+            return None
+        asks = profile.diagnoses and request.previous_answer is not None
+        forms = profile.structured and request.answer_schema is not None
+        if not asks and not forms:
+            return None
+        names = ("diagnostics",) * asks + ("output_config.format",) * forms
+        logger.info("%s refuses %s; requests are sent without", self._endpoint.url, " and ".join(names))
+        plain = replace(profile, diagnoses=profile.diagnoses and not asks, structured=profile.structured and not forms)
+        self._profiles[request.model] = plain
+        return plain
 
     def _headers_of(self, profile: ModelProfile, beta: str = "") -> Json:
         """Return the headers of a request: the model's, and the betas of the provider, the model and this request.
@@ -227,6 +268,73 @@ class AnthropicModel(Model):
             logger.info("what %s takes is not known from its service: %s", profile.name, type(exc).__name__)
             return profile
         return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
+
+    # Batches
+
+    async def submit_batch(self, model: str, requests: Mapping[str, ModelRequest]) -> str:
+        """Submit requests and return the id of the batch; see `BatchingModel`."""
+        profile = await self._profile(model)
+        items: list[Any] = [
+            {"custom_id": custom_id, "params": clean_json(request_body(request, profile))}
+            for custom_id, request in requests.items()
+        ]
+        batch = await self._of_batch(model, lambda batches: batches.create(requests=items))
+        if BATCH_ID.fullmatch(str(batch.id)) is None:
+            raise broken_stream("has a batch without a valid id", "malformed_batch")
+        return str(batch.id)
+
+    async def read_batch(self, model: str, batch_id: str) -> BatchState:
+        """Return the progress of a batch; see `BatchingModel`."""
+        batch = await self._of_batch(model, lambda batches: batches.retrieve(batch_id))
+        return BatchState.ENDED if batch.processing_status == "ended" else BatchState.PROCESSING
+
+    async def batch_answers(self, model: str, batch_id: str) -> dict[str, BatchAnswer]:
+        """Return the answers of an ended batch; see `BatchingModel`.
+
+        The path is ours, not the ``results_url`` of the service, so that the key goes to no other host.
+        """
+        answers: dict[str, BatchAnswer] = {}
+        prefix = f"{self._provider}:" if self._provider else ""
+
+        async def read(batches: "AsyncBatches") -> None:
+            from anthropic._decoders.jsonl import AsyncJSONLDecoder
+
+            client = await self._ready()
+            lines = await client.get(
+                f"/v1/messages/batches/{batch_id}/results",
+                cast_to=AsyncJSONLDecoder[dict[str, Any]],
+                options={"headers": {"Accept": "application/binary"}},
+                stream=True,
+            )
+            async for line in lines:
+                custom_id = line.get("custom_id") if isinstance(line, dict) else None
+                if not isinstance(custom_id, str) or len(answers) > MAX_REQUESTS:
+                    raise broken_stream("has malformed batch results", "malformed_batch")
+                answers.setdefault(custom_id, read_line(line.get("result"), prefix))
+
+        await self._of_batch(model, read)
+        return answers
+
+    async def cancel_batch(self, model: str, batch_id: str) -> None:
+        """Cancel a batch; see `BatchingModel`."""
+        await self._of_batch(model, lambda batches: batches.cancel(batch_id))
+
+    async def _of_batch(self, model: str, call: "Callable[[AsyncBatches], Awaitable[T]]") -> T:
+        """Return the result of a call of the SDK's batches, with errors as `ModelError`."""
+        if not self._tells_of_models:  # Bedrock and Vertex have batches of another form
+            raise without_batches(model)
+        client = await self._ready()
+        try:
+            with anyio.fail_after(READ_SECONDS):
+                return await call(client.messages.batches)
+        except TimeoutError:
+            raise unreachable(self._endpoint, in_time=False) from None
+        except ModelError:
+            raise
+        except ValueError as exc:  # results that are not JSON lines
+            raise broken_stream("has malformed batch results", "malformed_batch") from exc
+        except Exception as exc:
+            raise model_error(exc, self._endpoint, model=model) from exc
 
     def _decoder(self) -> AnswerDecoder:
         return AnswerDecoder(f"{self._provider}:" if self._provider else "")

@@ -44,7 +44,7 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
     control = _control(known)
     if control:
         _mark_users(messages, control)
-    return {"messages": messages} | _body_around(request, known, control)
+    return {"messages": messages} | _body_around(request, known, control) | _diagnostics(request, known)
 
 
 def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = True) -> list[bytes]:
@@ -67,7 +67,16 @@ def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = 
     messages = [_message(message, cites=cites) for message in request.messages[kept:]]
     if control:
         _mark_users(messages, control)
-    return [*pieces, encode(messages)[1:-1], around]
+    asked = _diagnostics(request, profile)  # another id in each request, so not part of the cached envelope
+    last = around[:-1] + b"," + encode(asked)[1:] if asked else around
+    return [*pieces, encode(messages)[1:-1], last]
+
+
+def _diagnostics(request: ModelRequest, profile: ModelProfile) -> Json:
+    """Return the parameter that asks why the prompt cache missed, if the service has it."""
+    if request.previous_answer is None or not profile.diagnoses:
+        return {}
+    return {"diagnostics": {"previous_message_id": request.previous_answer or None}}
 
 
 def _parts_around(request: ModelRequest, profile: ModelProfile) -> tuple[object, ...]:
@@ -82,6 +91,7 @@ def _parts_around(request: ModelRequest, profile: ModelProfile) -> tuple[object,
         request.temperature,
         request.thinking,
         request.effort,
+        request.answer_schema,
     )
 
 
@@ -141,6 +151,9 @@ def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:
     if effort is not None and effort in profile.efforts:
         off = kind in ("disabled", "between_tools") and effort in ("xhigh", "max")
         parameters["output_config"] = {"effort": "high" if off else effort}
+    if request.answer_schema is not None and profile.structured:
+        form = {"type": "json_schema", "schema": request.answer_schema}
+        parameters["output_config"] = {**parameters.get("output_config", {}), "format": form}
     if request.temperature is not None and profile.sampling and kind not in ("adaptive", "enabled"):
         parameters["temperature"] = request.temperature
     return parameters

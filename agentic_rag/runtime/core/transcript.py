@@ -225,6 +225,8 @@ class Transcript:
         self._weighed, self._weight = 0, 0
         """How many entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
+        self._answer = "", ""
+        """The provider that gave the newest answer in this process, and its id of that answer."""
         self.gone_chunks = GoneChunks()
 
     @property
@@ -370,6 +372,16 @@ class Transcript:
     def keep_sent(self, sent: SentMessages) -> None:
         """Store the state of a request for the next one."""
         self._sent = sent
+
+    def previous_answer(self, model: str) -> str:
+        """Return the id that the model's provider gave to its newest answer here, or an empty text without one."""
+        provider, answer_id = self._answer
+        return answer_id if provider == model.rpartition(":")[0] else ""
+
+    def note_answer(self, model: str, answer_id: str) -> None:
+        """Store the id of the newest answer. Only this process knows it; after a restart the first request has none."""
+        if answer_id:
+            self._answer = model.rpartition(":")[0], answer_id
 
     # Size
 

@@ -62,6 +62,7 @@ from agentic_rag.base.messages import (
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
+    CacheMiss,
     Citation,
     CitationDelta,
     InputDelta,
@@ -130,6 +131,7 @@ class Spent:
     usage: Usage
     dropped_citations: int = 0
     unverified_citations: int = 0
+    cache_miss: CacheMiss | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ class _Step:
     block_from: int = 0
     emitted: bool = False
     reported: Usage = field(default_factory=Usage)
+    cache_miss: CacheMiss | None = None
     completed: MessageCompleted | None = None
 
     def content(self) -> list[Block]:
@@ -241,6 +244,8 @@ class Turn:
         self.has_read_others = others
         """Whether text of others came in since the user's message; the calls of the running step did not know it."""
         self.model = model
+        self.answer_id = ""
+        """The service's id of the newest answer, empty if the service gives none."""
         self.iteration = 0
         self.usage = Usage()
         self.references: list[Reference] = []
@@ -369,7 +374,8 @@ class Turn:
             self._state = "received"
         elif type(event) is MessageStarted:
             self.model = event.model
-            step.reported = event.usage
+            step.reported, step.cache_miss = event.usage, event.cache_miss
+            self.answer_id = event.answer_id
         return ()
 
     def _count_step(self, *, whole: bool = False) -> None:
@@ -379,7 +385,7 @@ class Turn:
         if whole or reported != Usage():
             self.usage += reported
             citations = (step.dropped_citations, step.unverified_citations)
-            self._spent.append(Spent(self.iteration, self.model, reported, *citations))
+            self._spent.append(Spent(self.iteration, self.model, reported, *citations, step.cache_miss))
 
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""

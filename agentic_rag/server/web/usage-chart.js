@@ -13,6 +13,11 @@ const VIEWS = ["model", "kind"];
 export const tokensOf = (row) => KINDS.reduce((sum, kind) => sum + row[kind], 0);
 export const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
 
+const MISSES = ["messages_changed", "model_changed", "previous_message_not_found", "system_changed", "tools_changed", "unavailable"];
+
+/** Return the text for a reason for which the prompt cache missed. Reasons that a service added later stand for themselves. */
+export const cacheMissName = (reason) => (MISSES.includes(reason) ? t(`usage.miss.${reason}`) : reason);
+
 /** Load the style of the chart. Wait for it before the chart is shown, so that nothing moves. */
 export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
 

@@ -10,6 +10,9 @@ import { button, copyButton, openDialog, toastError } from "../ui.js";
 const sourcePanel = lazily((again) => import(`../source.js${again}`));
 export const openSource = (place) => sourcePanel().then((module) => module.openSource(place)).catch(toastError);
 
+/** The app of an MCP server; its part is loaded when a person first opens one. */
+const appParts = lazily((again) => import(`./app-frame.js${again}`));
+
 const STATUS_KIND = { ok: "ok", error: "bad", denied: "bad", interrupted: "wait", waiting: "wait" };
 
 /** What a tool is called where people read it: a known one in words, others by the name that their server gives them. */
@@ -83,10 +86,29 @@ export class CallCard {
       call.result && this.#result(call.result),
     ];
     replace(this.body, rows);
+    if (around.app) this.body.append(this.#app());
+    this.app?.update(call);
     if (around.more && !this.asked) {
       this.asked = true;
       around.more().catch(toastError);
     }
+  }
+
+  /** The button that opens the app of the call's server, or the open app: it stays as it is while the rest is drawn. */
+  #app() {
+    if (this.app) return this.app.element;
+    const open = button(t("chat.app.show"), { kind: "quiet", class: "button button-small", onclick: async () => {
+      try {
+        const { AppFrame } = await appParts();
+        await this.around.app.check();
+        this.app = new AppFrame(this.around.app);
+        open.replaceWith(this.app.element);
+        this.app.update(this.call);
+      } catch (error) {
+        toastError(error);
+      }
+    } });
+    return open;
   }
 
   #result({ content, structured, truncated, ref, images = [] }) {

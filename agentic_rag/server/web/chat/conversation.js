@@ -1,6 +1,6 @@
 // The conversation that is open: what was said, what is being said, and everything one does with it.
 
-import { api, lazily, loadAll } from "../api.js";
+import { api, apiFile, lazily, loadAll } from "../api.js";
 import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
 import { draft } from "../drafts.js";
 import { inWords } from "../errors/text.js";
@@ -272,6 +272,7 @@ export class ConversationView {
       markdown: (view) => markdownOf(view),
       text: (view) => view.text ?? textOf(view),
       more: (view, call) => this.#more(turn, call),
+      app: (call) => this.#app(turn, call),
       edit: (_, content) => this.#edit(turn, content),
       branch: (_, by) => this.#switch(turn, by),
     };
@@ -523,6 +524,13 @@ export class ConversationView {
   }
 
   /** What a stored call leaves out: its server, how long it took, the delegates it made. */
+  /** Where the app of a call's server is, if its domain shows apps of this server; null otherwise. */
+  #app(turn, call) {
+    if (!turn.id || !call.server || !this.desk.domain.apps?.includes(call.server)) return null;
+    const path = `/api/turns/${encodeURIComponent(turn.id)}/tool-calls/${encodeURIComponent(call.id)}/app`;
+    return { address: path, name: call.name, check: () => apiFile(path, { accept: "text/html" }), send: (content) => this.send({ content, images: [] }) };
+  }
+
   async #more(turn, call) {
     const wantsLanes = call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
     const [{ items: calls }, children] = await Promise.all([

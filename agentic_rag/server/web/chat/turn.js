@@ -115,6 +115,7 @@ export class AnswerPart {
       hits,
       domainId,
       more: isStored ? () => this.around.more(view, call) : null,
+      app: this.around.app?.(call) ?? null,
       lane: (lane) => this.#lane(lane),
       wait: () => this.#waitCard(),
     };

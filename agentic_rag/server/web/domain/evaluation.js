@@ -13,6 +13,7 @@ await loadSentences();
 const POLL = 700;
 const RUNS = 60;
 const SHOWN = 30;
+const SCORING = ["planned", "waiting", "stopping"];
 const ENDED = ["done", "stopped", "failed"];
 const GLYPHS = { passed: "check", failed: "alert", gone: "minus", unknown: "info", unchecked: "minus", none: "minus" };
 const KINDS = { passed: "ok", failed: "bad", gone: "off", unknown: "wait", unchecked: "off", none: "off" };
@@ -192,8 +193,20 @@ export async function show(panel, { domain, rest, app, place }) {
       h("p", { class: "lead" }, t("evaluation.passedOf", { passed: run.passed, judged: run.passed + run.failed }), " · ", t(`evaluation.tier.${run.tier}`), " · ", formatDate(run.createdAt)),
       h("p", { class: "small soft mono wrap" }, run.imageId),
       run.reason && notice("info", inWords(run.reason)),
+      SCORING.includes(run.scoring) && scoringLine(run),
       results.map((each) => h("section", { class: "pair", "aria-label": each.question }, h("h2", { dir: "auto" }, each.question), h("p", {}, state(each)), side(each))),
     ));
+  }
+
+  /** The state of the batch that scores a run's answers, with a button that stops it. */
+  function scoringLine(run) {
+    const words = h("span", { role: "status" }, t(`evaluation.scoring.${run.scoring}`));
+    const stop = button(t("evaluation.stop"), { icon: "stop", onclick: async () => {
+      const stopped = await api("POST", `${base}/runs/${run.id}/stop`);
+      words.textContent = t(`evaluation.scoring.${stopped.scoring}`);
+      stop.remove();
+    } });
+    return h("div", { class: "row notice notice-info" }, words, run.scoring !== "stopping" && stop);
   }
 
   // -- comparisons -------------------------------------------------------------------------------------------

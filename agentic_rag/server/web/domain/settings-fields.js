@@ -12,7 +12,7 @@ export const GROUPS = [
   ["access", ["groupLabels", "folderLabels"]],
   ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "scans"]],
   ["start", ["starters"]],
-  ["tools", ["toolPolicy", "askUser", "variables"]],
+  ["tools", ["toolPolicy", "mcpApps", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
   ["memory", ["memoryScope", "memory", "keepConversationsDays"]],
   ["evaluation", ["evaluation"]],
@@ -309,7 +309,7 @@ function scansField(key, bounds, { onchange }) {
   return finish(made, bounds, read, write);
 }
 
-const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000, judge: {}, judgeModel: null };
+const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000, judge: {}, judgeModel: null, judgeBatch: false };
 const CHANGE_KINDS = ["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"];
 
 function evaluationField(key, bounds, { onchange }) {
@@ -320,7 +320,8 @@ function evaluationField(key, bounds, { onchange }) {
   const tokens = field(t("settings.runTokens"), input({ type: "number", min: 1000, placeholder: "2000000", oninput: onchange }));
   const judge = field(t("settings.judge"), textarea({ rows: 3, dir: "auto", oninput: onchange, placeholder: t("settings.judgeExample") }), { hint: t("settings.hint.judge") });
   const judgeModel = field(t("settings.judgeModel"), input({ dir: "ltr", oninput: onchange }), { hint: t("settings.hint.judgeModel") });
-  const made = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, each]) => each)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens), judge, judgeModel);
+  const judgeBatch = field(t("settings.judgeBatch"), checkbox({ onchange }), { inline: true, hint: t("settings.hint.judgeBatch") });
+  const made = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, each]) => each)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens), judge, judgeModel, judgeBatch);
   made.setError = repeats.setError;
   const number = ({ control }) => (control.value === "" ? null : Number(control.value));
   const read = () => ({
@@ -331,6 +332,7 @@ function evaluationField(key, bounds, { onchange }) {
     maxTokens: number(tokens) ?? EVALUATION_DEFAULT.maxTokens,
     judge: criteria(judge.control.value),
     judgeModel: judgeModel.control.value.trim() || null,
+    judgeBatch: judgeBatch.control.checked,
   });
   const write = (value) => {
     for (const [kind, each] of modes) each.control.value = value?.gate?.[kind] ?? "hold";
@@ -340,6 +342,7 @@ function evaluationField(key, bounds, { onchange }) {
     tokens.control.value = (value?.maxTokens ?? EVALUATION_DEFAULT.maxTokens) === EVALUATION_DEFAULT.maxTokens ? "" : value.maxTokens;
     judge.control.value = Object.entries(value?.judge ?? {}).map(([name, meaning]) => `${name}: ${meaning}`).join("\n");
     judgeModel.control.value = value?.judgeModel ?? "";
+    judgeBatch.control.checked = value?.judgeBatch ?? false;
   };
   return finish(made, bounds, read, write);
 }
@@ -354,4 +357,4 @@ function criteria(text) {
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, allowedModels: linesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, allowedModels: linesField, starters: linesField, mcpApps: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatMoney, formatNumber, formatPercent, t } from "../i18n.js";
 import { emptyState, loadInto, select, table } from "../ui.js";
-import { dayOf, loadChartStyle, tokensOf, usageChart } from "../usage-chart.js";
+import { cacheMissName, dayOf, loadChartStyle, tokensOf, usageChart } from "../usage-chart.js";
 
 const DAYS = [7, 30, 90];
 const GROUPS = ["model", "user", "agent"];
@@ -19,12 +19,12 @@ export async function show(panel, { domain, place }) {
   async function load() {
     const from = dayOf(Date.now() - (Number(span.value) - 1) * 86_400_000);
     const ask = async (group) => (await api("GET", "/api/usage", { query: { groupBy: `domain,${group}`, from } })).items.filter((each) => each.domainId === domain.id);
-    const [[days, ...groups]] = await Promise.all([Promise.all(["day,model", ...GROUPS].map(ask)), loadChartStyle()]);
-    return { days, groups, from };
+    const [[days, misses, ...groups]] = await Promise.all([Promise.all(["day,model", "cacheMiss", ...GROUPS].map(ask)), loadChartStyle()]);
+    return { days, misses: misses.filter((each) => each.cacheMiss), groups, from };
   }
 
   async function draw() {
-    await loadInto(body, load, ({ days, groups, from }) => {
+    await loadInto(body, load, ({ days, misses, groups, from }) => {
       if (!days.length) return emptyState(t("usage.none"), t("usage.noneText"), { icon: "history" });
       const sum = days.reduce((all, each) => ({ calls: all.calls + each.calls, input: all.input + each.input, cacheRead: all.cacheRead + each.cacheRead, cacheWrite: all.cacheWrite + each.cacheWrite, output: all.output + each.output }));
       const read = sum.input + sum.cacheRead + sum.cacheWrite;
@@ -37,6 +37,7 @@ export async function show(panel, { domain, place }) {
         unpriced > 0 && h("p", { class: "small soft" }, t("usage.unpriced", { count: unpriced })),
         usageChart(days, { from, to: dayOf(Date.now()) }),
         GROUPS.map((group, at) => h("section", { class: "stack-small", "aria-label": t(`usage.by.${group}`) }, h("h3", {}, t(`usage.by.${group}`)), groupTable(group, groups[at]))),
+        misses.length > 0 && h("section", { class: "stack-small", "aria-label": t("usage.cacheMisses") }, h("h3", {}, t("usage.cacheMisses")), missTable(misses), h("p", { class: "small soft" }, t("usage.cacheMissHint"))),
       ];
     });
   }
@@ -50,6 +51,12 @@ function groupTable(group, rows) {
   const number = (key) => ({ label: t(`usage.${key}`), align: "end", cell: (each) => formatNumber(each[key]) });
   const first = { label: t(`usage.${group}`), cell: (each) => h("span", { class: "mono wrap" }, each[name] || t(group === "agent" ? "usage.mainAgent" : "usage.unknown")) };
   return table(t(`usage.by.${group}`), [first, ...["calls", "input", "cacheRead", "cacheWrite", "output"].map(number)], rows.toSorted((a, b) => tokensOf(b) - tokensOf(a)));
+}
+
+function missTable(rows) {
+  const number = (label, key) => ({ label, align: "end", cell: (each) => formatNumber(each[key] ?? 0) });
+  const reason = { label: t("usage.cacheMiss"), cell: (each) => cacheMissName(each.cacheMiss) };
+  return table(t("usage.cacheMisses"), [reason, number(t("usage.calls"), "calls"), number(t("usage.cacheMissed"), "cacheMissed")], rows.toSorted((a, b) => (b.cacheMissed ?? 0) - (a.cacheMissed ?? 0)));
 }
 
 async function drawQuotas(element, domain) {

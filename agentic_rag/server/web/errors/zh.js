@@ -58,6 +58,8 @@ export const codes = {
   LIMIT_REACHED: ["此处最多 {limit} 个。请先删除一些。", "已达数量上限。请先删除一些。"],
   LLM_SERVICE_ERROR: "模型服务出错：{message}",
   LOG_GONE: "此轮回答的事件已不再保留。请重新加载消息。",
+  MCP_APP_NOT_ALLOWED: ["此处不显示 MCP 服务器“{server}”的应用。管理员可在设置的 mcpApps 中添加它。", "此处不显示此 MCP 服务器的应用。"],
+  MCP_APP_UNREADABLE: ["无法显示应用“{uri}”：{problem}。", "无法显示此应用。"],
   MCP_COMMAND_NOT_ALLOWED: ["此命令尚未获准运行：{reason}", "此命令尚未获准运行：{message}"],
   MCP_PACKAGE_CHANGED: "软件包的内容与批准时不同：{message}",
   MCP_PACKAGE_PROBLEM: "软件包无法使用：{message}",

@@ -4,7 +4,7 @@ import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatMoney, formatNumber, formatPercent, loadWords, t } from "../i18n.js";
 import { button, emptyState, field, input, loadInto, saveFile, select, table } from "../ui.js";
-import { dayOf, loadChartStyle, tokensOf as total, usageChart } from "../usage-chart.js";
+import { cacheMissName, dayOf, loadChartStyle, tokensOf as total, usageChart } from "../usage-chart.js";
 import { card, code, domainNames } from "./parts.js";
 
 const DAY = 86_400_000;
@@ -17,6 +17,7 @@ const GROUPS = [
   { key: "key", id: "keyId", label: () => t("operator.key") },
   { key: "agent", id: "agent", label: () => t("operator.agent") },
   { key: "day", id: "day", label: () => t("operator.day") },
+  { key: "cacheMiss", id: "cacheMiss", label: () => t("usage.cacheMiss") },
 ];
 
 const read = (row) => row.input + row.cacheRead + row.cacheWrite;
@@ -79,6 +80,7 @@ function rowName(value, group, nameOf) {
   if (group === "domain") return value ? nameOf(value) : h("span", { class: "faint" }, t("operator.noDomain"));
   if (group === "agent") return value ? code(value) : t("operator.mainAgent");
   if (group === "key") return value ? code(value) : h("span", { class: "faint" }, t("operator.withoutKey"));
+  if (group === "cacheMiss") return value ? cacheMissName(value) : h("span", { class: "faint" }, t("usage.noCacheMiss"));
   if (group === "day") return formatDate(`${value}T12:00:00Z`, { time: false });
   return value || h("span", { class: "faint" }, "—");
 }

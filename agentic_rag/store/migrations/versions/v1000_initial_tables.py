@@ -388,6 +388,9 @@ def upgrade() -> None:
         sa.Column("draft_id", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("beat_at", sa.String(), nullable=False),
+        sa.Column("scoring", sa.String(), nullable=False),
+        sa.Column("batch_id", sa.String(), nullable=False),
+        sa.Column("batch_at", sa.String(), nullable=False),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("ended_at", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
@@ -1102,6 +1105,8 @@ def upgrade() -> None:
         sa.Column("output", sa.Integer(), nullable=False),
         sa.Column("dropped_citations", sa.Integer(), nullable=False),
         sa.Column("unverified_citations", sa.Integer(), nullable=False),
+        sa.Column("cache_miss", sa.String(), nullable=False),
+        sa.Column("cache_missed", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )

@@ -1,0 +1,105 @@
+"""An MCP server over stdio with an app (SEP-1865): tool ``chart`` names a page, and ``refresh`` is for the page alone.
+
+Plain JSON-RPC without a library. The page tries what an app must not reach, and shows what came of it.
+"""
+
+import json
+import sys
+from typing import Any
+
+URI = "ui://charts/page"
+PAGE = """<!doctype html>
+<html><head><meta charset="utf-8"></head><body>
+<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="said"></p>
+<button id="message">Message</button><button id="link">Link</button><button id="script">Script</button>
+<script>
+let last = 0;
+const waiting = new Map();
+const ask = (method, params) => new Promise((done, fail) => {
+  waiting.set(++last, [done, fail]);
+  parent.postMessage({ jsonrpc: "2.0", id: last, method, params }, "*");
+});
+const note = (method, params) => parent.postMessage({ jsonrpc: "2.0", method, params }, "*");
+const show = (id, text) => { document.getElementById(id).textContent = text; };
+addEventListener("message", ({ source, data }) => {
+  if (source !== parent) return;
+  if (data.method === "ui/notifications/tool-input") show("input", data.params.arguments.title);
+  if (data.method === "ui/notifications/tool-result") show("result", JSON.stringify(data.params));
+  const [done, fail] = waiting.get(data.id) ?? [];
+  if (data.result && done) done(data.result);
+  if (data.error && fail) fail(new Error(data.error.message));
+});
+const blocked = [];
+const attempt = async (name, act) => {
+  try { await act(); blocked.push(name + " works"); } catch { blocked.push(name); }
+};
+(async () => {
+  const about = { appInfo: { name: "chart", version: "1" }, appCapabilities: {} };
+  const { hostContext } = await ask("ui/initialize", { protocolVersion: "2026-01-26", ...about });
+  note("ui/notifications/initialized", {});
+  note("ui/notifications/size-changed", { width: 300, height: 333 });
+  await attempt("parent", () => parent.document.title);
+  await attempt("storage", () => localStorage.getItem("a"));
+  await attempt("network", () => fetch(location.href));
+  show("reached", blocked.join(" ") + " " + hostContext.displayMode);
+  const call = ask("tools/call", { name: "refresh", arguments: {} });
+  await call.then(() => show("tools", "called"), (error) => show("tools", error.message));
+})();
+const onClick = (id, method, params) => {
+  document.getElementById(id).onclick = () =>
+    ask(method, params).then(() => show("said", "agreed"), (error) => show("said", error.message));
+};
+const text = { type: "text", text: "Show the <b>next</b> quarter" };
+onClick("message", "ui/message", { role: "user", content: [text] });
+onClick("link", "ui/open-link", { url: "https://example.com/report" });
+onClick("script", "ui/open-link", { url: "javascript:alert(1)" });
+</script></body></html>
+"""
+SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}}
+TOOLS = [
+    {"name": "chart", "description": "Draws a chart.", "inputSchema": SCHEMA, "_meta": {"ui": {"resourceUri": URI}}},
+    {
+        "name": "refresh",
+        "description": "Refreshes the page.",
+        "inputSchema": SCHEMA,
+        "_meta": {"ui": {"resourceUri": URI, "visibility": ["app"]}},
+    },
+    {"name": "plain", "description": "Has no app.", "inputSchema": SCHEMA},
+]
+
+
+def answer(method: str, params: dict[str, Any]) -> Any:
+    """Return the result of a request, or None for a method that the server does not have."""
+    match method:
+        case "initialize":
+            shown = "io.modelcontextprotocol/ui" in (params.get("capabilities", {}).get("extensions") or {})
+            about = {"name": "charts", "version": "1", "title": f"apps: {shown}"}
+            able: dict[str, Any] = {"tools": {}, "resources": {}}
+            return {"protocolVersion": params["protocolVersion"], "serverInfo": about, "capabilities": able}
+        case "tools/list":
+            return {"tools": TOOLS}
+        case "tools/call":
+            text = f"Chart of {params['arguments'].get('title')}"
+            return {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+        case "resources/read":
+            page = {"uri": params["uri"], "mimeType": "text/html;profile=mcp-app", "text": PAGE}
+            return {"contents": [page]}
+        case "ping":
+            return {}
+    return None
+
+
+def main() -> None:
+    """Answer one request a line."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "id" not in request:
+            continue
+        result = answer(request["method"], request.get("params") or {})
+        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "unknown method"}}
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
