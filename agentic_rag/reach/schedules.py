@@ -39,7 +39,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.forms import Form, line, one_line
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.workers import attempt
-from agentic_rag.conversations.conversations import MAX_TITLE, Conversations, check_content
+from agentic_rag.conversations.conversations import MAX_TITLE, Conversations, TurnTerms, check_content
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import ScheduledRun
 from agentic_rag.domains.vault import Vault
@@ -477,9 +477,8 @@ class Firings:
         user = self._people.user_named(schedule.owner_id)
         if user is None or not user.administers(schedule.domain_id):
             raise ScheduleOwnerGone(schedule.owner_id)
-        terms = ScheduledRun(
-            schedule.role, schedule.allowed_tools, schedule.max_tokens, schedule.name if firing.payload else ""
-        )
+        sender = schedule.name if firing.payload else ""
+        run = ScheduledRun(schedule.role, schedule.allowed_tools, schedule.max_tokens, sender)
         with acting_for(user.id):
             conversation = await self._conversations.create(
                 user, schedule.domain_id, _title(schedule, firing), client_name=firing.id
@@ -490,7 +489,7 @@ class Firings:
                 conversation.id,
                 schedule.prompt,
                 client_message_id=firing.id,
-                scheduled=terms,
+                terms=TurnTerms(scheduled=run),
                 body=_body(firing.payload),
             )
         failpoints.reached("schedule.sent")
