@@ -186,7 +186,7 @@ class Authorizations:
             audit(conn, told)
 
         await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return wanted, code
 
     async def decline(self, user: User, secret: str) -> RequestRecord:
@@ -335,7 +335,7 @@ class Authorizations:
         if not granted:  # two exchanges at the same time, and the other one was first
             await self._end_reused(record)
             raise GrantNotValid(ENDED)
-        await self._access.take_up()
+        await self._access.apply_changes()
         if await self._access.entrant_of_authorization(record.id) is None:
             raise GrantNotValid("The person who authorized this client may not use the domain any more.")
         return IssuedTokens(access, refresh, granted, ACCESS_SECONDS)
@@ -353,7 +353,7 @@ class Authorizations:
 
     async def _end_here(self, authorization_id: str) -> None:
         self._access.drop(authorization_ids=(authorization_id,))
-        await self._access.take_up()
+        await self._access.apply_changes()
 
 
 def _token(

@@ -97,7 +97,7 @@ class People:
             return user
 
         made = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return made
 
     async def update(self, user_id: str, wanted: UserChange) -> UserRecord:
@@ -124,7 +124,7 @@ class People:
             return _there(users.get(conn, user_id), user_id)
 
         changed = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def disable(self, user_id: str) -> UserRecord:
@@ -135,7 +135,7 @@ class People:
         """
         changed = await self._set_state(user_id, UserState.DISABLED, "user.disable")
         self._access.drop(user_ids=(user_id,))
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def enable(self, user_id: str) -> UserRecord:
@@ -145,7 +145,7 @@ class People:
             NotFound: there is no user with this name.
         """
         changed = await self._set_state(user_id, UserState.ACTIVE, "user.enable")
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def take_in(self, provided: Provided) -> UserRecord | None:
@@ -178,7 +178,7 @@ class People:
             return _there(users.get(conn, user.id), user.id)
 
         user = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return user
 
     def _unchanged_user(self, provided: Provided) -> UserRecord | None:
