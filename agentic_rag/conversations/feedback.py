@@ -52,7 +52,7 @@ class Feedback:
         message = await self._conversations.message(user, conversation_id, message_id)
         if message.role != "assistant":
             raise InvalidInput("message", "feedback is given to answers, this is a question.")
-        told = change("feedback.give", message_id, conversationId=conversation_id, rating=rating)
+        entry = change("feedback.give", message_id, conversationId=conversation_id, rating=rating)
         made = None
         if rating is not None:
             made = FeedbackRecord(
@@ -76,7 +76,7 @@ class Feedback:
                 feedback.put(conn, made)
             if case is not None and evaluation.find_case(conn, case.domain_id, case.digest) is None:
                 evaluation.put_case(conn, case)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store)
         return made

@@ -84,10 +84,10 @@ def domain_id_of(conn: Connection, workspace: str) -> str:
         NotFound: no domain has this workspace.
     """
     query = sa.select(_domains.id).where(_domains.workspace == workspace).order_by(_domains.id).limit(1)
-    found: str | None = conn.execute(query.with_for_update(read=True)).scalar()
-    if found is None:
+    domain_id: str | None = conn.execute(query.with_for_update(read=True)).scalar()
+    if domain_id is None:
         raise NotFound("domain", workspace)
-    return found
+    return domain_id
 
 
 def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: int | None) -> int:
