@@ -142,7 +142,7 @@ class Authorizations:
         wanted = await self.pending(user, secret)
         if user == LOCAL:  # a user may have this name, too, and comes in with a key
             raise Forbidden("Only a user can authorize a program. Create one: agentic-rag keys create --user NAME.")
-        chosen = tuple(each for each in wanted.scopes if each in scopes)
+        chosen = tuple(scope for scope in wanted.scopes if scope in scopes)
         if not chosen or len(chosen) != len(set(scopes)):
             raise InvalidInput("scopes", f"choose from {', '.join(wanted.scopes)}.")
         code, at = secrets.token_urlsafe(_BYTES), now()
@@ -322,7 +322,7 @@ class Authorizations:
                 raise GrantNotValid(ENDED)
             if not use(conn, found.id):
                 return record, ()
-            granted = record.scopes if scopes is None else tuple(each for each in record.scopes if each in scopes)
+            granted = record.scopes if scopes is None else tuple(scope for scope in record.scopes if scope in scopes)
             end = time_text(seconds_of(record.created_at) + AUTHORIZATION_SECONDS)
             new = [
                 _token(record, TokenKind.ACCESS, access, granted, min(later(ACCESS_SECONDS), end)),

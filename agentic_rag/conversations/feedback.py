@@ -84,7 +84,7 @@ class Feedback:
     async def _draft_case(self, user: User, given: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
         """Return the evaluation case that an admin may make of a rating, or None."""
         turn = await self._conversations.turn(user, answer.turn_id)
-        cited = [each for each in turn.references if each.verified is not False and each.cited_text]
+        cited = [reference for reference in turn.references if reference.verified is not False and reference.cited_text]
         if not turn.content.strip() or not (cited if given.rating is Rating.UP else given.reason.strip()):
             return None
         questions = [turn.content.strip()[:MAX_TEXT]]
@@ -92,7 +92,7 @@ class Feedback:
             {"document": each.document_name, "page": each.page, "cells": each.cells, "text": each.cited_text[:MAX_TEXT]}
             for each in cited[:MAX_CITED]
         ]
-        known = [{key: value for key, value in each.items() if value is not None} for each in passages]
+        known = [{key: value for key, value in passage.items() if value is not None} for passage in passages]
         source: Json = {
             "messageId": given.id,
             "rating": given.rating.value,
