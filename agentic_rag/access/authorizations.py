@@ -124,12 +124,12 @@ class Authorizations:
         Raises:
             NotFound: there is no such request, it was decided or has expired, or the user does not see its domain.
         """
-        found = await self._db.read(partial(authorizations.request, sha256=sha256_of(secret)))
-        if found is None or found.expires_at <= now():
-            raise NotFound("authorization_request", secret[:100])
-        if not user.sees(found.domain_id):
-            raise NotFound("domain", found.domain_id, hidden=True)
-        return found
+        request = await self._db.read(partial(authorizations.request, sha256=sha256_of(secret)))
+        if request is None or request.expires_at <= now():
+            raise NotFound("request", secret[:100])
+        if not user.sees(request.domain_id):
+            raise NotFound("domain", request.domain_id, hidden=True)
+        return request
 
     async def approve(self, user: User, secret: str, scopes: Sequence[str]) -> tuple[RequestRecord, str]:
         """Authorize the client of a request for some of the scopes that it asks for. Returns the request and a code.
@@ -142,7 +142,7 @@ class Authorizations:
         wanted = await self.pending(user, secret)
         if user == LOCAL:  # a user may have this name, too, and comes in with a key
             raise Forbidden("Only a user can authorize a program. Create one: agentic-rag keys create --user NAME.")
-        chosen = tuple(each for each in wanted.scopes if each in scopes)
+        chosen = tuple(scope for scope in wanted.scopes if scope in scopes)
         if not chosen or len(chosen) != len(set(scopes)):
             raise InvalidInput("scopes", f"choose from {', '.join(wanted.scopes)}.")
         code, at = secrets.token_urlsafe(_BYTES), now()
@@ -168,7 +168,7 @@ class Authorizations:
             expires_at=record.expires_at,
             used=False,
         )
-        told = change(
+        entry = change(
             "authorization.create",
             record.id,
             domainId=record.domain_id,
@@ -178,15 +178,15 @@ class Authorizations:
 
         def store(conn: Connection) -> None:
             if not authorizations.take_request(conn, wanted.id):
-                raise NotFound("authorization_request", secret[:100])
+                raise NotFound("request", secret[:100])
             own = authorizations.active(conn, at, user.id)
             for each in own[: max(0, len(own) - MAX_OWN + 1)]:
                 authorizations.end(conn, each.id)
             authorizations.insert(conn, record, stored)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return wanted, code
 
     async def decline(self, user: User, secret: str) -> RequestRecord:
@@ -196,11 +196,11 @@ class Authorizations:
             NotFound: see `pending`.
         """
         wanted = await self.pending(user, secret)
-        told = change("authorization.decline", wanted.domain_id, clientId=wanted.client_id)
+        entry = change("authorization.decline", wanted.domain_id, clientId=wanted.client_id)
 
         def store(conn: Connection) -> None:
             if authorizations.take_request(conn, wanted.id):
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return wanted
@@ -271,14 +271,14 @@ class Authorizations:
         Raises:
             NotFound: the user has no such authorization.
         """
-        told = change("authorization.revoke", authorization_id)
+        entry = change("authorization.revoke", authorization_id)
 
         def store(conn: Connection) -> None:
-            found = authorizations.get(conn, authorization_id)
-            if found is None or not (user.operator or found.user_id == user.id):
+            authorization = authorizations.get(conn, authorization_id)
+            if authorization is None or not (user.operator or authorization.user_id == user.id):
                 raise NotFound("authorization", authorization_id)
             authorizations.end(conn, authorization_id)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         await self._end_here(authorization_id)
@@ -322,7 +322,7 @@ class Authorizations:
                 raise GrantNotValid(ENDED)
             if not use(conn, found.id):
                 return record, ()
-            granted = record.scopes if scopes is None else tuple(each for each in record.scopes if each in scopes)
+            granted = record.scopes if scopes is None else tuple(scope for scope in record.scopes if scope in scopes)
             end = time_text(seconds_of(record.created_at) + AUTHORIZATION_SECONDS)
             new = [
                 _token(record, TokenKind.ACCESS, access, granted, min(later(ACCESS_SECONDS), end)),
@@ -335,25 +335,25 @@ class Authorizations:
         if not granted:  # two exchanges at the same time, and the other one was first
             await self._end_reused(record)
             raise GrantNotValid(ENDED)
-        await self._access.take_up()
+        await self._access.apply_changes()
         if await self._access.entrant_of_authorization(record.id) is None:
             raise GrantNotValid("The person who authorized this client may not use the domain any more.")
         return IssuedTokens(access, refresh, granted, ACCESS_SECONDS)
 
     async def _end_reused(self, record: AuthorizationRecord) -> None:
         details = {"domainId": record.domain_id, "clientId": record.client_id}
-        told = Entry(record.user_id, "authorization.reuse", record.id, AuditOutcome.DENIED, details)
+        entry = Entry(record.user_id, "authorization.reuse", record.id, AuditOutcome.DENIED, details)
 
         def store(conn: Connection) -> None:
             if authorizations.end(conn, record.id):
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
         await self._end_here(record.id)
 
     async def _end_here(self, authorization_id: str) -> None:
         self._access.drop(authorization_ids=(authorization_id,))
-        await self._access.take_up()
+        await self._access.apply_changes()
 
 
 def _token(

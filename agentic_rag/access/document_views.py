@@ -171,4 +171,4 @@ def _turns_outside(conn: Connection, domain_id: str, view: DocumentView) -> froz
     if view.visible is None:
         return frozenset()
     sources = provenance.sources_of(conn, domain_id)
-    return frozenset(each.turn_id for each in sources if not view.visible.issuperset(each.document_ids))
+    return frozenset(source.turn_id for source in sources if not view.visible.issuperset(source.document_ids))

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
@@ -90,42 +90,62 @@ class _Active:
     """Users of an OpenID provider by subject."""
 
 
-def _active(
-    local: str,
-    found: Iterable[UserRecord],
-    made: Iterable[KeyRecord],
-    signed: Iterable[LoginRecord],
-    decided: Iterable[AuthorizationRecord],
-) -> _Active:
-    by_name = {user.id: user for user in found if user.state is UserState.ACTIVE}
-    own = {key.id: key for key in made if key.user_id in by_name}
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of credentials and users from which `_index` builds the table."""
+
+    users: Sequence[UserRecord]
+    keys: Sequence[KeyRecord]
+    logins: Sequence[LoginRecord]
+    authorizations: Sequence[AuthorizationRecord]
+
+
+def _read_records(conn: Connection) -> _Records:
+    at = now()
+    return _Records(users.list_all(conn), keys.active(conn), logins.active(conn, at), authorizations.active(conn, at))
+
+
+def _index(records: _Records, local: str) -> _Active:
+    """Build the table of active credentials.
+
+    Leaves out every record whose user or key is not active. ``local``: see `Access.local_name`.
+    """
+    by_name = {user.id: user for user in records.users if user.state is UserState.ACTIVE}
+    by_key = {key.id: key for key in records.keys if key.user_id in by_name}
     entrants = {
         provided_key(user.id): Entrant(user_of(user), provided_key(user.id))
         for user in by_name.values()
         if user.origin is Origin.OIDC
     }
-    entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in own.values()}
-    kept: dict[str, LoginRecord] = {}
-    for each in signed:
-        if each.key_id == local:
-            entrants[each.id] = Entrant(LOCAL, each.id)
-        elif each.user_id in by_name and (not each.key_id or each.key_id in own):
-            user = user_of(by_name[each.user_id], own.get(each.key_id))
-            entrants[each.id] = Entrant(user, each.id, each.key_id or provided_key(each.user_id))
+    entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in by_key.values()}
+    active_logins: dict[str, LoginRecord] = {}
+    for login in records.logins:
+        if login.key_id == local:
+            entrants[login.id] = Entrant(LOCAL, login.id)
+        elif login.user_id in by_name and (not login.key_id or login.key_id in by_key):
+            user = user_of(by_name[login.user_id], by_key.get(login.key_id))
+            entrants[login.id] = Entrant(user, login.id, login.key_id or provided_key(login.user_id))
         else:
             continue
-        kept[each.sha256] = each
-    authorized: dict[str, AuthorizationRecord] = {}
-    for record in decided:
-        if record.user_id not in by_name or (record.key_id and record.key_id not in own):
+        active_logins[login.sha256] = login
+    active_authorizations: dict[str, AuthorizationRecord] = {}
+    for authorization in records.authorizations:
+        user_id, key_id = authorization.user_id, authorization.key_id
+        if user_id not in by_name or (key_id and key_id not in by_key):
             continue
-        authorized[record.id] = record
-        user = user_of(by_name[record.user_id], own.get(record.key_id))
-        if user.sees(record.domain_id):
-            counted = record.key_id or provided_key(record.user_id)
-            entrants[record.id] = Entrant(narrow(user, record.domain_id), record.id, counted)
-    subjects = {user.subject: user for user in by_name.values() if user.subject is not None}
-    return _Active(by_name, {key.sha256: key for key in own.values()}, kept, authorized, entrants, subjects)
+        active_authorizations[authorization.id] = authorization
+        user = user_of(by_name[user_id], by_key.get(key_id))
+        if user.sees(authorization.domain_id):
+            narrowed = narrow(user, authorization.domain_id)
+            entrants[authorization.id] = Entrant(narrowed, authorization.id, key_id or provided_key(user_id))
+    return _Active(
+        users=by_name,
+        keys={key.sha256: key for key in by_key.values()},
+        logins=active_logins,
+        authorizations=active_authorizations,
+        entrants=entrants,
+        subjects={user.subject: user for user in by_name.values() if user.subject is not None},
+    )
 
 
 def provided_key(user_id: str) -> str:
@@ -160,8 +180,9 @@ class Access:
         self._local = sha256_of(self.local_key)
         self.local_name = f"local:{self._local}"
         """Replaces the id of `local_key` in the store; anything created with that key becomes invalid with it."""
-        self._now = _active(self.local_name, (), (), (), ())
+        self._active = _index(_Records((), (), (), ()), self.local_name)
         self._epoch = 0
+        """Number of changes made in this process. A read that began before the newest change is out of date."""
 
     @property
     def alone(self) -> bool:
@@ -175,7 +196,7 @@ class Access:
             BadConfiguration: a key is required but none exists.
         """
         await self.refresh()
-        if self.required and not self._now.keys and not self._provider:
+        if self.required and not self._active.keys and not self._provider:
             raise BadConfiguration(
                 "host",
                 "beyond loopback an API key is required and there is none. Make one first, with the same data folder: "
@@ -185,37 +206,37 @@ class Access:
     async def refresh(self) -> None:
         """Read all credentials again, because other processes may have changed them and logins expire."""
         epoch = self._epoch
-        found = await self._db.read(_read)
+        records = await self._db.read(_read_records)
         if epoch == self._epoch:  # otherwise a local change happened meanwhile, and the data read may be older
-            self._take(found)
+            self._apply_read(records)
 
     def entrant(self, secret: str) -> Entrant | None:
         """Return the entrant of a key, or None if the key is unknown or revoked."""
-        given = sha256_of(secret)
-        if hmac.compare_digest(given, self._local):
+        sha256 = sha256_of(secret)
+        if hmac.compare_digest(sha256, self._local):
             return Entrant(LOCAL, None)
-        key = self._now.keys.get(given)
-        if key is None or not hmac.compare_digest(key.sha256, given):
+        key = self._active.keys.get(sha256)
+        if key is None or not hmac.compare_digest(key.sha256, sha256):
             return None
-        return self._now.entrants[key.id]
+        return self._active.entrants[key.id]
 
     async def signed_in(self, token: str) -> tuple[Entrant, LoginRecord] | None:
         """Return the entrant and login of a browser's cookie; None if the login is unknown, ended or expired."""
-        given = sha256_of(token)
-        if given not in self._now.logins and self._db.shared:  # perhaps created by another process a moment ago
-            found = await self._db.read(partial(logins.find, sha256=given))
-            if found is not None:
+        sha256 = sha256_of(token)
+        if sha256 not in self._active.logins and self._db.shared:  # perhaps created by another process a moment ago
+            stored = await self._db.read(partial(logins.find, sha256=sha256))
+            if stored is not None:
                 await self.refresh()
-        login = self._now.logins.get(given)
-        if login is None or not hmac.compare_digest(login.sha256, given) or login.expires_at <= now():
+        login = self._active.logins.get(sha256)
+        if login is None or not hmac.compare_digest(login.sha256, sha256) or login.expires_at <= now():
             return None
-        return self._now.entrants[login.id], login
+        return self._active.entrants[login.id], login
 
     async def entrant_of_authorization(self, authorization_id: str) -> Entrant | None:
         """Return the entrant of an authorization for its domain; None if it ended or its user lost the domain."""
-        if authorization_id not in self._now.authorizations:  # perhaps made by another process a moment ago
+        if authorization_id not in self._active.authorizations:  # perhaps made by another process a moment ago
             await self.refresh()
-        return self._now.entrants.get(authorization_id)
+        return self._active.entrants.get(authorization_id)
 
     async def issue_ticket(self, entrant: Entrant, life: float) -> str | None:
         """Return a single-use ticket for an entrant, valid for ``life`` seconds at every server of the database.
@@ -227,7 +248,7 @@ class Access:
         key_id = entrant.key_id
         if key_id is None or key_id == KEYLESS:
             key_id = self.local_name + ("" if key_id is None else _KEYLESS)
-        elif key_id not in self._now.entrants:
+        elif key_id not in self._active.entrants:
             return None
         value = secrets.token_urlsafe(KEY_BYTES)
         seconds = None if entrant.seconds is None else int(entrant.seconds)
@@ -239,22 +260,22 @@ class Access:
         """Consume a ticket from `issue_ticket`, issued here or elsewhere; None if the ticket is invalid."""
         if not self._db.shared:
             return None
-        found = await self._db.write(partial(tickets.redeem, sha256=sha256_of(value)))
-        if found is None:
+        ticket = await self._db.write(partial(tickets.redeem, sha256=sha256_of(value)))
+        if ticket is None:
             return None
-        key_id, seconds = found
+        key_id, seconds = ticket
         if key_id == self.local_name:
             return Entrant(LOCAL, None)
         if key_id == self.local_name + _KEYLESS:
             return None if self.required else Entrant(LOCAL, KEYLESS)
-        if key_id not in self._now.entrants:  # perhaps created by another process a moment ago
+        if key_id not in self._active.entrants:  # perhaps created by another process a moment ago
             await self.refresh()
-        entrant = self._now.entrants.get(key_id)
+        entrant = self._active.entrants.get(key_id)
         return None if entrant is None else replace(entrant, seconds=seconds)
 
     def user_of_subject(self, subject: str) -> UserRecord | None:
         """Return the active user of an OpenID provider with this subject, or None."""
-        return self._now.subjects.get(subject)
+        return self._active.subjects.get(subject)
 
     def user_named(self, user_id: str) -> User | None:
         """Return an active user with all rights of the user; None if there is none.
@@ -263,12 +284,12 @@ class Access:
         """
         if user_id == LOCAL.id:
             return LOCAL if self.alone else None
-        user = self._now.users.get(user_id)
+        user = self._active.users.get(user_id)
         return None if user is None else user_of(user)
 
     def provided_entrant(self, user_id: str) -> Entrant | None:
         """Return the entrant of a provider's token by the user's name, or None if the user is not active."""
-        return self._now.entrants.get(provided_key(user_id))
+        return self._active.entrants.get(provided_key(user_id))
 
     async def create(
         self,
@@ -300,28 +321,28 @@ class Access:
             groups=tuple(sorted(set(groups))),
             created_at=now(),
         )
-        told = change("key.create", key.id, userId=user_id, role=role, domains=granted, groups=key.groups)
-        told_user = change("user.create", user_id, by="key.create")
-        told_grants = change("user.update", user_id, by="key.create")
+        key_entry = change("key.create", key.id, userId=user_id, role=role, domains=granted, groups=key.groups)
+        user_entry = change("user.create", user_id, by="key.create")
+        grants_entry = change("user.update", user_id, by="key.create")
 
         def store(conn: Connection) -> None:
             for at, domain_id in enumerate(granted):
                 if domains.get(conn, domain_id) is None:
                     raise InvalidInput(f"domains.{at}", f"there is no domain {domain_id!r}.")
-            found = users.get(conn, user_id)
-            if found is None:
+            user = users.get(conn, user_id)
+            if user is None:
                 if role is None:
                     raise NotFound("user", user_id)
                 users.insert(conn, _user_for(conn, key))
-                audit(conn, told_user)
-            elif _raise_rights(conn, found, key):
-                logins.end_of_user(conn, user_id)
-                audit(conn, told_grants)
+                audit(conn, user_entry)
+            elif _raise_rights(conn, user, key):
+                logins.end_of_user(conn, user_id)  # the user's logins were made with fewer rights
+                audit(conn, grants_entry)
             keys.insert(conn, key)
-            audit(conn, told)
+            audit(conn, key_entry)
 
         await self._db.write(store, durable=True)
-        await self.take_up()
+        await self.apply_changes()
         return key, secret
 
     async def list_all(self) -> list[KeyRecord]:
@@ -334,22 +355,22 @@ class Access:
         Raises:
             NotFound: there is no such key, or it is already revoked.
         """
-        told = change("key.revoke", key_id)
+        entry = change("key.revoke", key_id)
 
         def store(conn: Connection) -> KeyRecord | None:
             revoked = keys.revoke(conn, key_id, now())
             if revoked is not None:
                 logins.end_of_key(conn, key_id)
                 authorizations.end_of_key(conn, key_id)
-                audit(conn, told)
+                audit(conn, entry)
             return revoked
 
         if await self._db.write(store, durable=True) is None:
             raise NotFound("key", key_id)
         self.drop(key_ids=(key_id,))
-        await self.take_up()
+        await self.apply_changes()
 
-    async def take_up(self) -> None:
+    async def apply_changes(self) -> None:
         """Apply changes that were committed here, closing connections whose credential has ended."""
         self._epoch += 1
         with anyio.CancelScope(shield=True):  # a client that disconnects must not leave a revoked key active
@@ -365,56 +386,51 @@ class Access:
     ) -> None:
         """Remove credentials that were ended in the store, without reading the store, which may be unreadable."""
         self._epoch += 1
-        held = self._now
+        before = self._active
         self._apply(
-            _active(
-                self.local_name,
-                (user for user in held.users.values() if user.id not in user_ids),
-                (key for key in held.keys.values() if key.id not in key_ids),
-                (each for each in held.logins.values() if each.id not in login_ids),
-                (each for each in held.authorizations.values() if each.id not in authorization_ids),
+            _Records(
+                [user for user in before.users.values() if user.id not in user_ids],
+                [key for key in before.keys.values() if key.id not in key_ids],
+                [login for login in before.logins.values() if login.id not in login_ids],
+                [record for record in before.authorizations.values() if record.id not in authorization_ids],
             )
         )
 
     def put_login(self, login: LoginRecord) -> None:
         """Add a new or renewed login."""
         self._epoch += 1
-        held = self._now
-        signed = {**held.logins, login.sha256: login}
-        decided = held.authorizations.values()
-        self._apply(_active(self.local_name, held.users.values(), held.keys.values(), signed.values(), decided))
+        before = self._active
+        signed_in = {**before.logins, login.sha256: login}
+        self._apply(
+            _Records(
+                [*before.users.values()],
+                [*before.keys.values()],
+                [*signed_in.values()],
+                [*before.authorizations.values()],
+            )
+        )
 
-    def _take(self, found: "_Read") -> None:
-        self._apply(_active(self.local_name, found.users, found.keys, found.logins, found.authorizations))
-        if found.keys and not self.required:
+    def _apply_read(self, records: _Records) -> None:
+        """Use records that were read from the store. The first key makes a credential required for good."""
+        has_keys = bool(records.keys)
+        self._apply(records)
+        if has_keys and not self.required:
             self.required = True
             self._end(KEYLESS)
-        if found.keys or self._provider:
+        if has_keys or self._provider:
             self.first_key.set()
 
-    def _apply(self, after: _Active) -> None:
-        before, self._now = self._now, after
+    def _apply(self, records: _Records) -> None:
+        """Replace the table, and close the connections of credentials that ended or lost rights."""
+        before, self._active = self._active, _index(records, self.local_name)
         for ident, entrant in before.entrants.items():
-            kept = after.entrants.get(ident)
-            if kept is None or not kept.user.covers(entrant.user):
+            after = self._active.entrants.get(ident)
+            if after is None or not after.user.covers(entrant.user):
                 self._end(ident)
 
     def _end(self, key_id: str) -> None:
         if self._use is not None:
             self._use.end(key_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    users: list[UserRecord]
-    keys: list[KeyRecord]
-    logins: list[LoginRecord]
-    authorizations: list[AuthorizationRecord]
-
-
-def _read(conn: Connection) -> _Read:
-    at = now()
-    return _Read(users.list_all(conn), keys.active(conn), logins.active(conn, at), authorizations.active(conn, at))
 
 
 def _user_for(conn: Connection, key: KeyRecord) -> UserRecord:

@@ -87,11 +87,11 @@ class Logins:
 
     async def end(self, login: LoginRecord) -> None:
         """Sign a browser out and close the open connections of its cookie."""
-        told = Entry(login.user_id, "login.end", login.id)
+        entry = Entry(login.user_id, "login.end", login.id)
 
         def store(conn: Connection) -> None:
             logins.end(conn, login.id)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self._access.drop(login_ids=(login.id,))

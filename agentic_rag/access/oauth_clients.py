@@ -151,13 +151,13 @@ class OAuthClients:
             created_at=at,
             used_at=at,
         )
-        told = Entry(
+        entry = Entry(
             ANONYMOUS, "oauth_client.register", record.id, details={"redirectUris": list(record.redirect_uris)}
         )
 
         def store(conn: Connection) -> None:
             authorizations.register(conn, record, MAX_CLIENTS)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return record

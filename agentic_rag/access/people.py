@@ -77,7 +77,7 @@ class People:
         """
         check_name(name, "name")
         given, at = dict(grants or {}), now()
-        told = change("user.create", name, operator=operator, grants=given)
+        entry = change("user.create", name, operator=operator, grants=given)
 
         def store(conn: Connection) -> UserRecord:
             if users.get(conn, name) is not None:
@@ -93,11 +93,11 @@ class People:
                 updated_at=at,
             )
             users.insert(conn, user)
-            audit(conn, told)
+            audit(conn, entry)
             return user
 
         made = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return made
 
     async def update(self, user_id: str, wanted: UserChange) -> UserRecord:
@@ -108,7 +108,7 @@ class People:
             InvalidInput: a domain is unknown, or an OpenID provider determines the user's rights.
         """
         details = {"operator": wanted.operator, "grants": None if wanted.grants is None else dict(wanted.grants)}
-        told = change("user.update", user_id, **{name: value for name, value in details.items() if value is not None})
+        entry = change("user.update", user_id, **{name: value for name, value in details.items() if value is not None})
 
         def store(conn: Connection) -> UserRecord:
             user = _there(users.get(conn, user_id), user_id)
@@ -120,11 +120,11 @@ class People:
                 logins.end_of_user(conn, user_id)
             if fields:
                 users.update(conn, user_id, now(), **fields)
-            audit(conn, told)
+            audit(conn, entry)
             return _there(users.get(conn, user_id), user_id)
 
         changed = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def disable(self, user_id: str) -> UserRecord:
@@ -135,7 +135,7 @@ class People:
         """
         changed = await self._set_state(user_id, UserState.DISABLED, "user.disable")
         self._access.drop(user_ids=(user_id,))
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def enable(self, user_id: str) -> UserRecord:
@@ -145,7 +145,7 @@ class People:
             NotFound: there is no user with this name.
         """
         changed = await self._set_state(user_id, UserState.ACTIVE, "user.enable")
-        await self._access.take_up()
+        await self._access.apply_changes()
         return changed
 
     async def take_in(self, provided: Provided) -> UserRecord | None:
@@ -178,7 +178,7 @@ class People:
             return _there(users.get(conn, user.id), user.id)
 
         user = await self._db.write(store, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return user
 
     def _unchanged_user(self, provided: Provided) -> UserRecord | None:
@@ -190,7 +190,7 @@ class People:
         return None if _changed_fields(user, given) else user
 
     async def _set_state(self, user_id: str, state: UserState, action: str) -> UserRecord:
-        told = change(action, user_id)
+        entry = change(action, user_id)
 
         def store(conn: Connection) -> UserRecord:
             user = _there(users.get(conn, user_id), user_id)
@@ -199,7 +199,7 @@ class People:
             users.update(conn, user_id, now(), state=state)
             logins.end_of_user(conn, user_id)
             authorizations.end_of_user(conn, user_id)
-            audit(conn, told)
+            audit(conn, entry)
             return _there(users.get(conn, user_id), user_id)
 
         return await self._db.write(store, durable=True)

@@ -22,7 +22,9 @@ def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
         return User(record.id, operator=True, key_id=key_id)
     wanted = Grant(key.role.value)
     own = dict.fromkeys(key.domains, Grant.ADMIN) if record.operator else record.grants
-    return _caller(record.id, {each: lower(wanted, own[each]) for each in key.domains if each in own}, key_id=key_id)
+    return _caller(
+        record.id, {domain: lower(wanted, own[domain]) for domain in key.domains if domain in own}, key_id=key_id
+    )
 
 
 def narrow(user: User, domain_id: str) -> User:

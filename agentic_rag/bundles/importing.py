@@ -482,8 +482,8 @@ def expected_labels(
 ) -> list[documents.ExpectedLabelsRecord]:
     """Return the labels and dates of a bundle's documents, to be stored before their files appear in the workspace.
 
-    Labels that the bundle's folder rules give, and that the rules of the stored settings do not, become the document's
-    own: a rule that this domain does not accept must not make a document visible.
+    A folder rule of the bundle may be missing in the stored settings, because this domain did not accept it. The
+    documents then get the rule's labels as their own: otherwise the import would make them visible to everyone.
     """
     theirs, ours = LabelRules.of_settings(described.settings), LabelRules.of_settings(draft.record.settings)
     found: dict[str, documents.ExpectedLabelsRecord] = {}

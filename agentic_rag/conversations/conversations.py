@@ -1,12 +1,18 @@
-"""Conversations: their records, owners, limits and titles, and sending the next message.
+"""Conversations of users: records, sent messages, shown messages, turns and tool calls.
 
-Messages belong to the session; this module reads them as clients see them, two per turn. Knows no socket. Another
-user's conversation looks like one that does not exist.
+The service stands between the routes and `agentic_rag.runtime`, and checks for every call:
+
+- The user owns the conversation and sees its domain. Another user's conversation looks like one that does not exist.
+- A document that the user may no longer see appears in no message, tool call or log that this module returns.
+
+To send a message, `Conversations` reads the domain's definition, applies the `TurnTerms` of the message, and hands both
+to the session (`LiveSession.send`). Messages belong to the session; this module reads them as clients see them, two per
+turn. Knows no socket.
 """
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio.to_thread
@@ -35,7 +41,6 @@ from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Tran
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import (
     Definitions,
-    Draft,
     ScheduledRun,
     Staging,
     with_wishes,
@@ -92,8 +97,32 @@ READ_TITLE = 2_000
 MAX_CONTEXT_DOCUMENTS = 1_000
 MAX_ATTACHMENTS = 8
 """Maximum attached files of one message."""
-MAX_KNOWN = 1_024
+MAX_CACHED = 1_024
 """Maximum number of cached conversation records."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTerms:
+    """The terms of one turn, which change the domain's definition for this turn only."""
+
+    wishes: str = ""
+    """Instructions of the client's program for this answer, placed after the domain's own prompt."""
+    functions: ClientFunctions = NO_FUNCTIONS
+    """Functions of the client's program that the model may call."""
+    attended: bool = True
+    """Whether a person reads along and can be asked."""
+    denied_tools: Sequence[str] = ()
+    """Names of tools that the model may not call."""
+    tried: TriedRole | None = None
+    """A draft of a role that replaces the primary role."""
+    staged: Staging | None = None
+    """Unsaved settings and prompt files, for a turn of an evaluation."""
+    scheduled: ScheduledRun | None = None
+    """The terms of a run of a schedule."""
+
+
+USUAL_TERMS = TurnTerms()
+"""The domain's definition without changes."""
 
 
 class Conversations:
@@ -120,7 +149,14 @@ class Conversations:
         self._definitions = definitions
         self._runtime = runtime
         self._transcripts = Transcripts(database, runtime)
-        self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
+        self._cache: OrderedDict[str, ConversationRecord] = OrderedDict()
+
+    # Records
+
+    @property
+    def default_domain(self) -> str:
+        """The domain of conversations created without one. It may not exist."""
+        return self._default_domain
 
     async def create(
         self,
@@ -174,9 +210,9 @@ class Conversations:
         labels = SessionLabels(conversation_id=conversation.id, domain_id=domain_id, user_id=user.id)
 
         def store(conn: Connection) -> ConversationRecord:
-            found = _find_named(conn, conversation)
-            if found is not None:
-                return found
+            existing = _find_named(conn, conversation)
+            if existing is not None:
+                return existing
             self._check_documents(conn, user, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
@@ -187,15 +223,10 @@ class Conversations:
         try:
             return await self._db.write(store, durable=True)
         except IntegrityError:  # another process has created it since the check
-            found = await self._db.read(lambda conn: _find_named(conn, conversation))
-            if found is None:
+            existing = await self._db.read(lambda conn: _find_named(conn, conversation))
+            if existing is None:
                 raise
-            return found
-
-    @property
-    def default_domain(self) -> str:
-        """The domain of conversations created without one. It may not exist."""
-        return self._default_domain
+            return existing
 
     async def _find_domain(self, user: User, named: str | None) -> str:
         """Return the id of the named domain, or of the default one. Raises as `create`."""
@@ -221,15 +252,15 @@ class Conversations:
         Raises:
             NotFound: this user has no such conversation.
         """
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
-        if found is None or not _owns(user, found):
-            raise NotFound("conversation", conversation_id, hidden=found is not None)
-        return found
+        record = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
+        if record is None or not _owns(user, record):
+            raise NotFound("conversation", conversation_id, hidden=record is not None)
+        return record
 
     async def owns(self, user: User, conversation_id: ConversationId) -> bool:
         """Return whether this user has such a conversation."""
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
-        return found is not None and _owns(user, found)
+        record = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
+        return record is not None and _owns(user, record)
 
     async def list_page(
         self,
@@ -295,6 +326,292 @@ class Conversations:
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
         return await self.get(user, conversation_id)
 
+    # Sending
+
+    async def send(
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        content: str,
+        *,
+        client_message_id: str | None = None,
+        on_busy: OnBusy = "reject",
+        images: Sequence[GivenImage] = (),
+        attachments: Sequence[str] = (),
+        context_document_ids: Sequence[DocumentId] = (),
+        body: str = "",
+        model: str | None = None,
+        terms: TurnTerms = USUAL_TERMS,
+    ) -> Accepted:
+        """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
+
+        Args:
+            client_message_id: the client's id for the message. The same id and content return the same turn.
+            on_busy: what to do while a turn runs: refuse the message, queue it, or join a turn with the same text.
+            images: images for the model, in the order of the message.
+            attachments: ids of files that were attached to the conversation (`Attachments.receive`).
+            context_document_ids: limits the searches of this turn; if empty, the conversation's documents apply.
+            body: untrusted text for the model, which follows the content and does not count against its limit.
+            model: the model for this message and the later ones of the conversation.
+            terms: changes of the domain's definition for this turn.
+
+        Raises:
+            ModelNotAllowed: the domain does not allow the model.
+            NotFound: this user has no such conversation, its domain was deleted, or it has no such document or
+                attachment.
+            InvalidInput: there are too many documents or attachments, or the draft is not a valid role.
+            Forbidden: this user may not try drafts.
+            MessageContentRequired, MessageTooLong: the content is empty or too long.
+            ConversationArchived, ConversationFull: the conversation takes no messages.
+            TurnInProgress: a turn runs, and ``on_busy`` is ``reject``, or is ``join`` with a different text, or the
+                queue is full.
+            IdempotencyMismatch: the client message id was used with other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
+        """
+        check_content(content, needed=not images)
+        sent = await anyio.to_thread.run_sync(read_images, images) if images else []
+        try:
+            session, definition, notices = await self._prepare(
+                user, conversation_id, terms, context_document_ids, model=model
+            )
+            attached = await self._find_attachments(session.id, attachments) if attachments else ()
+            accepted = await session.send(
+                content + body,
+                definition,
+                client_message_id=client_message_id,
+                on_busy=on_busy,
+                notices=notices,
+                key_id=user.key_id,
+                images=sent,
+                attachments=attached,
+            )
+            await self._store_choice(user, conversation_id, model, accepted)
+        except NotFound:
+            await self._drop_cached(user, conversation_id)
+            raise
+        if accepted.duplicate:  # the caller will read the log of an earlier turn
+            await self.check_replay(user, await self.turn(user, accepted.turn_id))
+        return accepted
+
+    async def answer_again(
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        message_id: MessageId,
+        content: str | None = None,
+        *,
+        client_message_id: str | None = None,
+        images: Sequence[GivenImage] | None = None,
+        model: str | None = None,
+        terms: TurnTerms = USUAL_TERMS,
+    ) -> Accepted:
+        """Answer a user's message again on a new branch, with the same or with new content.
+
+        ``message_id`` may also be the id of the answer. ``images`` belong to new content; None keeps the message's
+        images. ``model`` and ``terms``: as in `send`.
+
+        Raises:
+            ModelNotAllowed: the domain does not allow the model.
+            NotFound: this user has no such conversation, it has no such message, or its domain was deleted.
+            MessageContentRequired, MessageTooLong: the content is empty or too long.
+            ConversationArchived, ConversationFull: the conversation takes no messages.
+            TurnInProgress: a turn runs.
+            IdempotencyMismatch: the client message id was used with another message or other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
+        """
+        if content is not None:
+            check_content(content, needed=not images)
+        sent = None if images is None else await anyio.to_thread.run_sync(read_images, images)
+        try:
+            session, definition, notices = await self._prepare(user, conversation_id, terms, model=model)
+            accepted = await session.branch(
+                message_id,
+                content,
+                definition,
+                client_message_id=client_message_id,
+                notices=notices,
+                key_id=user.key_id,
+                images=sent,
+            )
+            await self._store_choice(user, conversation_id, model, accepted)
+        except NotFound:
+            await self._drop_cached(user, conversation_id)
+            raise
+        if accepted.duplicate:
+            await self.check_replay(user, await self.turn(user, accepted.turn_id))
+        return accepted
+
+    async def send_after(
+        self,
+        user: User,
+        conversation: ConversationRecord,
+        message_id: MessageId,
+        content: str,
+        *,
+        images: Sequence[GivenImage] = (),
+        terms: TurnTerms = USUAL_TERMS,
+    ) -> Accepted:
+        """Accept a message after this answer, on a new branch if another message already follows.
+
+        Raises:
+            NotFound, MessageContentRequired, MessageTooLong, ConversationArchived, ConversationFull, TurnInProgress: as
+                `send` and `answer_again`.
+        """
+
+        def follower(conn: Connection) -> MessageId | None:
+            nodes = branches.read_tree(conn, conversation.session_id).nodes.values()
+            return next((node.user_message_id for node in nodes if node.parent_message_id == message_id), None)
+
+        other = await self._db.read(follower)
+        if other is not None:
+            return await self.answer_again(user, conversation.id, other, content, images=images, terms=terms)
+        await self.activate(user, conversation.id, message_id)
+        return await self.send(user, conversation.id, content, images=images, terms=terms)
+
+    async def interrupt(
+        self, user: User, conversation_id: ConversationId, *, turn_id: TurnId | None = None, queued: bool = False
+    ) -> bool:
+        """Interrupt the running turn or the named one. Returns whether a turn was interrupted.
+
+        An ended turn is unchanged.
+
+        Raises:
+            NotFound: this user has no such conversation.
+        """
+        conversation = await self.get(user, conversation_id)
+        return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
+
+    async def model_choices(self, domain_id: str) -> tuple[str, ...]:
+        """Return the models that a user may choose in a domain, the domain's own first; empty without a choice."""
+        return await self._definitions.choices(domain_id)
+
+    async def functions_of(self, turn: TurnRecord) -> ClientFunctions:
+        """Return the functions of the client's program that a turn may call."""
+        image = await self._db.read(lambda conn: images.record(conn, turn.image_id))
+        if image is None or not image.definition.get("functions"):
+            return NO_FUNCTIONS
+        return ClientFunctions.of(Definition.from_json(image.definition))
+
+    async def _prepare(
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        terms: TurnTerms,
+        document_ids: Sequence[DocumentId] = (),
+        *,
+        model: str | None,
+    ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
+        """Return the session of a new turn, the definition under these terms, and its notices.
+
+        ``document_ids`` limit the searches of the turn; if empty, the conversation's documents apply. ``model``
+        replaces the conversation's; None: the conversation's.
+        """
+        conversation = await self._get_cached(user, conversation_id)
+        if model is not None:
+            chosen = await self._definitions.check_choice(conversation.domain_id, model)
+            conversation = conversation.replace(model=chosen)
+        elif await self._definitions.choices(conversation.domain_id):
+            # the choice changes between messages, also in another process, so the cached record does not count
+            conversation = conversation.replace(model=(await self.get(user, conversation_id)).model)
+        if document_ids:
+            conversation = conversation.replace(context_document_ids=_distinct(document_ids))
+            domain_id, distinct = conversation.domain_id, conversation.context_document_ids
+            await self._db.read(lambda conn: self._check_documents(conn, user, domain_id, distinct))
+        await self._births.adopt(conversation.domain_id)
+        draft = None if terms.staged is None else terms.staged.draft
+        definition, notices = await self._definitions.definition(user, conversation, draft)
+        session = await self._runtime.session(conversation.session_id)
+        return session, await self._apply_terms(user, definition, terms), notices
+
+    async def _apply_terms(self, user: User, definition: Definition, terms: TurnTerms) -> Definition:
+        """Return the definition of a turn under its terms.
+
+        Raises:
+            Forbidden, InvalidInput: as `Trials.definition`.
+        """
+        if terms.staged is None:
+            definition = await self._trials.definition(user, definition, terms.tried)
+        else:
+            definition = terms.staged.apply(definition)
+            if terms.tried is not None:  # the evaluation has checked the right to try it
+                definition = await self._trials.apply(definition, terms.tried)
+        if terms.scheduled is not None:
+            definition = terms.scheduled.apply(definition)
+        definition = without_tools(definition, terms.denied_tools)
+        if not terms.attended:
+            definition = without_person(definition)
+        return _for_client(definition, terms.wishes, terms.functions)
+
+    async def _store_choice(
+        self, user: User, conversation_id: ConversationId, model: str | None, accepted: Accepted
+    ) -> None:
+        """Store the model of an accepted message as the conversation's. A refused message changes nothing."""
+        if model is None or accepted.duplicate:
+            return
+        record = await self.get(user, conversation_id)
+        chosen = await self._definitions.check_choice(record.domain_id, model)
+        if chosen != record.model:
+            await self._db.write(lambda conn: conversations.update(conn, conversation_id, model=chosen))
+
+    async def _find_attachments(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
+        """Return the attachments of a conversation with these ids.
+
+        Raises:
+            NotFound: the conversation has no such attachment.
+            InvalidInput: there are too many.
+        """
+        if len(ids) > MAX_ATTACHMENTS:
+            raise InvalidInput("attachments", f"{len(ids)} files; at most {MAX_ATTACHMENTS} are possible in a message.")
+        records = await self._db.read(lambda conn: attachment_rows.of_session(conn, session_id))
+        attachments = {record.id: record.to_kept() for record in records}
+        for ident in ids:
+            if ident not in attachments:
+                raise NotFound("attachment", ident)
+        return [attachments[ident] for ident in dict.fromkeys(ids)]
+
+    def _check_documents(
+        self, conn: Connection, user: User, domain_id: str, document_ids: Sequence[DocumentId]
+    ) -> None:
+        """Check that a user may limit a conversation to these documents.
+
+        Raises:
+            NotFound: the domain has no such document, or the user may not see it.
+        """
+        if not document_ids:
+            return
+        view = self._views.read(conn, self._reader(user, domain_id), domain_id)
+        for document_id in document_ids:
+            document = documents.get(conn, document_id) if view.shows(document_id) else None
+            if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
+                raise NotFound("document", document_id, hidden=document is not None)
+
+    async def _get_cached(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
+        """Return the record of a conversation, from the cache if possible.
+
+        The cached title, status, metadata and model may be out of date; the other fields never change.
+
+        Raises:
+            NotFound: this user has no such conversation.
+        """
+        record = self._cache.get(conversation_id)
+        if record is None or not _owns(user, record):
+            record = self._cache[conversation_id] = await self.get(user, conversation_id)
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(conversation_id)
+        return record
+
+    async def _drop_cached(self, user: User, conversation_id: ConversationId) -> None:
+        """Drop the cached record of a conversation after a lookup failed.
+
+        Raises:
+            NotFound: the conversation was deleted after it was cached.
+        """
+        if self._cache.pop(conversation_id, None) is not None:
+            await self.get(user, conversation_id)
+
+    # Messages and branches
+
     async def messages(
         self,
         user: User,
@@ -314,24 +631,6 @@ class Conversations:
         page = await self._transcripts.page(conversation, limit, before, leaf=leaf)
         return await self.without_hidden(user, conversation, page)
 
-    async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
-        """Return the documents that a conversation has read and that the user may no longer see."""
-        reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
-
-        def read(conn: Connection) -> frozenset[str]:
-            known = provenance.read_by(conn, conversation_id)
-            if not known:
-                return frozenset()
-            view = self._views.read(conn, reader, domain_id)
-            return frozenset(each for each in known if not view.shows(each))
-
-        return frozenset() if user.reads_every_document(domain_id) else await self._db.read(read)
-
-    async def without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
-        """Return a page of a conversation without what it shows of documents that a user may not see."""
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
-        return replace(page, messages=[hide_in_message(each, hidden) for each in page.messages]) if hidden else page
-
     async def message(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> ShownMessage:
         """Return one message of any branch.
 
@@ -342,6 +641,24 @@ class Conversations:
         message = await self._transcripts.message(conversation, message_id)
         hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
         return hide_in_message(message, hidden) if hidden else message
+
+    async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
+        """Return the branches, oldest first.
+
+        Raises:
+            NotFound: this user has no such conversation.
+        """
+        return await self._transcripts.branches(await self.get(user, conversation_id))
+
+    async def activate(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> None:
+        """Make the newest branch with this message the active one.
+
+        Raises:
+            NotFound: this user has no such conversation, or it has no such message.
+            TurnInProgress: a turn runs.
+        """
+        conversation = await self.get(user, conversation_id)
+        await (await self._runtime.session(conversation.session_id)).activate(message_id)
 
     async def compact(self, user: User, conversation_id: ConversationId) -> CompactionRecord:
         """Replace the messages by a summary in the model's context. Clients still see the messages.
@@ -382,435 +699,7 @@ class Conversations:
         page = await self._transcripts.page(conversation, limit, before, archive_id)
         return await self.without_hidden(user, conversation, page)
 
-    async def tool_calls(
-        self,
-        user: User,
-        conversation_id: ConversationId,
-        *,
-        limit: int = 100,
-        tool_names: Sequence[str] = (),
-        status: ToolStatus | None = None,
-        agent: str | None = None,
-        turn_id: TurnId | None = None,
-    ) -> list[ToolCallRecord]:
-        """Return the last tool calls in order, including those of delegates.
-
-        Tools, status, agent and turn filter the calls.
-
-        Raises:
-            NotFound: this user has no such conversation.
-        """
-        conversation = await self.get(user, conversation_id)
-        calls = await self._transcripts.tool_calls(
-            conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
-        )
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
-        return [hide_in_call(each) for each in calls] if hidden else calls
-
-    async def tool_report(
-        self,
-        domain_id: str,
-        limit: int,
-        *,
-        tool_names: Sequence[str] = (),
-        status: ToolStatus | None = None,
-        since: str = "",
-        until: str = "",
-    ) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
-        """Return the newest tool calls of all users of a domain, newest first, and the totals of all matching calls.
-
-        For admins of the domain, who may see which tools ran but not the messages.
-
-        Raises:
-            NotFound: there is no such domain.
-        """
-        await self._directory.get(domain_id)
-        return await self._db.read(
-            lambda conn: tool_calls.of_domain(
-                conn, domain_id, tool_names=tool_names, status=status, since=since, until=until, limit=limit
-            )
-        )
-
-    async def send(
-        self,
-        user: User,
-        conversation_id: ConversationId,
-        content: str,
-        *,
-        client_message_id: str | None = None,
-        on_busy: OnBusy = "reject",
-        images: Sequence[GivenImage] = (),
-        context_document_ids: Sequence[DocumentId] = (),
-        wishes: str = "",
-        functions: ClientFunctions = NO_FUNCTIONS,
-        attended: bool = True,
-        denied_tools: Sequence[str] = (),
-        tried: TriedRole | None = None,
-        staged: Staging | None = None,
-        scheduled: ScheduledRun | None = None,
-        body: str = "",
-        model: str | None = None,
-        attachments: Sequence[str] = (),
-    ) -> Accepted:
-        """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
-
-        Args:
-            context_document_ids: limits the searches of this turn; if empty, the conversation's documents apply.
-            wishes: instructions of the client's program for this answer, placed after the domain's own prompt.
-            functions: functions of the client's program that the model may call in this turn.
-            attended: whether a person reads along and can be asked.
-            denied_tools: names of tools that the model may not call in this turn.
-            tried: a draft of a role, used for this turn.
-            staged: unsaved settings and prompt files, used for this turn of an evaluation.
-            scheduled: the terms of a run of a schedule.
-            body: untrusted text for the model, which follows the content and does not count against its limit.
-            model: the model for this message and the later ones of the conversation.
-            attachments: ids of files that were attached to the conversation (`Attachments.receive`).
-
-        Raises:
-            ModelNotAllowed: the domain does not allow the model.
-            NotFound: this user has no such conversation, its domain was deleted, or it has no such document or
-                attachment.
-            InvalidInput: there are too many documents or attachments, or the draft is not a valid role.
-            Forbidden: this user may not try drafts.
-            MessageContentRequired, MessageTooLong: the content is empty or too long.
-            ConversationArchived, ConversationFull: the conversation takes no messages.
-            TurnInProgress: a turn runs, and ``on_busy`` is ``reject``, or is ``join`` with a different text, or the
-                queue is full.
-            IdempotencyMismatch: the client message id was used with other content.
-            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
-        """
-        check_content(content, needed=not images)
-        sent = await anyio.to_thread.run_sync(read_images, images) if images else []
-        try:
-            draft = None if staged is None else staged.draft
-            session, definition, notices = await self._open(
-                user, conversation_id, context_document_ids, draft, model=model
-            )
-            attached = await self._find_attachments(session.id, attachments) if attachments else ()
-            if staged is None:
-                definition = await self._trials.definition(user, definition, tried)
-            else:
-                definition = staged.apply(definition)
-                definition = definition if tried is None else await self._trials.apply(definition, tried)
-            if scheduled is not None:
-                definition = scheduled.apply(definition)
-            definition = without_tools(definition, denied_tools)
-            definition = _for_client(definition if attended else without_person(definition), wishes, functions)
-            accepted = await session.send(
-                content + body,
-                definition,
-                client_message_id=client_message_id,
-                on_busy=on_busy,
-                notices=notices,
-                key_id=user.key_id,
-                images=sent,
-                attachments=attached,
-            )
-            await self._keep_choice(user, conversation_id, model, accepted)
-        except NotFound:
-            await self._forget(user, conversation_id)
-            raise
-        if accepted.duplicate:  # the caller will read the log of an earlier turn
-            await self.check_replay(user, await self.turn(user, accepted.turn_id))
-        return accepted
-
-    async def send_after(
-        self,
-        user: User,
-        conversation: ConversationRecord,
-        message_id: MessageId,
-        content: str,
-        *,
-        images: Sequence[GivenImage] = (),
-        wishes: str = "",
-        functions: ClientFunctions = NO_FUNCTIONS,
-    ) -> Accepted:
-        """Accept a message after this answer, on a new branch if another message already follows.
-
-        Raises:
-            NotFound, MessageContentRequired, MessageTooLong, ConversationArchived, ConversationFull, TurnInProgress: as
-                `send` and `answer_again`.
-        """
-
-        def follower(conn: Connection) -> MessageId | None:
-            nodes = branches.read_tree(conn, conversation.session_id).nodes.values()
-            return next((node.user_message_id for node in nodes if node.parent_message_id == message_id), None)
-
-        other = await self._db.read(follower)
-        if other is not None:
-            return await self.answer_again(
-                user, conversation.id, other, content, images=images, wishes=wishes, functions=functions
-            )
-        await self.activate(user, conversation.id, message_id)
-        return await self.send(user, conversation.id, content, images=images, wishes=wishes, functions=functions)
-
-    async def answer_again(
-        self,
-        user: User,
-        conversation_id: ConversationId,
-        message_id: MessageId,
-        content: str | None = None,
-        *,
-        client_message_id: str | None = None,
-        images: Sequence[GivenImage] | None = None,
-        wishes: str = "",
-        functions: ClientFunctions = NO_FUNCTIONS,
-        model: str | None = None,
-    ) -> Accepted:
-        """Answer a user's message again on a new branch, with the same or with new content.
-
-        ``message_id`` may also be the id of the answer. ``images`` belong to new content; None keeps the message's
-        images. ``model``: as in `send`.
-
-        Raises:
-            ModelNotAllowed: the domain does not allow the model.
-            NotFound: this user has no such conversation, it has no such message, or its domain was deleted.
-            MessageContentRequired, MessageTooLong: the content is empty or too long.
-            ConversationArchived, ConversationFull: the conversation takes no messages.
-            TurnInProgress: a turn runs.
-            IdempotencyMismatch: the client message id was used with another message or other content.
-            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
-        """
-        if content is not None:
-            check_content(content, needed=not images)
-        sent = None if images is None else await anyio.to_thread.run_sync(read_images, images)
-        try:
-            session, definition, notices = await self._open(user, conversation_id, model=model)
-            definition = _for_client(definition, wishes, functions)
-            accepted = await session.branch(
-                message_id,
-                content,
-                definition,
-                client_message_id=client_message_id,
-                notices=notices,
-                key_id=user.key_id,
-                images=sent,
-            )
-            await self._keep_choice(user, conversation_id, model, accepted)
-        except NotFound:
-            await self._forget(user, conversation_id)
-            raise
-        if accepted.duplicate:
-            await self.check_replay(user, await self.turn(user, accepted.turn_id))
-        return accepted
-
-    async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
-        """Return the branches, oldest first.
-
-        Raises:
-            NotFound: this user has no such conversation.
-        """
-        return await self._transcripts.branches(await self.get(user, conversation_id))
-
-    async def activate(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> None:
-        """Make the newest branch with this message the active one.
-
-        Raises:
-            NotFound: this user has no such conversation, or it has no such message.
-            TurnInProgress: a turn runs.
-        """
-        conversation = await self.get(user, conversation_id)
-        await (await self._runtime.session(conversation.session_id)).activate(message_id)
-
-    async def _open(
-        self,
-        user: User,
-        conversation_id: ConversationId,
-        document_ids: Sequence[DocumentId] = (),
-        draft: Draft | None = None,
-        *,
-        model: str | None = None,
-    ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
-        """Return the session, definition and notices for a turn.
-
-        ``document_ids`` limit its searches, and ``model`` replaces the conversation's, if given.
-        """
-        conversation = await self._place(user, conversation_id)
-        if model is not None:
-            chosen = await self._definitions.check_choice(conversation.domain_id, model)
-            conversation = conversation.replace(model=chosen)
-        elif await self._definitions.choices(conversation.domain_id):
-            # the choice changes between messages, also in another process, so the cached record does not count
-            conversation = conversation.replace(model=(await self.get(user, conversation_id)).model)
-        if document_ids:
-            conversation = conversation.replace(context_document_ids=_distinct(document_ids))
-            domain_id, distinct = conversation.domain_id, conversation.context_document_ids
-            await self._db.read(lambda conn: self._check_documents(conn, user, domain_id, distinct))
-        await self._births.adopt(conversation.domain_id)
-        definition, notices = await self._definitions.definition(user, conversation, draft)
-        return await self._runtime.session(conversation.session_id), definition, notices
-
-    async def _find_attachments(self, session_id: SessionId, ids: Sequence[str]) -> list[KeptAttachment]:
-        """Return the attachments of a conversation with these ids.
-
-        Raises:
-            NotFound: the conversation has no such attachment.
-            InvalidInput: there are too many.
-        """
-        if len(ids) > MAX_ATTACHMENTS:
-            raise InvalidInput("attachments", f"{len(ids)} files; at most {MAX_ATTACHMENTS} are possible in a message.")
-        records = await self._db.read(lambda conn: attachment_rows.of_session(conn, session_id))
-        known = {each.id: each.to_kept() for each in records}
-        for ident in ids:
-            if ident not in known:
-                raise NotFound("attachment", ident)
-        return [known[ident] for ident in dict.fromkeys(ids)]
-
-    async def _keep_choice(
-        self, user: User, conversation_id: ConversationId, model: str | None, accepted: Accepted
-    ) -> None:
-        """Store the model of an accepted message as the conversation's. A refused message changes nothing."""
-        if model is None or accepted.duplicate:
-            return
-        record = await self.get(user, conversation_id)
-        chosen = await self._definitions.check_choice(record.domain_id, model)
-        if chosen != record.model:
-            await self._db.write(lambda conn: conversations.update(conn, conversation_id, model=chosen))
-
-    async def model_choices(self, domain_id: str) -> tuple[str, ...]:
-        """Return the models that a user may choose in a domain, the domain's own first; empty without a choice."""
-        return await self._definitions.choices(domain_id)
-
-    async def _forget(self, user: User, conversation_id: ConversationId) -> None:
-        """Drop the cached record of a conversation after a lookup failed.
-
-        Raises:
-            NotFound: the conversation was deleted after it was cached.
-        """
-        if self._known.pop(conversation_id, None) is not None:
-            await self.get(user, conversation_id)
-
-    async def _place(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
-        """Return a conversation from the cache if possible: its owner, domain, session and documents never change."""
-        known = self._known.get(conversation_id)
-        if known is None or not _owns(user, known):
-            known = self._known[conversation_id] = await self.get(user, conversation_id)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        self._known.move_to_end(conversation_id)
-        return known
-
-    async def interrupt(
-        self, user: User, conversation_id: ConversationId, *, turn_id: TurnId | None = None, queued: bool = False
-    ) -> bool:
-        """Interrupt the running turn or the named one. Returns whether a turn was interrupted.
-
-        An ended turn is unchanged.
-
-        Raises:
-            NotFound: this user has no such conversation.
-        """
-        conversation = await self.get(user, conversation_id)
-        return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
-
-    async def image(self, user: User, image_id: str) -> ImageRecord:
-        """Return the image that turns ran on, for admins of its domain.
-
-        Raises:
-            NotFound: there is no such image in a domain that this user administers.
-        """
-        found = await self._db.read(lambda conn: images.record(conn, image_id))
-        if found is None or not user.administers(found.domain_id):
-            raise NotFound("image", image_id, hidden=found is not None)
-        return found
-
-    async def functions_of(self, turn: TurnRecord) -> ClientFunctions:
-        """Return the functions of the client's program that a turn may call."""
-        image = await self._db.read(lambda conn: images.record(conn, turn.image_id))
-        if image is None or not image.definition.get("functions"):
-            return NO_FUNCTIONS
-        return ClientFunctions.of(Definition.from_json(image.definition))
-
-    async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
-        """Return the running or queued turn of each conversation, by session.
-
-        If a conversation has several, return the one that runs first.
-        """
-
-        def read(conn: Connection) -> dict[str, TurnRecord]:
-            current = turns.current(conn, [each.session_id for each in found])
-            return dict(zip(current, with_waiting(conn, list(current.values())), strict=True))
-
-        return await self._db.read(read)
-
-    async def payload(self, user: User, ref: str) -> KeptPayload:
-        """Return a stored tool result for the owner of its conversation.
-
-        Raises:
-            NotFound: there is no such payload in a conversation of this user, or its file is missing.
-        """
-
-        def read(conn: Connection) -> tuple[SessionId, ConversationRecord | None]:
-            session_id = payloads.session_of(conn, ref) or SessionId("")
-            session = sessions.get(conn, session_id)
-            return session_id, None if session is None else conversations.get(conn, session.labels.conversation_id)
-
-        session_id, conversation = await self._db.read(read)
-        if conversation is None or not _owns(user, conversation):
-            raise NotFound("payload", ref, hidden=conversation is not None)
-        if await self._hidden_documents(user, conversation.domain_id, conversation.id):
-            raise NotFound("payload", ref, hidden=True)
-        kept = await self._runtime.payload(session_id, ref)
-        if kept is None:
-            raise NotFound("payload", ref)
-        return KeptPayload(conversation.domain_id, *kept)
-
-    async def children(self, user: User, turn_id: TurnId) -> list[Child]:
-        """Return the delegates of a turn. Raises as `turn`."""
-        turn = await self.turn(user, turn_id)
-        children = await self._transcripts.children(turn)
-        hidden = await self._hidden_in_turn(user, turn)
-        if not hidden:
-            return children
-        return [
-            replace(
-                each,
-                turn=hide_in_turn(each.turn, hidden),
-                messages=tuple(hide_in_message(one, hidden) for one in each.messages),
-                tool_calls=tuple(map(hide_in_call, each.tool_calls)),
-            )
-            for each in children
-        ]
-
-    async def _hidden_in_turn(self, user: User, turn: TurnRecord) -> frozenset[str]:
-        conversation = await self._db.read(lambda conn: conversations.get(conn, turn.conversation_id))
-        if conversation is None:
-            return frozenset()
-        return await self._hidden_documents(user, conversation.domain_id, conversation.id)
-
-    def _check_documents(
-        self, conn: Connection, user: User, domain_id: str, document_ids: Sequence[DocumentId]
-    ) -> None:
-        """Check that a user may limit a conversation to these documents.
-
-        Raises:
-            NotFound: the domain has no such document, or the user may not see it.
-        """
-        if not document_ids:
-            return
-        reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
-        view = self._views.read(conn, reader, domain_id)
-        for document_id in document_ids:
-            document = documents.get(conn, document_id) if view.shows(document_id) else None
-            if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
-                raise NotFound("document", document_id, hidden=document is not None)
-
-    async def check_replay(self, user: User, turn: TurnRecord) -> None:
-        """Check that a user may read the log of a turn again.
-
-        The log of an ended turn closes once the user may no longer see a document that the conversation has read: its
-        events hold the passages. The messages are still there, without them.
-
-        Raises:
-            LogGone: the log is closed for this user.
-        """
-        if turn.status in FINISHED and await self._hidden_in_turn(user, turn):
-            raise LogGone(turn.id)
-
-    async def check_replay_of(self, user: User, turn_id: TurnId) -> None:
-        """Run `check_replay` for a turn by its id. Raises as `turn` and `check_replay`."""
-        await self.check_replay(user, await self.turn(user, turn_id))
+    # Turns
 
     async def turn(self, user: User, turn_id: TurnId) -> TurnRecord:
         """Return one turn.
@@ -829,15 +718,6 @@ class Conversations:
             raise NotFound("turn", turn_id, hidden=conversation is not None)
         hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id) if turn.references else ()
         return hide_in_turn(turn, frozenset(hidden)) if hidden else turn
-
-    async def is_first_turn(self, user: User, turn_id: TurnId) -> bool:
-        """Return whether the conversation's first message began this turn. A retry of that message is not the first.
-
-        Raises:
-            NotFound: there is no such turn in a conversation of this user.
-        """
-        turn = await self.turn(user, turn_id)
-        return await self._db.read(lambda conn: turns.is_first(conn, turn))
 
     async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
         """Return all turns of a conversation, on all branches, including queued ones."""
@@ -875,6 +755,60 @@ class Conversations:
             )
         )
 
+    async def current_turns(self, records: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
+        """Return the running or queued turn of each conversation, by session.
+
+        If a conversation has several, return the one that runs first.
+        """
+
+        def read(conn: Connection) -> dict[str, TurnRecord]:
+            current = turns.current(conn, [record.session_id for record in records])
+            return dict(zip(current, with_waiting(conn, list(current.values())), strict=True))
+
+        return await self._db.read(read)
+
+    async def is_first_turn(self, user: User, turn_id: TurnId) -> bool:
+        """Return whether the conversation's first message began this turn. A retry of that message is not the first.
+
+        Raises:
+            NotFound: there is no such turn in a conversation of this user.
+        """
+        turn = await self.turn(user, turn_id)
+        return await self._db.read(lambda conn: turns.is_first(conn, turn))
+
+    async def children(self, user: User, turn_id: TurnId) -> list[Child]:
+        """Return the delegates of a turn. Raises as `turn`."""
+        turn = await self.turn(user, turn_id)
+        children = await self._transcripts.children(turn)
+        hidden = await self._hidden_in_turn(user, turn)
+        if not hidden:
+            return children
+        return [
+            replace(
+                child,
+                turn=hide_in_turn(child.turn, hidden),
+                messages=tuple(hide_in_message(message, hidden) for message in child.messages),
+                tool_calls=tuple(map(hide_in_call, child.tool_calls)),
+            )
+            for child in children
+        ]
+
+    async def check_replay(self, user: User, turn: TurnRecord) -> None:
+        """Check that a user may read the log of a turn again.
+
+        The log of an ended turn closes once the user may no longer see a document that the conversation has read: its
+        events hold the passages. The messages are still there, without them.
+
+        Raises:
+            LogGone: the log is closed for this user.
+        """
+        if turn.status in FINISHED and await self._hidden_in_turn(user, turn):
+            raise LogGone(turn.id)
+
+    async def check_replay_of(self, user: User, turn_id: TurnId) -> None:
+        """Run `check_replay` for a turn by its id. Raises as `turn` and `check_replay`."""
+        await self.check_replay(user, await self.turn(user, turn_id))
+
     def events(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """Iterate over a turn's events. The caller must have checked the user's access with `turn`."""
         return self._runtime.follow(turn_id, after)
@@ -882,6 +816,122 @@ class Conversations:
     def log(self, turn_id: TurnId, after: int = 0) -> LogReader:
         """Return a reader of a turn's events. The caller must have checked the user's access with `turn`."""
         return self._runtime.read(turn_id, after)
+
+    # Tool calls, their results, and images of turns
+
+    async def tool_calls(
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        *,
+        limit: int = 100,
+        tool_names: Sequence[str] = (),
+        status: ToolStatus | None = None,
+        agent: str | None = None,
+        turn_id: TurnId | None = None,
+    ) -> list[ToolCallRecord]:
+        """Return the last tool calls in order, including those of delegates.
+
+        Tools, status, agent and turn filter the calls.
+
+        Raises:
+            NotFound: this user has no such conversation.
+        """
+        conversation = await self.get(user, conversation_id)
+        calls = await self._transcripts.tool_calls(
+            conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
+        )
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        return [hide_in_call(call) for call in calls] if hidden else calls
+
+    async def tool_report(
+        self,
+        domain_id: str,
+        limit: int,
+        *,
+        tool_names: Sequence[str] = (),
+        status: ToolStatus | None = None,
+        since: str = "",
+        until: str = "",
+    ) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
+        """Return the newest tool calls of all users of a domain, newest first, and the totals of all matching calls.
+
+        For admins of the domain, who may see which tools ran but not the messages.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        await self._directory.get(domain_id)
+        return await self._db.read(
+            lambda conn: tool_calls.of_domain(
+                conn, domain_id, tool_names=tool_names, status=status, since=since, until=until, limit=limit
+            )
+        )
+
+    async def payload(self, user: User, ref: str) -> KeptPayload:
+        """Return a stored tool result for the owner of its conversation.
+
+        Raises:
+            NotFound: there is no such payload in a conversation of this user, or its file is missing.
+        """
+
+        def read(conn: Connection) -> tuple[SessionId, ConversationRecord | None]:
+            session_id = payloads.session_of(conn, ref) or SessionId("")
+            session = sessions.get(conn, session_id)
+            return session_id, None if session is None else conversations.get(conn, session.labels.conversation_id)
+
+        session_id, conversation = await self._db.read(read)
+        if conversation is None or not _owns(user, conversation):
+            raise NotFound("payload", ref, hidden=conversation is not None)
+        if await self._hidden_documents(user, conversation.domain_id, conversation.id):
+            raise NotFound("payload", ref, hidden=True)
+        payload = await self._runtime.payload(session_id, ref)
+        if payload is None:
+            raise NotFound("payload", ref)
+        return KeptPayload(conversation.domain_id, *payload)
+
+    async def image(self, user: User, image_id: str) -> ImageRecord:
+        """Return the image that turns ran on, for admins of its domain.
+
+        Raises:
+            NotFound: there is no such image in a domain that this user administers.
+        """
+        image = await self._db.read(lambda conn: images.record(conn, image_id))
+        if image is None or not user.administers(image.domain_id):
+            raise NotFound("image", image_id, hidden=image is not None)
+        return image
+
+    # Documents that a user may no longer see
+
+    async def without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
+        """Return a page of a conversation without what it shows of documents that a user may not see."""
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        if not hidden:
+            return page
+        return replace(page, messages=[hide_in_message(message, hidden) for message in page.messages])
+
+    async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
+        """Return the documents that a conversation has read and that the user may no longer see."""
+        if user.reads_every_document(domain_id):
+            return frozenset()
+
+        def read(conn: Connection) -> frozenset[str]:
+            document_ids = provenance.read_by(conn, conversation_id)
+            if not document_ids:
+                return frozenset()
+            view = self._views.read(conn, self._reader(user, domain_id), domain_id)
+            return frozenset(ident for ident in document_ids if not view.shows(ident))
+
+        return await self._db.read(read)
+
+    async def _hidden_in_turn(self, user: User, turn: TurnRecord) -> frozenset[str]:
+        conversation = await self._db.read(lambda conn: conversations.get(conn, turn.conversation_id))
+        if conversation is None:
+            return frozenset()
+        return await self._hidden_documents(user, conversation.domain_id, conversation.id)
+
+    def _reader(self, user: User, domain_id: str) -> DocumentReader:
+        return DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
 
 
 def _for_client(definition: Definition, wishes: str, functions: ClientFunctions) -> Definition:

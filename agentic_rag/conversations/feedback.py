@@ -52,7 +52,7 @@ class Feedback:
         message = await self._conversations.message(user, conversation_id, message_id)
         if message.role != "assistant":
             raise InvalidInput("message", "feedback is given to answers, this is a question.")
-        told = change("feedback.give", message_id, conversationId=conversation_id, rating=rating)
+        entry = change("feedback.give", message_id, conversationId=conversation_id, rating=rating)
         made = None
         if rating is not None:
             made = FeedbackRecord(
@@ -76,7 +76,7 @@ class Feedback:
                 feedback.put(conn, made)
             if case is not None and evaluation.find_case(conn, case.domain_id, case.digest) is None:
                 evaluation.put_case(conn, case)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store)
         return made
@@ -84,7 +84,7 @@ class Feedback:
     async def _draft_case(self, user: User, given: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
         """Return the evaluation case that an admin may make of a rating, or None."""
         turn = await self._conversations.turn(user, answer.turn_id)
-        cited = [each for each in turn.references if each.verified is not False and each.cited_text]
+        cited = [reference for reference in turn.references if reference.verified is not False and reference.cited_text]
         if not turn.content.strip() or not (cited if given.rating is Rating.UP else given.reason.strip()):
             return None
         questions = [turn.content.strip()[:MAX_TEXT]]
@@ -92,7 +92,7 @@ class Feedback:
             {"document": each.document_name, "page": each.page, "cells": each.cells, "text": each.cited_text[:MAX_TEXT]}
             for each in cited[:MAX_CITED]
         ]
-        known = [{key: value for key, value in each.items() if value is not None} for each in passages]
+        known = [{key: value for key, value in passage.items() if value is not None} for passage in passages]
         source: Json = {
             "messageId": given.id,
             "rating": given.rating.value,

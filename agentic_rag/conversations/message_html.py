@@ -104,9 +104,9 @@ def to_html(
     Args:
         breaks: keep line ends as line breaks, as people expect of their own messages.
     """
-    known = {each.number: each for each in references}
+    known = {reference.number: reference for reference in references}
     text = _ENTITY_MARK.sub("\ufffd", text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd"))
-    wanted = [each for each in citations if each.number in known]
+    wanted = [citation for citation in citations if citation.number in known]
     rendered = _render(text, wanted, breaks=breaks) if len(text) <= MAX_RENDERED else f"<pre>{html.escape(text)}</pre>"
     placed = {int(number) for number in _MARK.findall(rendered)}
     left = sorted({each.number for each in wanted} - placed)

@@ -107,7 +107,7 @@ class Sharing:
         if self.mode == "off":
             raise Forbidden("Shared links are off on this server. An operator can allow them.")
         token = secrets.token_urlsafe(32)
-        told = change("conversation.share", conversation_id, domainId=record.domain_id)
+        entry = change("conversation.share", conversation_id, domainId=record.domain_id)
 
         def store(conn: Connection) -> ShareRecord:
             current = turns.current_of(conn, record.session_id)
@@ -124,7 +124,7 @@ class Sharing:
                 created_at=now(),
             )
             shares.put(conn, share)
-            audit(conn, told)
+            audit(conn, entry)
             return share
 
         return await self._db.write(store, durable=True), token
@@ -145,11 +145,11 @@ class Sharing:
             NotFound: this user has no such conversation.
         """
         record = await self._conversations.get(user, conversation_id)
-        told = change("conversation.unshare", conversation_id, domainId=record.domain_id)
+        entry = change("conversation.unshare", conversation_id, domainId=record.domain_id)
 
         def store(conn: Connection) -> None:
             if shares.remove(conn, record.session_id):
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
 

@@ -88,7 +88,7 @@ def text_runs(message: ShownMessage) -> list[TextRun]:
                 first, start, gap = place, at, ""
             at += len(gap) + len(block["text"])
         elif block["type"] != "text" and first >= 0:
-            inside = [each for each in message.citations if start < each.end <= at]
+            inside = [citation for citation in message.citations if start < citation.end <= at]
             shifted = tuple(Citation(each.end - start, each.number) for each in inside)
             runs.append(TextRun(first, message.content[start:at], shifted))
             first = -1

@@ -142,7 +142,7 @@ class Waits:
         if wait.state is WaitState.OPEN:
             content = read_answer(wait, action, content)
         details = {"kind": wait.kind.value, "conversationId": wait.conversation_id, **(via or {})}
-        told = change(f"wait.{action.value}", wait.id, **details)
+        entry = change(f"wait.{action.value}", wait.id, **details)
         scope = content.get("scope", "once") if wait.kind is WaitKind.APPROVAL else "once"
         if scope == "domain" and not user.administers(wait.domain_id):
             raise Forbidden("Only an admin of the domain may allow a tool in the whole domain.")
@@ -158,7 +158,7 @@ class Waits:
             if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=kept):
                 raise WaitAnswered(WaitState.EXPIRED if over else before.state, before.answered_by)
             turns.wake(conn, before.root_turn_id)
-            audit(conn, told)
+            audit(conn, entry)
             return before
 
         if scope == "domain" and wait.state is WaitState.OPEN:

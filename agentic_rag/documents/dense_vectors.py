@@ -75,7 +75,10 @@ class DenseVectors:
         return True
 
     def collection_exchanged(self, domain_id: str) -> None:
-        """Forget the mismatch of a domain whose collection was replaced, and wake the worker."""
+        """Resume embedding for a domain whose collection was rebuilt for the current embedder.
+
+        Before, the worker skipped the domain, because its collection had another embedder's vectors.
+        """
         self._mismatched.discard(domain_id)
         self.wake()
 

@@ -125,7 +125,7 @@ class FileHistory:
         at = now()
 
         def save(conn: Connection) -> None:
-            told = [_with_writer(conn, domain_id, each, known) for each in changes]
+            told = [_with_writer(conn, domain_id, change, known) for change in changes]
             history.append(conn, domain_id, told, at)
 
         if changes:

@@ -162,8 +162,8 @@ class LaunchRequests:
         record = await self.get(request_id)
         if record.domain_id != domain_id:
             raise NotFound("launch_request", request_id, hidden=True)
-        told = change("mcp.withdraw", f"{domain_id}/{record.server}", request=request_id)
-        await self._move(record, RequestState.WITHDRAWN, told)
+        entry = change("mcp.withdraw", f"{domain_id}/{record.server}", request=request_id)
+        await self._move(record, RequestState.WITHDRAWN, entry)
         await self._forget_bundles(record)
 
     # -- an operator ------------------------------------------------------------------------------------------
@@ -205,9 +205,9 @@ class LaunchRequests:
         grant = grant or LaunchGrant(record.template)
         _check_slots(grant)
         places = await self._places(record)
-        entry = entry_of(self._table(record, grant, places))
-        check_covers(entry, record.command, record.args, record.env)
-        told = change(
+        launch_entry = entry_of(self._table(record, grant, places))
+        check_covers(launch_entry, record.command, record.args, record.env)
+        entry = change(
             "mcp.approve",
             f"{record.domain_id}/{record.server}",
             request=request_id,
@@ -217,7 +217,7 @@ class LaunchRequests:
             readOnly=list(grant.read_only),
         )
         approved = await self._move(
-            record, RequestState.APPROVED, told, grant=grant, decided_by=user.id, decided_at=now(), reason=""
+            record, RequestState.APPROVED, entry, grant=grant, decided_by=user.id, decided_at=now(), reason=""
         )
         self.approved.put(request_id)
         return approved
@@ -232,9 +232,9 @@ class LaunchRequests:
         """
         record = await self.get(request_id)
         reason = line("reason", reason, MAX_REASON, required=True)
-        told = change("mcp.refuse", f"{record.domain_id}/{record.server}", request=request_id)
+        entry = change("mcp.refuse", f"{record.domain_id}/{record.server}", request=request_id)
         values = {"reason": reason, "decided_by": user.id, "decided_at": now()}
-        refused = await self._move(record, RequestState.REFUSED, told, **values)
+        refused = await self._move(record, RequestState.REFUSED, entry, **values)
         await self._forget_bundles(record)
         return refused
 
@@ -277,8 +277,8 @@ class LaunchRequests:
             return
         ident = str(table["id"])
         details = {"request": record.id, "sha256": sha256, "domain": record.domain_id}
-        told = Entry(record.decided_by, "mcp.allow", ident, details=details)
-        if not await self._end(record, RequestState.INSTALLED, told, sha256=sha256, catalogue_id=ident):
+        entry = Entry(record.decided_by, "mcp.allow", ident, details=details)
+        if not await self._end(record, RequestState.INSTALLED, entry, sha256=sha256, catalogue_id=ident):
             # The request was deleted with its domain, or another process has recorded the entry, which then stays.
             left = await self.database.read(partial(launch_requests.get, request_id=record.id))
             if left is None:
@@ -297,10 +297,10 @@ class LaunchRequests:
         reason = self.vault.redact.of(record.domain_id)(reason)[:MAX_REASON]
         log.warning("the approved request %s was not carried out: %s", record.id, reason)
         target = f"{record.domain_id}/{record.server}"
-        told = Entry(record.decided_by, "mcp.install", target, AuditOutcome.REFUSED, {"request": record.id})
-        await self._end(record, RequestState.OPEN, told, reason=reason)
+        entry = Entry(record.decided_by, "mcp.install", target, AuditOutcome.REFUSED, {"request": record.id})
+        await self._end(record, RequestState.OPEN, entry, reason=reason)
 
-    async def _end(self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object) -> bool:
+    async def _end(self, record: LaunchRequestRecord, state: RequestState, entry: Entry, **values: object) -> bool:
         """Change the state of an approved request and write the audit row.
 
         Returns False if the request was no longer approved.
@@ -309,7 +309,7 @@ class LaunchRequests:
         def save(conn: Connection) -> bool:
             moved = launch_requests.move(conn, record.id, RequestState.APPROVED, state, **values)
             if moved:
-                audit(conn, told)
+                audit(conn, entry)
             return moved
 
         return await self.database.write(save, durable=True)
@@ -363,7 +363,7 @@ class LaunchRequests:
             requested_at=now(),
         )
         target = f"{domain_id}/{proposal.server}"
-        told = change("mcp.request", target, request=record.id, fingerprint=record.fingerprint)
+        entry = change("mcp.request", target, request=record.id, fingerprint=record.fingerprint)
 
         def save(conn: Connection) -> LaunchRequestRecord:
             known = launch_requests.of_line(conn, domain_id, pending)
@@ -374,7 +374,7 @@ class LaunchRequests:
             if len(waiting) >= MAX_OPEN:
                 raise LaunchRequestsFull(MAX_OPEN)
             launch_requests.insert(conn, record)
-            audit(conn, told)
+            audit(conn, entry)
             return record
 
         try:
@@ -386,13 +386,13 @@ class LaunchRequests:
             return found
 
     async def _move(
-        self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object
+        self, record: LaunchRequestRecord, state: RequestState, entry: Entry, **values: object
     ) -> LaunchRequestRecord:
         """Change the state of an open request and write the audit row."""
 
         def save(conn: Connection) -> LaunchRequestRecord | None:
             if launch_requests.move(conn, record.id, RequestState.OPEN, state, **values):
-                audit(conn, told)
+                audit(conn, entry)
                 return launch_requests.get(conn, record.id)
             return None
 

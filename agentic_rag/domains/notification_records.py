@@ -149,9 +149,9 @@ def missing_names(
     timed = {each.name for each in schedules.of_domain(conn, domain_id)}
     read_from = {each.name for each in sources.of_domain(conn, domain_id)}
     return (
-        {each.name for each in bundled.endpoints} - known,
-        {each.name for each in bundled.schedules} - timed,
-        {each.name for each in bundled.sources} - read_from,
+        {endpoint.name for endpoint in bundled.endpoints} - known,
+        {schedule.name for schedule in bundled.schedules} - timed,
+        {source.name for source in bundled.sources} - read_from,
     )
 
 

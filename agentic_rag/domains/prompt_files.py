@@ -115,8 +115,8 @@ class PromptFiles:
         return Folder(Path((await self._directory.get(domain_id)).workspace)).at("prompt")
 
     async def _tell(self, action: str, domain_id: str, name: str, notice: Notice) -> None:
-        told = change(action, f"{domain_id}/{name}")
-        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        entry = change(action, f"{domain_id}/{name}")
+        await self._db.write(lambda conn: audit(conn, entry), durable=True)
         await notice(acting().user_id, [(HistoryKind.PROMPT, name)])
 
 

@@ -1,8 +1,18 @@
-"""Sign-ins at MCP servers: begin, complete, renew and revoke them.
+"""Sign-ins at MCP servers over OAuth: begin, complete, renew and revoke them.
 
-A sign-in begins when a server refuses a request, and completes when a browser returns, on any process and after any
-restart. Concurrent callers share one renewal of a token. The network requests are in `agentic_rag.tools.oauth`; secrets
-are in the vault. Importing this module loads the protocol library.
+The life of an account:
+
+1. A server refuses a request. `SignIns.answer` finds the server's authorization server and stores a pending sign-in.
+   The call fails with `SignInNeeded`, which shows a person the address for the browser. A client with its own secret
+   needs no person: it gets its token at once.
+2. The browser opens `BEGIN`, signs in, and returns to `CALLBACK`, on any process and after any restart. `complete`
+   exchanges the code for tokens.
+3. `token` gives connections the access token, and renews it before it expires. Concurrent callers share one renewal,
+   by a lock in this process and a lease in the store between processes.
+4. `revoke`, or an authorization server that refuses a renewal for good, ends the account.
+
+`agentic_rag.tools.oauth` makes the network requests, and the vault seals the secrets. Importing this module loads the
+protocol library.
 """
 
 import hashlib
@@ -33,7 +43,14 @@ from agentic_rag.domains.sign_in_secrets import (
     forget_account,
     pending_name,
 )
-from agentic_rag.domains.token_storage import Account, KeptTokens, client_from, client_to, place_from, place_to
+from agentic_rag.domains.token_storage import (
+    Account,
+    TokenStore,
+    client_from_json,
+    client_to_json,
+    resource_from_json,
+    resource_to_json,
+)
 from agentic_rag.domains.vault import Vault
 from agentic_rag.store import secrets, sign_ins
 from agentic_rag.store.clock import later, new_id, now
@@ -82,6 +99,44 @@ class Reaching(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PendingSignIn:
+    """The sealed part of a sign-in that nobody has completed yet; `SignInRecord` is the row."""
+
+    resource: ProtectedResource
+    client: OAuthRegistration
+    address: str
+    """The authorization address for the browser."""
+    redirect: str
+    """The address to which the browser returns."""
+    verifier: str
+    """The PKCE verifier, which only the exchange of the code reveals."""
+    scope: str
+    """The requested scopes."""
+    cost: int
+    """The weight of a request for more scopes (see `STEP_UPS`); 0: a first sign-in."""
+
+    def to_text(self) -> str:
+        """Return the text to seal."""
+        texts = {"verifier": self.verifier, "address": self.address, "redirect": self.redirect, "scope": self.scope}
+        return json.dumps(
+            {**resource_to_json(self.resource), **client_to_json(self.client), **texts, "cost": self.cost}
+        )
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "PendingSignIn":
+        """Return the sign-in from the unsealed fields of `to_text`."""
+        return cls(
+            resource_from_json(fields),
+            client_from_json(fields),
+            fields["address"],
+            fields["redirect"],
+            fields["verifier"],
+            fields["scope"],
+            fields["cost"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CompletedSignIn:
     """A completed sign-in."""
 
@@ -101,50 +156,51 @@ class SignIns:
         self._rules = rules
         self._address = address
         self._listener = listener
-        self._kept = KeptTokens(database, vault)
+        self._tokens = TokenStore(database, vault)
         self._locks: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
 
     # -- for connections (`Accounts`) --------------------------------------------------------------------------
 
     async def token(self, spec: LaunchSpec) -> str | None:
         """See `Accounts.token`."""
-        found = await self._kept.find(spec, _url(spec))
-        if found is not None and _ends_within(found.record, RENEW_SECONDS):
-            found = await self._renew(spec, found)
-        if found is not None:
-            return found.access
-        waiting = await self._waiting(spec, "")
+        account = await self._tokens.find(spec, _url(spec))
+        if account is not None and _ends_within(account.record, RENEW_SECONDS):
+            account = await self._renew(spec, account)
+        if account is not None:
+            return account.access
+        waiting = await self._find_pending(spec, "")
         if waiting is not None:
             raise waiting
         return None
 
     async def newer(self, spec: LaunchSpec, refused: str) -> str | None:
         """See `Accounts.newer`."""
-        found = await self._kept.find(spec, _url(spec))
-        if found is not None and found.access == refused:
-            found = await self._renew(spec, found)
-        return None if found is None or found.access == refused else found.access
+        account = await self._tokens.find(spec, _url(spec))
+        if account is not None and account.access == refused:
+            account = await self._renew(spec, account)
+        return None if account is None or account.access == refused else account.access
 
     async def answer(self, spec: LaunchSpec, challenge: Challenge) -> None:
         """See `Accounts.answer`."""
         async with self._lock(spec):
-            found = await self._kept.find(spec, _url(spec))
-            if found is not None and found.access != challenge.token:
+            account = await self._tokens.find(spec, _url(spec))
+            if account is not None and account.access != challenge.token:
                 return  # a newer token exists meanwhile
-            asked = ""
-            if challenge.more:
-                asked = self._allow_more(spec, found, challenge)
-            waiting = await self._waiting(spec, union_scopes(asked, challenge.scope) or "")
+            requested = ""
+            if challenge.more and account is not None:
+                _check_step_up(spec, account, challenge)
+                requested = account.requested
+            waiting = await self._find_pending(spec, union_scopes(requested, challenge.scope) or "")
             if waiting is not None:
                 raise waiting
             try:
-                await self._begin(spec, challenge, found)
+                await self._begin(spec, challenge, account)
             except NoSignIn as exc:  # report the server's refusal, not the missing OAuth support
                 raise ServerUnavailable(spec.name, challenge.reason or exc.reason) from exc
             except SignInProblem as exc:
                 raise ServerUnavailable(spec.name, exc.reason) from exc
 
-    async def _begin(self, spec: LaunchSpec, challenge: Challenge, found: Account | None) -> None:
+    async def _begin(self, spec: LaunchSpec, challenge: Challenge, account: Account | None) -> None:
         """Get a token without a person, or open a sign-in and raise it.
 
         Raises:
@@ -153,82 +209,88 @@ class SignIns:
         """
         oauth = _client_of(spec)
         web = CheckedWeb(self._rules.reach)
-        place = await discover(web, _url(spec), challenge, oauth.issuer if oauth else "")
-        if oauth is not None and found is not None and found.record.issuer != place.issuer and not oauth.issuer:
+        resource = await discover(web, _url(spec), challenge, oauth.issuer if oauth else "")
+        if oauth is not None and account is not None and account.record.issuer != resource.issuer and not oauth.issuer:
             raise SignInProblem(
-                f"the server names {place.issuer} for its sign-ins now, not {found.record.issuer}; if that is right, "
-                "set oauth.issuer in the entry"
+                f"the server names {resource.issuer} for its sign-ins now, not {account.record.issuer}; if that is "
+                "right, set oauth.issuer in the entry"
             )
-        scope = wanted_scope(place, challenge, oauth)
-        if challenge.more and found is not None:
-            scope = union_scopes(union_scopes(found.asked, found.record.scope), scope)
-        supported = place.metadata.grant_types_supported
-        alone = oauth is not None and (oauth.grant is Grant.CLIENT or (supported == [Grant.CLIENT] and not spec.owner))
-        if alone and oauth is not None and oauth.secrets:
-            await self._grant_own(spec, web, place, oauth, scope, found)
+        scope = wanted_scope(resource, challenge, oauth)
+        if challenge.more and account is not None:
+            scope = union_scopes(union_scopes(account.requested, account.record.scope), scope)
+        if oauth is not None and _needs_no_person(spec, resource, oauth):
+            await self._get_own_token(spec, web, resource, oauth, scope, account)
             return
-        check_for_people(place)
+        check_for_people(resource)
         redirect = self._redirect()
         try:
-            client = await self._choose_client(spec, web, place, oauth, redirect)
+            client = await self._choose_client(spec, web, resource, oauth, redirect)
         except SignInProblem as exc:
-            if place.guessed:
+            if resource.guessed:
                 raise NoSignIn(exc.reason) from exc
             raise
-        if found is not None and not challenge.more:  # the token is refused and there is no newer one
-            await self._db.write(lambda conn: forget_account(conn, found.record))
-        cost = 0
-        if challenge.more and found is not None:
-            cost = 1 if _lacks(found.asked, challenge.scope) else REPEATED
-        raise await self._open(spec, place, client, redirect, scope or "", cost)
+        if account is not None and not challenge.more:  # the token is refused and there is no newer one
+            await self._db.write(lambda conn: forget_account(conn, account.record))
+        cost = _step_up_cost(account, challenge) if challenge.more and account is not None else 0
+        raise await self._create_pending(spec, resource, client, redirect, scope or "", cost)
 
-    async def _grant_own(
+    async def _get_own_token(
         self,
         spec: LaunchSpec,
         web: CheckedWeb,
-        place: ProtectedResource,
+        resource: ProtectedResource,
         oauth: OAuthClient[str],
         scope: str | None,
-        found: Account | None,
+        account: Account | None,
     ) -> None:
-        if found is not None and not _ended_before(later(-FRESH_SECONDS), found.record.signed_in_at):
+        """Get and store a token for the entry's own client, without a person.
+
+        Raises:
+            SignInProblem: the authorization server grants none, or the server refuses a token that was just granted.
+        """
+        if account is not None and account.record.signed_in_at > later(-FRESH_SECONDS):
             raise SignInProblem("it refuses the token that was just granted for it")
-        client = grants.configured_client(place, oauth)
+        client = grants.configured_client(resource, oauth)
         client = replace(client, registration=client.registration.model_copy(update={"grant_types": [Grant.CLIENT]}))
-        tokens = await grants.own_tokens(web, place, client, scope)
-        generation = 1 if found is None else found.record.generation + 1
-        await self._kept.keep(
-            _new_account(spec, place, tokens, scope or "", "", generation), tokens, place, client, scope or ""
+        tokens = await grants.own_tokens(web, resource, client, scope)
+        generation = 1 if account is None else account.record.generation + 1
+        await self._tokens.store(
+            _new_account(spec, resource, tokens, scope or "", "", generation), tokens, resource, client, scope or ""
         )
 
     async def _choose_client(
-        self, spec: LaunchSpec, web: CheckedWeb, place: ProtectedResource, oauth: OAuthClient[str] | None, redirect: str
+        self,
+        spec: LaunchSpec,
+        web: CheckedWeb,
+        resource: ProtectedResource,
+        oauth: OAuthClient[str] | None,
+        redirect: str,
     ) -> OAuthRegistration:
         """Return the OAuth client: the admin's, the published metadata document's, or a registered one."""
         if oauth is not None:
-            return grants.configured_client(place, oauth)
-        described = grants.described_client(place, self.document_url)
+            return grants.configured_client(resource, oauth)
+        described = grants.described_client(resource, self.document_url)
         if described is not None:
             return described
-        name = client_name(place.issuer, spec.name, redirect)
+        name = client_name(resource.issuer, spec.name, redirect)
         row = await self._db.read(lambda conn: secrets.get(conn, spec.domain, name))
-        kept = None if row is None else self._kept.unseal(row)
-        if kept is not None:
-            client = client_from(kept)
+        registered = None if row is None else self._tokens.unseal(row)
+        if registered is not None:
+            client = client_from_json(registered)
             ends = client.registration.client_secret_expires_at
             if not ends or datetime.fromtimestamp(ends).timestamp() > datetime.now().timestamp() + OPEN_SECONDS:
                 return client
-        client = await grants.register_client(web, place, redirect)
+        client = await grants.register_client(web, resource, redirect)
         if client.registration.client_secret:
             self._vault.redact.add(spec.domain, f"{spec.name}.oauth", client.registration.client_secret)
-        sealed = self._vault.seal_text(spec.domain, name, json.dumps(client_to(client)))
+        sealed = self._vault.seal_text(spec.domain, name, json.dumps(client_to_json(client)))
         await self._db.write(lambda conn: secrets.put(conn, sealed), durable=True)
         return client
 
-    async def _open(
+    async def _create_pending(
         self,
         spec: LaunchSpec,
-        place: ProtectedResource,
+        resource: ProtectedResource,
         client: OAuthRegistration,
         redirect: str,
         scope: str,
@@ -236,7 +298,7 @@ class SignIns:
     ) -> SignInNeeded:
         """Store a pending sign-in and return the message for the person."""
         state, pkce, ident = random.token_urlsafe(32), PKCEParameters.generate(), new_id("sgn")
-        address = grants.authorization_address(self._rules.reach, place, client, redirect, scope, state, pkce)
+        address = grants.authorization_address(self._rules.reach, resource, client, redirect, scope, state, pkce)
         record = SignInRecord(
             id=ident,
             domain_id=spec.domain,
@@ -250,9 +312,8 @@ class SignIns:
             step_up=cost > 0,
             expires_at=later(OPEN_SECONDS),
         )
-        kept = {**place_to(place), **client_to(client), "verifier": pkce.code_verifier, "address": address}
-        kept |= {"redirect": redirect, "scope": scope, "cost": cost}
-        sealed = self._vault.seal_text(spec.domain, pending_name(ident), json.dumps(kept))
+        pending = PendingSignIn(resource, client, address, redirect, pkce.code_verifier, scope, cost)
+        sealed = self._vault.seal_text(spec.domain, pending_name(ident), pending.to_text())
 
         def store(conn: Connection) -> None:
             for old in sign_ins.list_ended(conn, now()):
@@ -271,35 +332,24 @@ class SignIns:
         who = "owner" if record.user_id else "admin"
         return SignInNeeded(record.server, reason, record.id, address, begin, who, host, record.expires_at)
 
-    async def _waiting(self, spec: LaunchSpec, scope: str) -> SignInNeeded | None:
-        """Return the pending sign-in of an account, if it covers these scopes."""
-        place = spec.domain, spec.name, spec.owner
-        found = await self._db.read(lambda conn: sign_ins.open_of(conn, *place, later(LEFT_SECONDS)))
-        for record in found:
+    async def _find_pending(self, spec: LaunchSpec, scope: str) -> SignInNeeded | None:
+        """Return the message about the pending sign-in of an account, or None if none covers these scopes."""
+        owner = spec.domain, spec.name, spec.owner
+        records = await self._db.read(lambda conn: sign_ins.open_of(conn, *owner, later(LEFT_SECONDS)))
+        for record in records:
             if record.url == _url(spec) and not _lacks(record.scope, scope):
-                kept = await self._kept.read(record.domain_id, pending_name(record.id))
-                if kept is not None:
-                    return self._describe(record, kept["address"])
+                pending = await self._read_pending(record)
+                if pending is not None:
+                    return self._describe(record, pending.address)
         return None
 
-    def _allow_more(self, spec: LaunchSpec, found: Account | None, challenge: Challenge) -> str:
-        """Return the scopes that the account was asked for, if further requests are allowed.
-
-        Raises:
-            ServerUnavailable: the server asked for more scopes too often.
-        """
-        if found is None:
-            return ""
-        record = found.record
-        recent = record.stepped_at is not None and record.stepped_at > later(-STEP_UP_SECONDS)
-        cost = 1 if _lacks(found.asked, challenge.scope) else REPEATED
-        if recent and record.step_ups + cost > STEP_UPS:
-            raise ServerUnavailable(spec.name, "it asks for more rights again and again, and was granted those before")
-        return found.asked
+    async def _read_pending(self, record: SignInRecord) -> PendingSignIn | None:
+        fields = await self._tokens.read(record.domain_id, pending_name(record.id))
+        return None if fields is None else PendingSignIn.from_json(fields)
 
     # -- renewal ------------------------------------------------------------------------------------------------
 
-    async def _renew(self, spec: LaunchSpec, seen: Account) -> Account | None:
+    async def _renew(self, spec: LaunchSpec, expired: Account) -> Account | None:
         """Return the account with a renewed token, or unchanged if no token can be had without a person.
 
         Returns None if the account was removed and a person has to sign in again.
@@ -308,40 +358,39 @@ class SignIns:
             ServerUnavailable: the token has expired and could not be renewed now.
         """
         async with self._lock(spec):
-            found = await self._kept.find(spec, _url(spec))
+            account = await self._tokens.find(spec, _url(spec))
             oauth = _client_of(spec)
-            if found is None or found.record.generation != seen.record.generation:
-                return found
-            own = oauth is not None and found.client.registration.grant_types == [Grant.CLIENT]
-            if found.refresh is None and not own:
-                return found
-            record = found.record
+            if account is None or account.record.generation != expired.record.generation:
+                return account
+            has_own_grant = oauth is not None and account.client.registration.grant_types == [Grant.CLIENT]
+            if account.refresh is None and not has_own_grant:
+                return account
+            record = account.record
             if not await self._db.write(lambda conn: sign_ins.claim(conn, record, now(), later(LEASE_SECONDS))):
-                return await self._await_other(spec, found)
-            return await self._ask_newer(spec, found, oauth)
+                return await self._wait_for_renewal(spec, account)
+            # A renewed token that is not stored is lost; each step has its own time limit.
+            with anyio.CancelScope(shield=True):
+                account = await self._request_newer(spec, account, oauth)
+        return account
 
-    async def _ask_newer(self, spec: LaunchSpec, found: Account, oauth: OAuthClient[str] | None) -> Account | None:
-        answers: list[Account | None] = []
-        # A renewed token that is not stored is lost; each step has its own time limit.
-        with anyio.CancelScope(shield=True):
-            answers.append(await self._exchange(spec, found, oauth))
-        return answers[0]
-
-    async def _exchange(self, spec: LaunchSpec, found: Account, oauth: OAuthClient[str] | None) -> Account | None:
-        web, record = CheckedWeb(self._rules.reach), found.record
-        client = found.client if oauth is None else grants.configured_client(found.place, oauth)
+    async def _request_newer(
+        self, spec: LaunchSpec, account: Account, oauth: OAuthClient[str] | None
+    ) -> Account | None:
+        """Request a newer token and store it. Hold the lease. Returns as `_renew`."""
+        web, record = CheckedWeb(self._rules.reach), account.record
+        client = account.client if oauth is None else grants.configured_client(account.resource, oauth)
         try:
-            if found.refresh is None:
-                tokens = await grants.own_tokens(web, found.place, client, found.asked or None)
+            if account.refresh is None:
+                tokens = await grants.own_tokens(web, account.resource, client, account.requested or None)
             else:
-                tokens = await grants.refresh_tokens(web, found.place, client, found.refresh)
+                tokens = await grants.refresh_tokens(web, account.resource, client, account.refresh)
         except SignInSilent as exc:
             await self._db.write(lambda conn: sign_ins.release(conn, record))
             if _ends_within(record, 0):
                 raise ServerUnavailable(spec.name, exc.reason) from exc
-            return found
+            return account
         except SignInProblem as exc:
-            await self._give_up(record, found, exc)
+            await self._remove_account(record, account, exc)
             return None
         failpoints.reached("sign_in.renewed")
         renewed = record.replace(
@@ -351,37 +400,37 @@ class SignIns:
             generation=record.generation + 1,
             renewing_until=None,
         )
-        tokens = replace(tokens, refresh=tokens.refresh or found.refresh)
-        return await self._kept.keep(renewed, tokens, found.place, found.client, found.asked)
+        tokens = replace(tokens, refresh=tokens.refresh or account.refresh)
+        return await self._tokens.store(renewed, tokens, account.resource, account.client, account.requested)
 
-    async def _give_up(self, record: AccountRecord, found: Account, exc: SignInProblem) -> None:
+    async def _remove_account(self, record: AccountRecord, account: Account, exc: SignInProblem) -> None:
         """Remove an account whose token cannot be renewed, and its client if the issuer no longer knows it."""
-        redirect = [str(each) for each in found.client.registration.redirect_uris or ()]
-        told = change("mcp.sign-in.end", f"{record.domain_id}/{record.server}", user=record.user_id, reason=exc.reason)
+        redirects = [str(uri) for uri in account.client.registration.redirect_uris or ()]
+        entry = change("mcp.sign-in.end", f"{record.domain_id}/{record.server}", user=record.user_id, reason=exc.reason)
 
         def forget(conn: Connection) -> None:
             forget_account(conn, record)
             if isinstance(exc, GrantRefused) and exc.error in ("invalid_client", "unauthorized_client"):
-                names = [client_name(record.issuer, record.server, each) for each in redirect]
+                names = [client_name(record.issuer, record.server, redirect) for redirect in redirects]
                 secrets.delete(conn, record.domain_id, names)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(forget, durable=True)
 
-    async def _await_other(self, spec: LaunchSpec, seen: Account) -> Account | None:
+    async def _wait_for_renewal(self, spec: LaunchSpec, expired: Account) -> Account | None:
         """Wait for a renewal by another process and return its result."""
         failpoints.reached("sign_in.waits")
         with anyio.move_on_after(LEASE_SECONDS):
             while True:
-                found = await self._kept.find(spec, _url(spec))
-                if found is None or found.record.generation != seen.record.generation:
-                    return found
-                if found.record.renewing_until is None:
+                account = await self._tokens.find(spec, _url(spec))
+                if account is None or account.record.generation != expired.record.generation:
+                    return account
+                if account.record.renewing_until is None:
                     break  # the renewal failed
                 await anyio.sleep(POLL_SECONDS)
-        if _ends_within(seen.record, 0):
+        if _ends_within(expired.record, 0):
             raise ServerUnavailable(spec.name, "its token could not be renewed now")
-        return seen
+        return expired
 
     # -- for people ---------------------------------------------------------------------------------------------
 
@@ -396,8 +445,8 @@ class SignIns:
         url = self.document_url
         if url is None:
             return None
-        said = grants.client_metadata(self._redirect()).model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {"client_id": url, "client_uri": f"{self._address.url}/", **said}
+        metadata = grants.client_metadata(self._redirect()).model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {"client_id": url, "client_uri": f"{self._address.url}/", **metadata}
 
     async def start(self, user: User, ident: str) -> tuple[str, str]:
         """Bind a sign-in to this user's browser. Returns the authorization address and the cookie's value.
@@ -408,12 +457,12 @@ class SignIns:
         record = await self._db.read(lambda conn: sign_ins.get(conn, ident))
         if record is None or record.expires_at <= now() or not _may_complete(user, record):
             raise NotFound("sign_in", ident, hidden=record is not None)
-        kept = await self._kept.read(record.domain_id, pending_name(ident))
-        if kept is None:
+        pending = await self._read_pending(record)
+        if pending is None:
             raise NotFound("sign_in", ident)
         cookie = random.token_urlsafe(32)
         await self._db.write(lambda conn: sign_ins.bind_browser(conn, ident, _hash(cookie), user.id))
-        return kept["address"], cookie
+        return pending.address, cookie
 
     async def complete(self, answer: Mapping[str, str], user: User | None, cookie: str) -> CompletedSignIn:
         """Complete a sign-in with an authorization response, once. ``user`` is None for an unknown caller.
@@ -429,47 +478,40 @@ class SignIns:
         bound = bool(record.browser_hash) and hmac.compare_digest(_hash(cookie), record.browser_hash)
         if not bound and (user is None or not _may_complete(user, record)):
             raise SignInProblem("another user or another browser started it")
-        kept = await self._kept.read(record.domain_id, pending_name(record.id))
+        pending = await self._read_pending(record)
 
         def use_up(conn: Connection) -> bool:
             secrets.delete(conn, record.domain_id, [pending_name(record.id)])
             return sign_ins.take(conn, record.id)
 
-        if not await self._db.write(use_up, durable=True) or kept is None:
+        if not await self._db.write(use_up, durable=True) or pending is None:
             raise SignInProblem("this sign-in was completed before")
         who = record.begun_by if bound else user.id if user is not None else ""
-        place, client = place_from(kept), client_from(kept)
-        code = _code_of(answer, place)
+        resource, client = pending.resource, pending.client
+        code = _code_of(answer, resource)
         web = CheckedWeb(self._rules.reach)
         with anyio.CancelScope(shield=True):  # a code works once, so its answer must not be lost
             try:
-                tokens = await grants.exchange_code(web, place, client, kept["redirect"], code, kept["verifier"])
+                tokens = await grants.exchange_code(web, resource, client, pending.redirect, code, pending.verifier)
             except GrantRefused as exc:
-                await self._forget_unknown_client(record, place, kept["redirect"], exc)
+                await self._forget_unknown_client(record, resource, pending.redirect, exc)
                 raise
-            await self._take_in(record, who, tokens, place, client, kept)
+            await self._store_account(record, pending, tokens, who)
         await self._listener.signed_in(record.domain_id, record.server, record.user_id)
-        return CompletedSignIn(record.server, urlsplit(kept["address"]).hostname or "", tokens.account)
+        return CompletedSignIn(record.server, urlsplit(pending.address).hostname or "", tokens.account)
 
-    async def _take_in(
-        self,
-        record: SignInRecord,
-        who: str,
-        tokens: Tokens,
-        place: ProtectedResource,
-        client: OAuthRegistration,
-        kept: Mapping[str, Any],
-    ) -> None:
-        place_of = record.domain_id, record.server, record.user_id
-        before = await self._db.read(lambda conn: sign_ins.account(conn, *place_of))
+    async def _store_account(self, record: SignInRecord, pending: PendingSignIn, tokens: Tokens, who: str) -> None:
+        """Store the account of a completed sign-in, which replaces an earlier one. ``who``: the user who signed in."""
+        owner = record.domain_id, record.server, record.user_id
+        before = await self._db.read(lambda conn: sign_ins.account(conn, *owner))
         account = AccountRecord(
             domain_id=record.domain_id,
             server=record.server,
             user_id=record.user_id,
             url=record.url,
-            issuer=place.issuer,
+            issuer=pending.resource.issuer,
             account=tokens.account,
-            scope=tokens.scope or kept["scope"],
+            scope=tokens.scope or pending.scope,
             signed_in_by=who,
             signed_in_at=now(),
             expires_at=None if tokens.seconds is None else later(tokens.seconds),
@@ -480,37 +522,39 @@ class SignIns:
         )
         if before is not None and record.step_up and before.url == record.url:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
-            count = (before.step_ups if recent else 0) + kept["cost"]
+            count = (before.step_ups if recent else 0) + pending.cost
             account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
         with acting_for(who):
-            told = change(
-                "mcp.sign-in", f"{record.domain_id}/{record.server}", user=record.user_id, issuer=place.issuer
+            entry = change(
+                "mcp.sign-in", f"{record.domain_id}/{record.server}", user=record.user_id, issuer=account.issuer
             )
-            await self._kept.keep(account, tokens, place, client, kept["scope"], told)
+            await self._tokens.store(account, tokens, pending.resource, pending.client, pending.scope, entry)
 
     async def _forget_unknown_client(
-        self, record: SignInRecord, place: ProtectedResource, redirect: str, exc: GrantRefused
+        self, record: SignInRecord, resource: ProtectedResource, redirect: str, exc: GrantRefused
     ) -> None:
         if exc.error in ("invalid_client", "unauthorized_client"):
-            name = client_name(place.issuer, record.server, redirect)
+            name = client_name(resource.issuer, record.server, redirect)
             await self._db.write(lambda conn: secrets.delete(conn, record.domain_id, [name]))
 
     async def accounts(self, user: User, domain_id: str, server: str) -> list[AccountRecord]:
         """Return the accounts at a domain's server: all for admins, otherwise the user's own."""
-        found = await self._db.read(lambda conn: sign_ins.accounts_of(conn, domain_id, server))
-        return [each for each in found if user.administers(domain_id) or each.user_id == user.id]
+        accounts = await self._db.read(lambda conn: sign_ins.accounts_of(conn, domain_id, server))
+        return [account for account in accounts if user.administers(domain_id) or account.user_id == user.id]
 
     async def open_for(self, user: User, domain_id: str, server: str) -> list[SignInNeeded]:
         """Return the pending sign-ins of this user at a domain's server."""
         owners = [user.id, *([""] if user.administers(domain_id) else [])]
-        found = []
-        for owner in owners:
-            waiting = await self._db.read(lambda conn, o=owner: sign_ins.open_of(conn, domain_id, server, o, now()))  # type: ignore[misc]
-            for record in waiting:
-                kept = await self._kept.read(domain_id, pending_name(record.id))
-                if kept is not None:
-                    found.append(self._describe(record, kept["address"]))
-        return found
+
+        def read(conn: Connection) -> list[SignInRecord]:
+            return [record for owner in owners for record in sign_ins.open_of(conn, domain_id, server, owner, now())]
+
+        needed = []
+        for record in await self._db.read(read):
+            pending = await self._read_pending(record)
+            if pending is not None:
+                needed.append(self._describe(record, pending.address))
+        return needed
 
     async def revoke(self, user: User, domain_id: str, server: str, owner: str) -> bool:
         """Remove an account, then revoke its tokens. Returns whether the authorization server revoked one.
@@ -521,24 +565,24 @@ class SignIns:
         record = await self._db.read(lambda conn: sign_ins.account(conn, domain_id, server, owner))
         if record is None or not (user.administers(domain_id) or (owner and owner == user.id)):
             raise NotFound("sign_in", owner, hidden=record is not None)
-        kept = await self._kept.read(domain_id, account_name(record.issuer, server, owner))
-        told = change("mcp.sign-in.revoke", f"{domain_id}/{server}", user=owner)
+        sealed = await self._tokens.read(domain_id, account_name(record.issuer, server, owner))
+        entry = change("mcp.sign-in.revoke", f"{domain_id}/{server}", user=owner)
 
         def forget(conn: Connection) -> None:
             forget_account(conn, record)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(forget, durable=True)
-        if kept is None:
+        if sealed is None:
             return False
-        web, place, client = CheckedWeb(self._rules.reach), place_from(kept), client_from(kept)
-        taken = False
+        web, resource, client = CheckedWeb(self._rules.reach), resource_from_json(sealed), client_from_json(sealed)
+        revoked = False
         try:
-            if kept["refresh"]:
-                taken = await grants.revoke_token(web, place, client, kept["refresh"], "refresh_token")
-            return await grants.revoke_token(web, place, client, kept["access"], "access_token") or taken
+            if sealed["refresh"]:
+                revoked = await grants.revoke_token(web, resource, client, sealed["refresh"], "refresh_token")
+            return await grants.revoke_token(web, resource, client, sealed["access"], "access_token") or revoked
         except SignInProblem:
-            return taken
+            return revoked
 
     def _lock(self, spec: LaunchSpec) -> anyio.Lock:
         key = spec.domain, spec.name, spec.owner
@@ -556,29 +600,56 @@ class SignIns:
         return f"{url}{CALLBACK}"
 
 
-def wanted_scope(place: ProtectedResource, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
-    """Return the scopes to request: the server's, else the entry's, else all that the server supports."""
+def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
+    """Return the scopes to request, or None to leave the choice to the authorization server.
+
+    The entry's scopes come first, then those of the refusal, then those in the server's metadata. A refusal for too
+    few rights adds its scopes to the entry's.
+    """
     scope: str | None = None
-    if place.scopes is not None:
-        scope = " ".join(place.scopes)
+    if resource.scopes is not None:
+        scope = " ".join(resource.scopes)
     if oauth is not None and oauth.scopes:
         scope = " ".join(oauth.scopes)
         if challenge.more:
             scope = union_scopes(scope, challenge.scope)
     elif challenge.scope is not None:
         scope = challenge.scope
-    offered = place.metadata.scopes_supported or []
+    offered = resource.metadata.scopes_supported or []
     return union_scopes(scope, "offline_access") if scope and "offline_access" in offered else scope
 
 
-def _code_of(answer: Mapping[str, str], place: ProtectedResource) -> str:
+def _needs_no_person(spec: LaunchSpec, resource: ProtectedResource, oauth: OAuthClient[str]) -> bool:
+    """Return whether the entry's client gets tokens with its own secret, so that nobody signs in."""
+    supported = resource.metadata.grant_types_supported
+    return bool(oauth.secrets) and (oauth.grant is Grant.CLIENT or (supported == [Grant.CLIENT] and not spec.owner))
+
+
+def _step_up_cost(account: Account, challenge: Challenge) -> int:
+    """Return the weight of a request for more scopes: see `STEP_UPS`."""
+    return 1 if _lacks(account.requested, challenge.scope) else REPEATED
+
+
+def _check_step_up(spec: LaunchSpec, account: Account, challenge: Challenge) -> None:
+    """Check that a person may be asked for more scopes now.
+
+    Raises:
+        ServerUnavailable: the server asked for more scopes too often.
+    """
+    record = account.record
+    recent = record.stepped_at is not None and record.stepped_at > later(-STEP_UP_SECONDS)
+    if recent and record.step_ups + _step_up_cost(account, challenge) > STEP_UPS:
+        raise ServerUnavailable(spec.name, "it asks for more rights again and again, and was granted those before")
+
+
+def _code_of(answer: Mapping[str, str], resource: ProtectedResource) -> str:
     """Return the code in an authorization response.
 
     Raises:
         SignInProblem: the response comes from another issuer or contains no code.
     """
     try:
-        validate_authorization_response_iss(answer.get("iss"), place.metadata)
+        validate_authorization_response_iss(answer.get("iss"), resource.metadata)
     except OAuthFlowError as exc:
         raise SignInProblem("the answer comes from another authorization server than was asked") from exc
     code = answer.get("code", "")
@@ -589,14 +660,14 @@ def _code_of(answer: Mapping[str, str], place: ProtectedResource) -> str:
 
 
 def _new_account(
-    spec: LaunchSpec, place: ProtectedResource, tokens: Tokens, scope: str, who: str, generation: int
+    spec: LaunchSpec, resource: ProtectedResource, tokens: Tokens, scope: str, who: str, generation: int
 ) -> AccountRecord:
     return AccountRecord(
         domain_id=spec.domain,
         server=spec.name,
         user_id=spec.owner,
         url=_url(spec),
-        issuer=place.issuer,
+        issuer=resource.issuer,
         account=tokens.account,
         scope=tokens.scope or scope,
         signed_in_by=who,
@@ -629,10 +700,6 @@ def _lacks(scope: str, wanted: str | None) -> bool:
 
 def _ends_within(record: AccountRecord, seconds: float) -> bool:
     return record.expires_at is not None and record.expires_at <= later(seconds)
-
-
-def _ended_before(time: str, moment: str) -> bool:
-    return moment <= time
 
 
 def _hash(text: str) -> str:

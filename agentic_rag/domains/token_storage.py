@@ -28,17 +28,17 @@ from agentic_rag.tools.oauth.grants import OAuthRegistration, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account with its secrets. ``asked`` holds the requested scopes, granted or not."""
+    """An account with its secrets. ``requested`` holds the requested scopes, granted or not."""
 
     record: AccountRecord
     access: str
     refresh: str | None
-    place: ProtectedResource
+    resource: ProtectedResource
     client: OAuthRegistration
-    asked: str
+    requested: str
 
 
-class KeptTokens:
+class TokenStore:
     """The accounts of all domains."""
 
     def __init__(self, database: Database, vault: Vault) -> None:
@@ -55,40 +55,49 @@ class KeptTokens:
             name = account_name(record.issuer, record.server, record.user_id)
             return record, secrets.get(conn, record.domain_id, name)
 
-        found = await self._db.read(read)
-        kept = None if found is None or found[1] is None else self.unseal(found[1])
-        if found is None or kept is None or kept["generation"] != found[0].generation:
+        rows = await self._db.read(read)
+        if rows is None:
             return None
-        self._hide(spec.domain, spec.name, kept)
-        return Account(found[0], kept["access"], kept["refresh"], place_from(kept), client_from(kept), kept["asked"])
+        record, row = rows
+        sealed = None if row is None else self.unseal(row)
+        if sealed is None or sealed["generation"] != record.generation:
+            return None
+        self._hide(spec.domain, spec.name, sealed)
+        resource, client = resource_from_json(sealed), client_from_json(sealed)
+        return Account(record, sealed["access"], sealed["refresh"], resource, client, sealed["asked"])
 
-    async def keep(
+    async def store(
         self,
         record: AccountRecord,
         tokens: Tokens,
-        place: ProtectedResource,
+        resource: ProtectedResource,
         client: OAuthRegistration,
-        asked: str,
-        told: Entry | None = None,
+        requested: str,
+        entry: Entry | None = None,
     ) -> Account:
-        """Store an account with its tokens, replacing an earlier one. ``told`` is the audit row."""
-        kept = {**place_to(place), **client_to(client), "access": tokens.access, "refresh": tokens.refresh}
-        kept |= {"asked": asked, "generation": record.generation}
-        self._hide(record.domain_id, record.server, kept)
+        """Store an account with its tokens, replacing an earlier one. ``entry`` is the audit entry, if there is one."""
+        content = {
+            **resource_to_json(resource),
+            **client_to_json(client),
+            "access": tokens.access,
+            "refresh": tokens.refresh,
+        }
+        content |= {"asked": requested, "generation": record.generation}
+        self._hide(record.domain_id, record.server, content)
         name = account_name(record.issuer, record.server, record.user_id)
-        sealed = self._vault.seal_text(record.domain_id, name, json.dumps(kept))
+        sealed = self._vault.seal_text(record.domain_id, name, json.dumps(content))
 
-        def store(conn: Connection) -> None:
+        def write(conn: Connection) -> None:
             before = sign_ins.account(conn, record.domain_id, record.server, record.user_id)
             if before is not None:
                 forget_account(conn, before)
             sign_ins.put_account(conn, record)
             secrets.put(conn, sealed)
-            if told is not None:
-                audit(conn, told)
+            if entry is not None:
+                audit(conn, entry)
 
-        await self._db.write(store, durable=True)
-        return Account(record, tokens.access, tokens.refresh, place, client, asked)
+        await self._db.write(write, durable=True)
+        return Account(record, tokens.access, tokens.refresh, resource, client, requested)
 
     async def read(self, domain_id: str, name: str) -> dict[str, Any] | None:
         """Return the content sealed under a name, or None if there is none or it does not open."""
@@ -98,35 +107,37 @@ class KeptTokens:
     def unseal(self, row: SecretRecord) -> dict[str, Any] | None:
         """Return the sealed content, or None if it does not open; then it counts as missing."""
         try:
-            kept: dict[str, Any] = json.loads(self._vault.open_text(row))
+            content: dict[str, Any] = json.loads(self._vault.open_text(row))
         except SecretUnreadable:
             return None
-        return kept
+        return content
 
-    def _hide(self, domain_id: str, server: str, kept: Mapping[str, Any]) -> None:
+    def _hide(self, domain_id: str, server: str, content: Mapping[str, Any]) -> None:
         """Register tokens and client secrets with the redactor."""
-        for value in (kept["access"], kept["refresh"], kept["client"].get("client_secret")):
+        for value in (content["access"], content["refresh"], content["client"].get("client_secret")):
             if value:
                 self._vault.redact.add(domain_id, f"{server}.oauth", value)
 
 
-def place_to(place: ProtectedResource) -> dict[str, Any]:
-    """Return the JSON form of a place; `place_from` reads it."""
-    metadata = place.metadata.model_dump(mode="json", exclude_none=True)
-    return {"metadata": metadata, "resource": place.resource, "scopes": place.scopes, "guessed": place.guessed}
+def resource_to_json(resource: ProtectedResource) -> dict[str, Any]:
+    """Return the JSON form of a protected resource; `resource_from_json` reads it."""
+    metadata = resource.metadata.model_dump(mode="json", exclude_none=True)
+    return {"metadata": metadata, "resource": resource.resource, "scopes": resource.scopes, "guessed": resource.guessed}
 
 
-def place_from(kept: Mapping[str, Any]) -> ProtectedResource:
-    """Return the place from its JSON form."""
-    scopes = None if kept["scopes"] is None else tuple(kept["scopes"])
-    return ProtectedResource(OAuthMetadata.model_validate(kept["metadata"]), kept["resource"], scopes, kept["guessed"])
+def resource_from_json(content: Mapping[str, Any]) -> ProtectedResource:
+    """Return the resource from its JSON form."""
+    scopes = None if content["scopes"] is None else tuple(content["scopes"])
+    return ProtectedResource(
+        OAuthMetadata.model_validate(content["metadata"]), content["resource"], scopes, content["guessed"]
+    )
 
 
-def client_to(client: OAuthRegistration) -> dict[str, Any]:
-    """Return the JSON form of a client; `client_from` reads it."""
+def client_to_json(client: OAuthRegistration) -> dict[str, Any]:
+    """Return the JSON form of a client; `client_from_json` reads it."""
     return {"client": client.registration.model_dump(mode="json", exclude_none=True), "key": client.key}
 
 
-def client_from(kept: Mapping[str, Any]) -> OAuthRegistration:
+def client_from_json(content: Mapping[str, Any]) -> OAuthRegistration:
     """Return the client from its JSON form."""
-    return OAuthRegistration(OAuthClientInformationFull.model_validate(kept["client"]), kept["key"])
+    return OAuthRegistration(OAuthClientInformationFull.model_validate(content["client"]), content["key"])

@@ -140,12 +140,12 @@ class Vault:
             SecretLimit: the domain would exceed its number or size of secrets.
         """
         row = self.seal(domain_id, name, value)
-        told = change("secret.set", f"{domain_id}/{name}")
+        entry = change("secret.set", f"{domain_id}/{name}")
 
         def save(conn: Connection) -> None:
             secrets.put(conn, row)
             check_limits(conn, domain_id, "value")
-            audit(conn, told)
+            audit(conn, entry)
 
         try:
             await self._db.write(save, durable=True)
@@ -160,12 +160,12 @@ class Vault:
         Raises:
             NotFound: there is no such secret.
         """
-        told = change("secret.delete", f"{domain_id}/{name}")
+        entry = change("secret.delete", f"{domain_id}/{name}")
 
         def remove(conn: Connection) -> bool:
             removed = bool(secrets.delete(conn, domain_id, (name,)))
             if removed:
-                audit(conn, told)
+                audit(conn, entry)
             return removed
 
         try:

@@ -172,8 +172,8 @@ class WatchedWorkspaces:
             watch, kind, _, length = _NOTE.unpack_from(data, at)
             at += _NOTE.size + length
             for users in self._users.values() if kind & _OVERFLOW else (self._users.get(watch, ()),):
-                for each in users:
-                    each.era.over = True
+                for user in users:
+                    user.era.over = True
 
     # Setup in a thread
 

@@ -14,7 +14,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.events import AgentEvent, Reference
 from agentic_rag.base.json_form import Json
-from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.conversations import Conversations, TurnTerms
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
@@ -105,6 +105,7 @@ class AnswerTier:
         tried = None
         if subject.role:
             tried = TriedRole(subject.role, tuple(RoleFile(*each) for each in subject.role_files))
+        terms = TurnTerms(attended=False, staged=staged, tried=tried)
         try:
             conversation = await self._conversations.create(user, domain_id, transient=True)
         except AgenticRagError as exc:
@@ -112,9 +113,7 @@ class AnswerTier:
         try:
             with anyio.fail_after(TURN_SECONDS):
                 for question in questions:
-                    accepted = await self._conversations.send(
-                        user, conversation.id, question, attended=False, staged=staged, tried=tried
-                    )
+                    accepted = await self._conversations.send(user, conversation.id, question, terms=terms)
                     async with aclosing(self._conversations.events(accepted.turn_id)) as events:
                         tools = await _follow(events)
                     turn = await self._conversations.turn(user, accepted.turn_id)

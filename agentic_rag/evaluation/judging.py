@@ -14,7 +14,7 @@ import orjson
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import Json
-from agentic_rag.conversations.conversations import MAX_CHARACTERS, Conversations
+from agentic_rag.conversations.conversations import MAX_CHARACTERS, Conversations, TurnTerms
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.definitions import Draft, Staging
 from agentic_rag.operations.deletion import Deletion
@@ -58,7 +58,7 @@ async def ask_model(
     try:
         with anyio.move_on_after(SECONDS):
             accepted = await conversations.send(
-                user, conversation.id, text[:MAX_CHARACTERS], attended=False, staged=Staging(draft)
+                user, conversation.id, text[:MAX_CHARACTERS], terms=TurnTerms(attended=False, staged=Staging(draft))
             )
             async with aclosing(conversations.events(accepted.turn_id)) as events:
                 async for _ in events:

@@ -199,7 +199,7 @@ def best_blocks(words: Sequence[Set[str]], claim: Set[str]) -> tuple[int, int]:
     ``words``: the words of each block. ``claim``: the words of the sentence. The range is the first block with the most
     shared words, or the whole passage if no block shares a word.
     """
-    shared = [len(claim & each) for each in words]
+    shared = [len(claim & block) for block in words]
     most = max(shared)
     if not most:
         return 0, len(shared)

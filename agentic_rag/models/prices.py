@@ -180,13 +180,13 @@ def read_prices(path: Path | None) -> Prices:
 def _in_order(forms: Sequence[PriceForm]) -> tuple[Price, ...]:
     prices = [
         Price(
-            each.since,
-            each.input,
-            each.input if each.cache_read is None else each.cache_read,
-            each.input if each.cache_write is None else each.cache_write,
-            each.output,
+            form.since,
+            form.input,
+            form.input if form.cache_read is None else form.cache_read,
+            form.input if form.cache_write is None else form.cache_write,
+            form.output,
         )
-        for each in forms
+        for form in forms
     ]
     return tuple(sorted(prices, key=lambda price: price.since))
 

@@ -260,9 +260,10 @@ def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
 
 
 def most_output(max_tokens: int, profile: ModelProfile) -> int:
-    """Return how many tokens a request may ask for: the answer must leave half of a known window to the request.
+    """Return the maximum of ``max_tokens`` for a request to a model.
 
-    In a short window the answer must leave three quarters. The fixed part of a request is as long there as elsewhere.
+    The answer may take half of the model's context window, or a quarter of a short one (`SHORT_WINDOW`), because the
+    prompt and the tools need the same space there. An unknown window sets no limit.
     """
     most = profile.output_limit or max_tokens + profile.room("max")
     window = profile.context_window

@@ -135,7 +135,7 @@ def read_providers(path: Path | None) -> Providers:
     except InvalidInput as exc:
         raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
     providers = Providers({name: _provider(name, form) for name, form in found.providers.items()}, found.default or "")
-    named = [(f"providers.{each.name}.fallback", each.fallback) for each in providers.providers.values()]
+    named = [(f"providers.{provider.name}.fallback", provider.fallback) for provider in providers.providers.values()]
     for place, models in [*named, ("default", (providers.default,) if providers.default else ())]:
         _check_names(providers, f"{path}: {place}", models)
     return providers

@@ -186,8 +186,8 @@ def configured_models(settings: Settings, choice: ChosenModel, given: Providers 
     These are the default model, the models that providers offer, and the fallbacks.
     """
     named = [choice.name] if not isinstance(choice.model, ExtractiveModel) else []
-    for each in given.providers.values():
-        named += [*(f"{each.name}:{model}" for model in each.models), *each.fallback]
+    for provider in given.providers.values():
+        named += [*(f"{provider.name}:{model}" for model in provider.models), *provider.fallback]
     return tuple(dict.fromkeys(map(choice.names.keep, named)))
 
 
@@ -198,17 +198,17 @@ def secrets_of(settings: Settings, given: Providers = NO_PROVIDERS) -> Mapping[s
     """
     found = {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     found |= {f"base_url of {name}": _password_in(url) for name, url in _addresses(settings, given)}
-    for each in given.providers.values():
-        found[f"providers.{each.name}.key"] = each.key
-        for headers in (each.headers, *(profile.get("headers", {}) for profile in each.profiles.values())):
-            found |= {f"{each.name}.{name}": value for name, value in headers.items() if _SECRET.search(name)}
+    for provider in given.providers.values():
+        found[f"providers.{provider.name}.key"] = provider.key
+        for headers in (provider.headers, *(profile.get("headers", {}) for profile in provider.profiles.values())):
+            found |= {f"{provider.name}.{name}": value for name, value in headers.items() if _SECRET.search(name)}
     parts = {name: [part.strip() for part in value.split(",")] for name, value in found.items()}
     return {f"{name}.{n}": part for name, values in parts.items() for n, part in enumerate(values) if _is_secret(part)}
 
 
 def _addresses(settings: Settings, given: Providers) -> Iterator[tuple[str, str]]:
     own = (("anthropic", settings.anthropic_base_url), ("openai", settings.openai_base_url))
-    for name, url in (*own, *((each.name, each.base_url) for each in given.providers.values())):
+    for name, url in (*own, *((provider.name, provider.base_url) for provider in given.providers.values())):
         if url:
             yield name, url
 

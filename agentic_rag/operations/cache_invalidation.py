@@ -99,7 +99,7 @@ class ReplicaNews:
             await attempt("reading what another server changed", await self._changed.get())
 
     async def _take_access(self) -> None:
-        await self._access.take_up()
+        await self._access.apply_changes()
 
     async def _take_budgets(self) -> None:
         await self._budgets.refresh()

@@ -15,7 +15,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import InvalidInput, NotFound, OtherResponses
 from agentic_rag.base.events import AgentEvent, WaitAction, WaitKind
 from agentic_rag.base.ids import ConversationId, TurnId, WaitId
-from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.conversations import Conversations, TurnTerms
 from agentic_rag.conversations.exchanges import BROUGHT, Exchange
 from agentic_rag.conversations.sent_images import GivenImage
 from agentic_rag.conversations.waits import Waits
@@ -141,8 +141,7 @@ class Calls:
             turn.message_id,
             question.text,
             images=question.images,
-            wishes=question.wishes,
-            functions=question.functions,
+            terms=TurnTerms(wishes=question.wishes, functions=question.functions),
         )
         return Call(conversation, accepted.turn_id)
 
@@ -214,16 +213,13 @@ class Calls:
         await self._deletion.conversation(user, kept.conversation.id)
 
     async def _send(self, user: User, conversation: ConversationRecord, question: Question) -> Accepted:
-        return await self._conversations.send(
-            user,
-            conversation.id,
-            question.text,
-            images=question.images,
+        terms = TurnTerms(
             wishes=question.wishes,
+            functions=question.functions,
             attended=question.attended,
             denied_tools=question.denied_tools,
-            functions=question.functions,
         )
+        return await self._conversations.send(user, conversation.id, question.text, images=question.images, terms=terms)
 
     async def _find(self, user: User, domain_id: str, conversation_id: ConversationId) -> ConversationRecord:
         conversation = await self._conversations.get(user, conversation_id)

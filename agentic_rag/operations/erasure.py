@@ -115,7 +115,7 @@ class Erasure:
             audit(conn, told)
 
         await self._db.write(forget, durable=True)
-        await self._access.take_up()
+        await self._access.apply_changes()
         return user.number
 
 

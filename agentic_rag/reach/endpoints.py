@@ -157,10 +157,10 @@ class Endpoints:
         Raises:
             NotFound: there is no such endpoint.
         """
-        found = await self._db.read(lambda conn: endpoints.get(conn, endpoint_id))
-        if found is None or found.domain_id != domain_id:
-            raise NotFound("endpoint", endpoint_id, hidden=found is not None)
-        return found
+        endpoint = await self._db.read(lambda conn: endpoints.get(conn, endpoint_id))
+        if endpoint is None or endpoint.domain_id != domain_id:
+            raise NotFound("endpoint", endpoint_id, hidden=endpoint is not None)
+        return endpoint
 
     async def create(self, user: User, domain_id: str, form: EndpointForm) -> tuple[EndpointRecord, str]:
         """Create an endpoint. Returns its record and the secret that the server made for it, or an empty text.
@@ -193,7 +193,7 @@ class Endpoints:
             updated_at=at,
         )
         sealed = self._seal(record, target)
-        told = change("endpoint.create", record.id, domainId=domain_id, channel=record.channel.value, host=shown)
+        entry = change("endpoint.create", record.id, domainId=domain_id, channel=record.channel.value, host=shown)
 
         def store(conn: Connection) -> None:
             if domain_id != SERVER and domains.get(conn, domain_id) is None:
@@ -202,7 +202,7 @@ class Endpoints:
             if endpoints.count(conn, domain_id) > MAX_ENDPOINTS:
                 raise LimitReached("endpoints", MAX_ENDPOINTS)
             secrets.put(conn, sealed)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return record, made
@@ -242,14 +242,14 @@ class Endpoints:
             values["enabled"] = form.enabled
         if form.enabled or sealed is not None:
             values |= {"failures": 0, "retry_at": None, "problem": ""}
-        told = change("endpoint.change", endpoint_id, domainId=domain_id, fields=sorted(set(values) - {"updated_at"}))
+        entry = change("endpoint.change", endpoint_id, domainId=domain_id, fields=sorted(set(values) - {"updated_at"}))
 
         def store(conn: Connection) -> None:
             if not endpoints.update(conn, endpoint_id, **values):
                 raise NotFound("endpoint", endpoint_id)
             if sealed is not None:
                 secrets.put(conn, sealed)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return await self.get(domain_id, endpoint_id)
@@ -267,13 +267,13 @@ class Endpoints:
         before, made = await self.target(record), new_secret()
         until = later(OLD_SECRET_SECONDS)
         sealed = self._seal(record, replace(before, secret=made, old_secret=before.secret, old_until=until))
-        told = change("endpoint.rotate", endpoint_id, domainId=domain_id)
+        entry = change("endpoint.rotate", endpoint_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             if not endpoints.update(conn, endpoint_id, updated_at=now()):
                 raise NotFound("endpoint", endpoint_id)
             secrets.put(conn, sealed)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return made
@@ -285,11 +285,11 @@ class Endpoints:
             NotFound: there is no such endpoint.
         """
         await self.get(domain_id, endpoint_id)
-        told = change("endpoint.delete", endpoint_id, domainId=domain_id)
+        entry = change("endpoint.delete", endpoint_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             remove(conn, domain_id, endpoint_id)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
 
@@ -325,18 +325,18 @@ class Endpoints:
             NotFound: there is no such endpoint or ended delivery.
         """
         await self.get(domain_id, endpoint_id)
-        told = change("endpoint.replay", endpoint_id, domainId=domain_id, deliveryId=delivery_id or "parked")
+        entry = change("endpoint.replay", endpoint_id, domainId=domain_id, deliveryId=delivery_id or "parked")
 
         def store(conn: Connection) -> int:
             if delivery_id is None:
                 count = deliveries.replay_parked(conn, endpoint_id)
             else:
-                found = deliveries.get(conn, delivery_id)
-                if found is None or found.endpoint_id != endpoint_id:
+                delivery = deliveries.get(conn, delivery_id)
+                if delivery is None or delivery.endpoint_id != endpoint_id:
                     raise NotFound("delivery", delivery_id)
                 count = int(deliveries.replay(conn, delivery_id))
             endpoints.update(conn, endpoint_id, failures=0, retry_at=None)
-            audit(conn, told)
+            audit(conn, entry)
             return count
 
         return await self._db.write(store, durable=True)

@@ -139,10 +139,10 @@ class AnswerLinks:
             WaitAnswered: the wait was answered or has expired.
             InvalidInput: the answer does not match the request; the wait stays open.
         """
-        found = await self._verify(token)
-        if found is None:
+        link = await self._verify(token)
+        if link is None:
             raise NotFound("link", "answer")
-        wait, endpoint, user = found
+        wait, endpoint, user = link
         settings = await self._directory.settings(wait.domain_id)
         if settings.answer_links != "open":
             raise Forbidden("This domain accepts answers only from a person who is signed in.")

@@ -39,7 +39,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.forms import Form, line, one_line
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.workers import attempt
-from agentic_rag.conversations.conversations import MAX_TITLE, Conversations, check_content
+from agentic_rag.conversations.conversations import MAX_TITLE, Conversations, TurnTerms, check_content
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import ScheduledRun
 from agentic_rag.domains.vault import Vault
@@ -144,8 +144,8 @@ class Schedules:
         Raises:
             NotFound: there is no such domain.
         """
-        found = (await self._directory.get(domain_id)).id
-        return await self._db.read(lambda conn: schedules.of_domain(conn, found))
+        domain = await self._directory.get(domain_id)
+        return await self._db.read(lambda conn: schedules.of_domain(conn, domain.id))
 
     async def get(self, domain_id: str, schedule_id: str) -> ScheduleRecord:
         """Return a schedule of a domain.
@@ -153,10 +153,10 @@ class Schedules:
         Raises:
             NotFound: there is no such schedule.
         """
-        found = await self._db.read(lambda conn: schedules.get(conn, schedule_id))
-        if found is None or found.domain_id != domain_id:
-            raise NotFound("schedule", schedule_id, hidden=found is not None)
-        return found
+        record = await self._db.read(lambda conn: schedules.get(conn, schedule_id))
+        if record is None or record.domain_id != domain_id:
+            raise NotFound("schedule", schedule_id, hidden=record is not None)
+        return record
 
     async def create(self, user: User, domain_id: str, form: ScheduleForm) -> tuple[ScheduleRecord, str]:
         """Create a schedule that sends as this user. Returns it with the secret of its webhook, if it has no cron.
@@ -194,7 +194,7 @@ class Schedules:
         record = await self._check_values(record, at)
         secret = "" if record.cron else new_secret()
         sealed = None if record.cron else self._seal(record, secret)
-        told = change("schedule.create", record.id, domainId=domain.id, cron=record.cron, tools=record.allowed_tools)
+        entry = change("schedule.create", record.id, domainId=domain.id, cron=record.cron, tools=record.allowed_tools)
 
         def store(conn: Connection) -> None:
             self._check_endpoint(conn, record)
@@ -203,7 +203,7 @@ class Schedules:
                 raise LimitReached("schedules", MAX_SCHEDULES)
             if sealed is not None:
                 secrets.put(conn, sealed)
-            audit(conn, told)
+            audit(conn, entry)
 
         try:
             await self._db.write(store, durable=True)
@@ -222,25 +222,25 @@ class Schedules:
         before = await self.get(domain_id, schedule_id)
         if self._people.user_named(user.id) is None:
             raise InvalidInput("owner", "a schedule sends as its owner, so a user has to change it.")
-        given = {name: value for name in ScheduleChange.model_fields if (value := getattr(form, name)) is not None}
-        if given.get("max_tokens") == 0:
-            given["max_tokens"] = None
-        if ("cron" in given) and bool(given["cron"].strip()) != bool(before.cron):
+        changes = {name: value for name in ScheduleChange.model_fields if (value := getattr(form, name)) is not None}
+        if changes.get("max_tokens") == 0:
+            changes["max_tokens"] = None
+        if ("cron" in changes) and bool(changes["cron"].strip()) != bool(before.cron):
             raise InvalidInput("cron", "a schedule keeps its kind: times or webhook; create another one.")
         at = now()
-        after = before.replace(**given, owner_id=user.id, updated_at=at)
-        moves = {"cron", "time_zone", "enabled"} & given.keys()
+        after = before.replace(**changes, owner_id=user.id, updated_at=at)
+        moves = {"cron", "time_zone", "enabled"} & changes.keys()
         after = await self._check_values(after, at, moves=bool(moves))
         if form.enabled:
             after = after.replace(failures=0, problem="")
-        told = change("schedule.change", schedule_id, domainId=domain_id, fields=sorted(given))
-        names = (*given, "owner_id", "updated_at", "name", "next_at", "failures", "problem", "cron")
+        entry = change("schedule.change", schedule_id, domainId=domain_id, fields=sorted(changes))
+        names = (*changes, "owner_id", "updated_at", "name", "next_at", "failures", "problem", "cron")
 
         def store(conn: Connection) -> None:
             self._check_endpoint(conn, after)
             if not schedules.update(conn, schedule_id, **{name: getattr(after, name) for name in names}):
                 raise NotFound("schedule", schedule_id)
-            audit(conn, told)
+            audit(conn, entry)
 
         try:
             await self._db.write(store, durable=True)
@@ -260,13 +260,13 @@ class Schedules:
             raise InvalidInput("schedule", "this schedule fires at times; it has no webhook.")
         secret = new_secret()
         sealed = self._seal(record, secret)
-        told = change("schedule.rotate", schedule_id, domainId=domain_id)
+        entry = change("schedule.rotate", schedule_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             if schedules.get(conn, schedule_id) is None:
                 raise NotFound("schedule", schedule_id)
             secrets.put(conn, sealed)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return secret
@@ -278,12 +278,12 @@ class Schedules:
             NotFound: there is no such schedule.
         """
         await self.get(domain_id, schedule_id)
-        told = change("schedule.delete", schedule_id, domainId=domain_id)
+        entry = change("schedule.delete", schedule_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             schedules.delete(conn, schedule_id)
             secrets.delete(conn, domain_id, [secrets.schedule_secret(schedule_id)])
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
 
@@ -304,9 +304,9 @@ class Schedules:
             LimitReached: `MAX_WAITING` firings wait already.
         """
         record = await self.get(domain_id, schedule_id)
-        told = change("schedule.run", schedule_id, domainId=domain_id)
+        entry = change("schedule.run", schedule_id, domainId=domain_id)
         firing = _firing(record, f"manual {new_id('slot')}")
-        return await self._claim(firing, told)
+        return await self._claim(firing, entry)
 
     async def trigger(self, schedule_id: str, headers: Mapping[str, str], body: bytes) -> FiringRecord:
         """Fire a schedule by a Standard Webhooks message. A repeated message returns the firing of the first one.
@@ -320,10 +320,10 @@ class Schedules:
         from standardwebhooks import Webhook, WebhookVerificationError
 
         def read(conn: Connection) -> tuple[ScheduleRecord | None, secrets.SecretRecord | None]:
-            found = schedules.get(conn, schedule_id)
-            return found, None if found is None else secrets.get(
-                conn, found.domain_id, secrets.schedule_secret(schedule_id)
-            )
+            schedule = schedules.get(conn, schedule_id)
+            if schedule is None:
+                return None, None
+            return schedule, secrets.get(conn, schedule.domain_id, secrets.schedule_secret(schedule_id))
 
         record, row = await self._db.read(read)
         refusal = Unauthenticated("The webhook's signature is not valid for this address, or it is too old.")
@@ -339,27 +339,33 @@ class Schedules:
         if not record.enabled:
             raise ScheduleDisabled(record.name)
         text = body.decode().replace("\0", "")
-        told = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
-        return await self._claim(_firing(record, f"message {message_id}", text), told)
+        entry = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
+        return await self._claim(_firing(record, f"message {message_id}", text), entry)
 
-    async def _claim(self, firing: FiringRecord, told: Entry) -> FiringRecord:
+    async def _claim(self, firing: FiringRecord, entry: Entry) -> FiringRecord:
+        """Store a firing with its audit entry, or return the earlier firing of the same slot.
+
+        Raises:
+            LimitReached: `MAX_WAITING` firings wait already.
+        """
+
         def store(conn: Connection) -> FiringRecord:
-            known = schedules.firing_of_slot(conn, firing.schedule_id, firing.slot)
-            if known is not None:
-                return known
+            earlier = schedules.firing_of_slot(conn, firing.schedule_id, firing.slot)
+            if earlier is not None:
+                return earlier
             if schedules.count_open(conn, firing.schedule_id) >= MAX_WAITING:
                 raise LimitReached("waiting runs", MAX_WAITING)
             firing.insert(conn)
-            audit(conn, told)
+            audit(conn, entry)
             return firing
 
         try:
             return await self._db.write(store, durable=True)
         except IntegrityError:  # another server claimed the same message meanwhile
-            known = await self._db.read(lambda conn: schedules.firing_of_slot(conn, firing.schedule_id, firing.slot))
-            if known is None:
+            earlier = await self._db.read(lambda conn: schedules.firing_of_slot(conn, firing.schedule_id, firing.slot))
+            if earlier is None:
                 raise
-            return known
+            return earlier
 
     async def _check_values(self, record: ScheduleRecord, at: str, *, moves: bool = True) -> ScheduleRecord:
         """Return a schedule with clean values and its next time.
@@ -381,8 +387,8 @@ class Schedules:
     def _check_endpoint(self, conn: Connection, record: ScheduleRecord) -> None:
         if not record.endpoint_id:
             return
-        found = endpoints.get(conn, record.endpoint_id)
-        if found is None or found.domain_id != record.domain_id:
+        endpoint = endpoints.get(conn, record.endpoint_id)
+        if endpoint is None or endpoint.domain_id != record.domain_id:
             raise InvalidInput("endpointId", f"{record.endpoint_id[:100]!r} is no endpoint of this domain.")
 
     def _seal(self, record: ScheduleRecord, secret: str) -> secrets.SecretRecord:
@@ -445,7 +451,7 @@ class Firings:
         def read(conn: Connection) -> tuple[str, list[tuple[ScheduleRecord, int]]]:
             at = schedules.moment(conn)
             due = schedules.list_due(conn, at, CLAIM_ROWS)
-            return at, [(each, schedules.count_open(conn, each.id)) for each in due]
+            return at, [(schedule, schedules.count_open(conn, schedule.id)) for schedule in due]
 
         at, due = await self._db.read(read)
         moved = False
@@ -477,9 +483,8 @@ class Firings:
         user = self._people.user_named(schedule.owner_id)
         if user is None or not user.administers(schedule.domain_id):
             raise ScheduleOwnerGone(schedule.owner_id)
-        terms = ScheduledRun(
-            schedule.role, schedule.allowed_tools, schedule.max_tokens, schedule.name if firing.payload else ""
-        )
+        sender = schedule.name if firing.payload else ""
+        run = ScheduledRun(schedule.role, schedule.allowed_tools, schedule.max_tokens, sender)
         with acting_for(user.id):
             conversation = await self._conversations.create(
                 user, schedule.domain_id, _title(schedule, firing), client_name=firing.id
@@ -490,7 +495,7 @@ class Firings:
                 conversation.id,
                 schedule.prompt,
                 client_message_id=firing.id,
-                scheduled=terms,
+                terms=TurnTerms(scheduled=run),
                 body=_body(firing.payload),
             )
         failpoints.reached("schedule.sent")
@@ -511,7 +516,7 @@ def _plan(schedule: ScheduleRecord, at: str, waiting: int) -> _Claims | None:
         times = cron.times_between(fields, zone, schedule.next_at, at, min(CLAIM_ROWS, MAX_WAITING - waiting))
         if not times:
             return None
-        return _Claims([_firing(schedule, each) for each in times], cron.next_time(fields, zone, times[-1]))
+        return _Claims([_firing(schedule, time) for time in times], cron.next_time(fields, zone, times[-1]))
     last = cron.last_time(fields, zone, at) or schedule.next_at
     last = max(last, schedule.next_at)
     firing, missed = _firing(schedule, last), last != schedule.next_at

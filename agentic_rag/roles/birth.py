@@ -28,7 +28,10 @@ def first_message(domain_id: str, description: str) -> str:
 
 
 class DomainCreation:
-    """Creates domains from descriptions, and adopts their roles."""
+    """Creates domains from descriptions.
+
+    In a new domain, nuwa writes the role in a conversation; `adopt` then makes it the domain's primary role.
+    """
 
     def __init__(self, directory: Directory, domains: Domains, roles: Roles) -> None:
         self._directory = directory

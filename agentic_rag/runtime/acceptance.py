@@ -109,7 +109,7 @@ def new_row(
         client_message_id=message.client_message_id,
         key_id=message.key_id,
         content=message.content,
-        images=tuple(each.image for each in message.images),
+        images=tuple(image.image for image in message.images),
         attachments=tuple(message.attachments),
         user_message_id=MessageId(new_id("msg")),
         message_id=MessageId(new_id("msg")),

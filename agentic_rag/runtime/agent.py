@@ -164,7 +164,7 @@ class Agent:
         """Whether the transcript in memory may differ from the store."""
         self.lost = False
         """Whether another process runs the turn: one that holds its lease, or the next to start."""
-        self.rested = False
+        self.suspended = False
         """Whether the turn was suspended while it waits for people. No process runs the turn, and its log continues."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -172,7 +172,7 @@ class Agent:
         self._children: list[Agent] = []
         if parent is not None:
             parent._children.append(self)
-            if parent.log.barred:
+            if parent.log.closed_to_delegates:
                 self.interrupt()
 
     @property
@@ -221,23 +221,23 @@ class Agent:
     # Waiting for people
 
     @property
-    def is_resting(self) -> bool:
+    def waits_for_people(self) -> bool:
         """Whether every call of the running step waits for people, also those of its delegates."""
         working = [child for child in self._children if not child.ended.happened]
-        return self._calls.is_resting(len(working)) and all(child.is_resting for child in working)
+        return self._calls.waits_for_people(len(working)) and all(child.waits_for_people for child in working)
 
     @property
-    def rests_since(self) -> float:
+    def waiting_since(self) -> float:
         """The start of the newest of those waits, by the event loop's clock."""
-        return max(self._asking.since, *(child.rests_since for child in self._children), 0.0)
+        return max(self._asking.since, *(child.waiting_since for child in self._children), 0.0)
 
-    async def put_down(self) -> bool:
+    async def suspend(self) -> bool:
         """Suspend the turn if all of it waits for people. A stored answer lets a process resume the turn.
 
         Only for the turn of a user. Returns whether the turn was suspended.
         """
         async with self._pause.taking:
-            if self.over or self.rested or self.interrupted or self.lost or not self.is_resting:
+            if self.over or self.suspended or self.interrupted or self.lost or not self.waits_for_people:
                 return False
             tree = list(self._tree())
 
@@ -246,21 +246,21 @@ class Agent:
                 if waits.has_untaken(conn, self.row.id):
                     tree = []
                 for agent in tree:
-                    turns.rest(conn, agent.row.id, agent.row.fence)
+                    turns.suspend(conn, agent.row.id, agent.row.fence)
 
             with anyio.CancelScope(shield=True):
                 await self.log.commit((), store, durable=True)
                 if self._scope.cancel_called:  # interrupted during the commit: this agent must store the end
-                    await self.resources.journal.store(partial(self._take_back, tree), ())
+                    await self.resources.journal.store(partial(self._undo_suspend, tree), ())
                     return False
             for agent in tree:
-                agent.rested = True
+                agent.suspended = True
                 agent._scope.cancel()
             return bool(tree)
 
-    def _take_back(self, tree: Sequence["Agent"], conn: Connection) -> None:
+    def _undo_suspend(self, tree: Sequence["Agent"], conn: Connection) -> None:
         for agent in tree:
-            turns.unrest(conn, agent.row.id, agent.row.fence, self.resources.owner)
+            turns.undo_suspend(conn, agent.row.id, agent.row.fence, self.resources.owner)
 
     def _tree(self) -> Iterator["Agent"]:
         yield self
@@ -279,7 +279,7 @@ class Agent:
             try:
                 await self._run_to_end(resume)
             finally:
-                span.end(self._end or ("waiting" if self.rested else "left"))
+                span.end(self._end or ("waiting" if self.suspended else "left"))
 
     async def _run_to_end(self, resume: Resume | None) -> None:
         try:
@@ -287,7 +287,7 @@ class Agent:
         except LeaseLost as exc:
             logger.warning("%s", exc)
             self.lost = self.over = True
-            self.log.lose()
+            self.log.hand_over()
         except ServerStopping:
             self.lost = self.over = True
         except _PutDown:
@@ -307,7 +307,7 @@ class Agent:
         final = failure_of(first_cause(exc) or self._internal_error(exc))
         self.over = self.garbled = True
         self._end = final.code
-        self.log.withdraw()
+        self.log.drop_undelivered()
 
         def store(conn: Connection) -> None:
             end_without_agent(conn, self.row, final)
@@ -331,7 +331,7 @@ class Agent:
             with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
                 for child in self._children:
                     await child.ended.wait()
-        self.log.barred = True
+        self.log.closed_to_delegates = True
 
     async def _run(self, resume: Resume | None) -> None:
         limits = self._definition.limits
@@ -345,7 +345,7 @@ class Agent:
                 await self._drive()
             except Exception as exc:  # the turn ends below, with the output so far
                 failure = first_cause(exc) or refused_write(exc) or self._internal_error(exc)
-        if self.rested:
+        if self.suspended:
             for child in self._children:
                 await child.ended.wait()
             raise _PutDown

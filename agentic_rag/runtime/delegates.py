@@ -245,8 +245,10 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     rows = sessions.transcript(conn, row.session_id)
     messages: list[Message] = [{"role": each.role, "content": each.content} for each in rows]
     others = reads_others(messages)
-    retrievals = tuple(ident for each in messages for block in each["content"] for ident in block.get(RETRIEVALS, ()))
-    said = [plain_text(each["content"]).strip() for each in messages if each["role"] == "assistant"]
+    retrievals = tuple(
+        ident for message in messages for block in message["content"] for ident in block.get(RETRIEVALS, ())
+    )
+    said = [plain_text(message["content"]).strip() for message in messages if message["role"] == "assistant"]
     last_words = next((text for text in reversed(said) if text), "")
     if turn.status is not TurnStatus.DONE:
         reason = turn.error.message if turn.error else "it was interrupted"

@@ -61,9 +61,9 @@ class Receiving:
                     self._take_text(event)
                 else:
                     self._take(event)
-                if self._log.crowded:
+                if self._log.is_full:
                     self._set_deadline(math.inf)  # the turn waits for the store, not for the model
-                    await self._log.room()
+                    await self._log.wait_for_room()
                     self._wait_on()
 
     def _wait_on(self) -> None:
@@ -78,7 +78,7 @@ class Receiving:
         """Take a piece of text. Does the same as `_take` in fewer steps, if the text holds no part of a secret."""
         redacted = self._redacted
         kind: TextKind = "text" if type(event) is TextDelta else "thinking"
-        if redacted is None or not redacted.passes(event.text) or not self._log.say(kind, event.text):
+        if redacted is None or not redacted.passes(event.text) or not self._log.append_text(kind, event.text):
             self._take(event)
             return
         self._receive_text(event)

@@ -21,7 +21,7 @@ from agentic_rag.base.workers import attempt
 from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
 from agentic_rag.runtime.log.reader import LogReader, follow
-from agentic_rag.runtime.log.remote_logs import Neighbours
+from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.services import (
@@ -56,7 +56,7 @@ RENEW_SECONDS = 5.0
 END_SECONDS = 30.0
 """How long `Runtime.drop` waits for turns of other processes to end. Longer than a lease."""
 END_LOOK_SECONDS = 0.1
-PUT_DOWN_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 """How long a stopping process tries to store that its turns were left on purpose."""
 
 logger = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ class Runtime:
         self._database = database
         self._payloads = payloads
         self._delegations = delegations
-        self._neighbours = Neighbours(database, fanout or InProcessFanout()) if database.shared else None
-        self._journal = Journal(database, self._neighbours, observer)
+        self._remote_logs = RemoteLogs(database, fanout or InProcessFanout()) if database.shared else None
+        self._journal = Journal(database, self._remote_logs, observer)
         self._recovered = False
         self._awake = False
         """Whether suspended turns may be awake without a process that resumes them, because the store refused."""
@@ -144,8 +144,8 @@ class Runtime:
         self._tasks.start_soon(self._journal.run)
         self._tasks.start_soon(self._keep_leases)
         self._tasks.start_soon(self._keep_waits)
-        if self._neighbours is not None:
-            self._tasks.start_soon(self._neighbours.run)
+        if self._remote_logs is not None:
+            self._tasks.start_soon(self._remote_logs.run)
         return self
 
     async def __aexit__(
@@ -158,18 +158,18 @@ class Runtime:
             return await self._tasks.__aexit__(exc_type, exc, tb)
         finally:
             if left:
-                await self._put_down()
+                await self._release_leases()
 
-    async def _put_down(self) -> None:
+    async def _release_leases(self) -> None:
         """Mark the running turns as left on purpose, so that their next start does not count as a resume."""
-        with anyio.move_on_after(PUT_DOWN_SECONDS, shield=True):
+        with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
-                await self._database.write(partial(turns.put_down, owner=self._resources.owner))
+                await self._database.write(partial(turns.release_all, owner=self._resources.owner))
             except StorageError as exc:  # then they count as cut off
                 logger.warning("turns were left without a word: %s", exc)
 
-    async def _put_down_queue(self) -> None:
-        await self._database.write(partial(turns.put_down, owner=self._resources.owner, only_queued=True))
+    async def _release_queue(self) -> None:
+        await self._database.write(partial(turns.release_all, owner=self._resources.owner, only_queued=True))
 
     async def drain(self, seconds: float) -> int:
         """Wait up to ``seconds`` for running turns. Return how many still run; they resume later.
@@ -178,11 +178,11 @@ class Runtime:
         """
         self._resources.draining.set()
         for live in list(self._live.values()):
-            live.give_way()
+            live.cancel_compaction()
             # concurrently, because a store that refuses must not delay the end
-            self._tasks.start_soon(attempt, "putting a turn down", partial(live.put_down, 0.0))
+            self._tasks.start_soon(attempt, "suspending a turn", partial(live.suspend_after, 0.0))
         if self._database.shared:
-            self._tasks.start_soon(attempt, "giving the queue to others", self._put_down_queue)
+            self._tasks.start_soon(attempt, "releasing the queue", self._release_queue)
         with anyio.move_on_after(seconds):
             while running := self._running():
                 await running[0].change()
@@ -245,9 +245,9 @@ class Runtime:
     def _hear_began(self, session_id: str, turn_id: TurnId) -> None:
         live = self._live.get(session_id)
         if live is not None:
-            live.hear_begun()
-        if self._neighbours is not None:
-            self._neighbours.follow_anew(turn_id)
+            live.handle_begun_elsewhere()
+        if self._remote_logs is not None:
+            self._remote_logs.follow_anew(turn_id)
 
     # Leases
 
@@ -263,7 +263,7 @@ class Runtime:
         kept = await self._database.write(partial(turns.renew, owner=self._resources.owner))
         for live, turn_id in began:
             if turn_id not in kept:
-                live.give_up(turn_id)
+                live.abandon(turn_id)
 
     # Waits for people
 
@@ -291,9 +291,9 @@ class Runtime:
         if await self._database.read(partial(waits.is_any_due, at=at)):
             await self.take_answers(await self._database.write(expire, durable=True))
         if self._awake:
-            await self._go_on()
+            await self._resume_answered()
         for live in self._running():
-            await live.put_down(self._resources.patience.memory_seconds)
+            await live.suspend_after(self._resources.patience.memory_seconds)
 
     async def take_answers(self, answered: Sequence[WaitRecord]) -> None:
         """Wake the calls and suspended turns that these waits belong to. Their answers are stored."""
@@ -301,9 +301,9 @@ class Runtime:
             self._resources.answers.tell(wait.id)
         if answered:
             self._awake = True
-            await attempt("resuming answered turns", self._go_on)
+            await attempt("resuming answered turns", self._resume_answered)
 
-    async def _go_on(self) -> None:
+    async def _resume_answered(self) -> None:
         self._awake = False
         try:
             await self.recover()
@@ -352,7 +352,7 @@ class Runtime:
             if current is None or turn_id not in (None, current.id) or current.status is TurnStatus.QUEUED:
                 return None
             if current.status is TurnStatus.RUNNING:
-                turns.ask_interrupt(conn, current.id)
+                turns.request_interrupt(conn, current.id)
             return current
 
         found = await self._database.write(ask)
@@ -372,7 +372,7 @@ class Runtime:
         """
         live = self._live.get(session_id)
         if live is not None:
-            await live.leave()
+            await live.close()
             live.unload()
             self._live.pop(session_id, None)
         if self._database.shared:
@@ -412,7 +412,7 @@ class Runtime:
         if not self._database.shared:
             return await self._take_left()
         taken = 0
-        if await self._database.read(partial(turns.is_any_left, owner=self._resources.owner), single=True):
+        if await self._database.read(partial(turns.is_any_abandoned, owner=self._resources.owner), single=True):
             taken = await self._take_left()
         for session_id in await self._database.read(
             partial(turns.queued_sessions, owner=self._resources.owner), single=True
@@ -430,10 +430,10 @@ class Runtime:
         if alone and not self._recovered:
             self._recovered = True
             for each in await self._database.read(list_waiting):
-                self._session(each.turn.session_id).await_person(each)
+                self._session(each.turn.session_id).register_suspended(each)
         if alone:
             for row, domain_id in taken.queued:  # their logs must exist before any turn ends and begins the next one
-                self._session(row.session_id).expect(row, domain_id)
+                self._session(row.session_id).open_queued_log(row, domain_id)
         insist = self._journal.insist  # this process owns them now, so giving up here would leave them without an owner
         for row in taken.orphans:
             write = partial(end_without_agent, row=row, final=Interrupted())

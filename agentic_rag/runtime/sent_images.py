@@ -35,8 +35,8 @@ class KeptImages:
 
     async def __aenter__(self) -> Self:
         try:
-            for each in self._images:
-                await self._files.write(each.image.ref, each.data)
+            for image in self._images:
+                await self._files.write(image.image.ref, image.data)
         except BaseException:
             await self._remove()
             raise
@@ -52,4 +52,4 @@ class KeptImages:
     async def _remove(self) -> None:
         if not self._kept:
             with anyio.CancelScope(shield=True):
-                await self._files.remove([each.image.ref for each in self._images])
+                await self._files.remove([image.image.ref for image in self._images])

@@ -1,8 +1,17 @@
-"""A session that is running, waiting or recently used: its transcript, queue, agent and logs.
+"""One session in this process: its transcript, its running turn or compaction, and the queue behind it.
 
-Owns the running turn or compaction, the durable queue behind it, and the notifications of changes. A turn belongs to
-the server, never to a socket. A failure of the store ends or delays only the turns that it affects, because all
-sessions share one task group. Knows conversations, domains and users only as labels.
+The life of a message:
+
+1. `LiveSession.send` (or `branch`) stores it in one transaction, which also decides whether its turn begins now or
+   joins the durable queue. A message that was accepted once is answered with the same turn.
+2. `_begin` sets the turn's `Agent`, and `_run` runs it. A turn belongs to the server, never to a socket.
+3. At its end, `_run` begins the next queued turn. A turn that waits for a person is suspended instead: the process
+   keeps only its log, and `resume` continues it after the answer.
+4. After a kill, `Runtime.recover` calls `resume` for the turns that were running, and `start_queue` for queued ones.
+
+At most one turn or one compaction runs in a session. All sessions share one task group, so a failure of the store may
+end or delay only the turns that it affects, and must not leave `_run`. Knows conversations, domains and users only as
+labels.
 """
 
 import asyncio
@@ -62,7 +71,7 @@ from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 T = TypeVar("T")
-Decision = Callable[[], Awaitable[T | None]]
+Attempt = Callable[[], Awaitable[T | None]]
 """Returns None if another turn or compaction must end first. Then it is called again."""
 logger = logging.getLogger(__name__)
 
@@ -75,8 +84,8 @@ QUEUE_SECONDS = 1.0
 class LiveSession:
     """One session of this process. `Runtime` creates it and finds it by its id.
 
-    Code that decides what runs next holds ``_accepting``. So a message either joins the queue before the running turn
-    has ended, or starts a turn after it.
+    Code that decides which turn runs next holds ``_accepting``. So a message either joins the queue before the running
+    turn has ended, or starts a turn after it.
     """
 
     def __init__(self, session_id: SessionId, resources: Resources, delegations: Delegations) -> None:
@@ -85,17 +94,22 @@ class LiveSession:
         self._database = resources.database
         self._delegations = delegations
         self._transcript: Transcript | None = None
+        """None until it is needed, and after `unload`."""
+        # What runs: an agent, a suspended turn, a compaction, or nothing.
         self._agent: Agent | None = None
         self._waiting: TurnRecord | None = None
-        """The turn that is suspended until a person answers."""
+        """The turn that is suspended until a person answers. Always None in a shared store: any process may resume."""
         self._compaction = SessionCompaction(resources)
         self._order = TurnOrder()
         self._changed = Notifier()
+        """Notifies when a turn or compaction starts or ends."""
         self.begun = Notifier()
         """Notifies when a turn starts, here or in another process."""
         self._accepting = asyncio.Lock()  # mostly free; then taking it does not yield to the event loop
-        self._may_wait = True
-        self._dropped = False
+        self._may_have_queued = True
+        """False only if the store is not shared and its queue for this session was read and is empty."""
+        self._closing = False
+        """Whether the session is being deleted, so that no turn may begin."""
 
     # State
 
@@ -113,6 +127,7 @@ class LiveSession:
 
     @property
     def idle(self) -> bool:
+        """Whether neither a turn nor a compaction runs here. A suspended turn may exist."""
         return self._agent is None and not self._compaction.running
 
     @property
@@ -121,39 +136,28 @@ class LiveSession:
         return self._transcript is not None
 
     @property
-    def _held(self) -> bool:
-        """Whether a sender must wait for an ending or interrupted turn, or for a compaction."""
+    def _must_wait(self) -> bool:
+        """Whether a sender must wait for an ending or interrupted turn, or for a compaction.
+
+        A turn that runs on is no reason to wait: the message is queued or refused.
+        """
         return self._compaction.running or (
             self._agent is not None and (self._agent.over or self._agent.interrupted or self._agent.lost)
         )
 
-    def following(self, after: TurnId | None) -> TurnId | None:
+    def turn_after(self, after: TurnId | None) -> TurnId | None:
         """Return the turn that started after ``after``, or the running one. None: not yet."""
         return self._order.following(after, self.turn_id)
 
     async def next_turn(self, after: TurnId | None) -> TurnId:
         """Wait until a turn after ``after`` starts (or already runs) and return its id."""
-        while (following := self.following(after)) is None:
+        while (following := self.turn_after(after)) is None:
             await self._changed.wait()
         return following
 
     async def change(self) -> None:
         """Wait until a turn or compaction starts or ends."""
         await self._changed.wait()
-
-    def hear_begun(self) -> None:
-        """Drop the transcript, which is out of date because another process has begun a turn.
-
-        Notify waiting readers.
-        """
-        if self.idle:
-            self.unload()
-        self._wake(begun=True)
-
-    def stop(self) -> None:
-        """Interrupt the running turn, if it has not ended."""
-        if self._agent is not None and not self._agent.over:
-            self._agent.interrupt()
 
     async def _next_change(self) -> None:
         """Wait as `change` does.
@@ -163,12 +167,18 @@ class LiveSession:
         """
         await self._resources.journal.wait_unless_stalled(self._changed.next)
 
-    def _wake(self, *, begun: bool = False) -> None:
+    def _notify(self, *, begun: bool = False) -> None:
         self._changed.happen()
         if begun:
             self.begun.happen()
 
-    # Its transcript in memory
+    def handle_begun_elsewhere(self) -> None:
+        """Drop the transcript, because another process has begun a turn, and notify waiting readers."""
+        if self.idle:
+            self.unload()
+        self._notify(begun=True)
+
+    # The transcript in memory
 
     async def load(self) -> None:
         """Load the transcript into memory.
@@ -178,7 +188,7 @@ class LiveSession:
         """
         if self._transcript is None:
             async with self._accepting:
-                await self._present()
+                await self._read_transcript()
         self._resources.transcripts.use(self.id)
 
     def unload(self) -> None:
@@ -186,22 +196,22 @@ class LiveSession:
         self._transcript = None
         self._resources.transcripts.forget(self.id)
 
-    def _rest(self) -> None:
+    def _cache_transcript(self) -> None:
         """Add an idle session's transcript to the cache, which may unload it."""
         if self.idle and self._transcript is not None:
             self._resources.transcripts.keep(self, self._transcript.memory)
 
-    async def _present(self, *, anew: bool = False) -> Transcript:
-        """Return the transcript, read again if it was unloaded or with ``anew``. Hold ``_accepting``.
+    async def _read_transcript(self, *, reload: bool = False) -> Transcript:
+        """Return the transcript, read again if it was unloaded or with ``reload``. Hold ``_accepting``.
 
         Raises:
             NotFound: the session was deleted.
         """
-        if self._dropped:
+        if self._closing:
             raise NotFound("session", self.id)
-        if self._transcript is None or anew:
+        if self._transcript is None or reload:
             self._transcript = transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
-            self._rest()
+            self._cache_transcript()
             return transcript
         return self._transcript
 
@@ -235,9 +245,9 @@ class LiveSession:
         async def accept() -> Accepted | None:
             return await self._accept(message, definition, on_busy, notices)
 
-        async with KeptImages(self._resources.payloads, images) as kept:
-            if not (accepted := await self._decide(accept)).duplicate:
-                kept.keep()
+        async with KeptImages(self._resources.payloads, images) as stored:
+            if not (accepted := await self._when_free(accept)).duplicate:
+                stored.keep()
             return accepted
 
     async def branch(
@@ -251,12 +261,14 @@ class LiveSession:
         key_id: str = "",
         images: Sequence[SentImage] | None = None,
     ) -> Accepted:
-        """Answer a user's message again, on a new branch that ends before it.
+        """Answer a user's message again, on a new branch that leaves the active one before the message.
 
-        ``message_id`` may also be that of its answer.
+        Args:
+            message_id: the message, or its answer.
+            content: new words for the message; None: its own.
+            images: new images for the message; None: its own.
 
-        ``content``: new words for the message. ``images`` replace those of the message. The same ``client_message_id``
-        returns the same turn.
+        The other parameters are those of `send`.
 
         Raises:
             NotFound: the session was deleted, or has no such message.
@@ -268,12 +280,12 @@ class LiveSession:
         message = NewMessage(words or "", client_message_id, key_id, sent)
 
         async def accept() -> Accepted:
-            row = new_row(self._resources, self.id, (await self._present()).labels, message, definition)
-            return await self._accept_again(row, message_id, words, definition, notices, images is not None)
+            row = new_row(self._resources, self.id, (await self._read_transcript()).labels, message, definition)
+            return await self._accept_branch(row, message_id, words, definition, notices, images is not None)
 
-        async with KeptImages(self._resources.payloads, sent) as kept:
-            if not (accepted := await self._decide(accept)).duplicate:
-                kept.keep()
+        async with KeptImages(self._resources.payloads, sent) as stored:
+            if not (accepted := await self._when_free(accept)).duplicate:
+                stored.keep()
             return accepted
 
     async def activate(self, message_id: MessageId) -> None:
@@ -284,36 +296,18 @@ class LiveSession:
             TurnInProgress: a turn runs.
             StorageError: the store refuses writes now; nothing has changed.
         """
-        await self._decide(partial(self._activate, message_id))
+        await self._when_free(partial(self._store_activation, message_id))
 
-    async def _activate(self, message_id: MessageId) -> Transcript:
-        await self._present()
-        if self.turn_id is not None:
-            raise TurnInProgress(self.turn_id, "A turn is running. Choose another branch once it has ended.")
-
-        def store(conn: Connection) -> Transcript:
-            check_free(conn, self.id, self._resources.owner)
-            leaf = branches.read_tree(conn, self.id).leaf_after(message_id)
-            if leaf is None:
-                raise NotFound("message", message_id)
-            sessions.move_leaf(conn, self.id, leaf)
-            self._resources.hooks.session_branched(conn, self.id)
-            return load_transcript(conn, self.id)
-
-        self._transcript = chosen = await self._database.write(store, durable=True)
-        self._rest()
-        return chosen
-
-    async def _decide(self, work: Decision[T]) -> T:
-        """Run ``work`` under the lock, after an ending turn or a compaction has ended."""
+    async def _when_free(self, attempt: Attempt[T]) -> T:
+        """Run ``attempt`` under the lock, after an ending turn or a compaction has ended."""
         while True:
-            while self._held:  # a client that saw the terminal event must not get "busy"
+            while self._must_wait:  # a client that saw the terminal event must not get "busy"
                 await self._next_change()
             with anyio.CancelScope(shield=True):  # a stored turn must also start
                 async with self._accepting:
                     try:
-                        if not self._held and (done := await work()) is not None:
-                            return done
+                        if not self._must_wait and (result := await attempt()) is not None:
+                            return result
                     except IdBehind as exc:
                         advance_ids(exc.newest)
 
@@ -321,12 +315,12 @@ class LiveSession:
         self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
     ) -> Accepted | None:
         """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
-        transcript = await self._present()
+        transcript = await self._read_transcript()
         remembered = self.turn_id
         row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
-        log = self._log_of(row, definition.domain_id)
+        log = self._new_log(row, definition.domain_id)
         begun_on: Transcript | None = None
-        keep = self._keeping(definition, notices, log)
+        keep = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored, begun_on
@@ -342,26 +336,26 @@ class LiveSession:
                 return None
             stored = queued_row(row, place.home)
             keep(conn, stored)
-            self._may_wait = True
+            self._may_have_queued = True
             return None
 
-        known = await self._database.write(store, durable=True)
-        if known is not None:
-            return answer(known, duplicate=True)
+        earlier = await self._database.write(store, durable=True)
+        if earlier is not None:
+            return answer(earlier, duplicate=True)
         if begun_on is not None:
             question = user_message(row.content, row.images, row.attachments)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._take_up(log, Agent(self._resources, begun_on, stored, definition, log))
+            self._begin_stored(log, Agent(self._resources, begun_on, stored, definition, log))
             self._resources.tasks.start_soon(self._run)
         elif stored.status is not TurnStatus.QUEUED:
             assert self._agent is not None
-            self._agent.give_up()
+            self._agent.give_up()  # the store knows an end of this turn, which another process has written
             return None
         elif not self._resources.shared:
-            self._resources.journal.add(self._log_of(stored, definition.domain_id))
+            self._resources.journal.add(self._new_log(stored, definition.domain_id))
         return answer(stored, duplicate=False)
 
-    async def _accept_again(
+    async def _accept_branch(
         self,
         blank: TurnRecord,
         message_id: MessageId,
@@ -370,16 +364,17 @@ class LiveSession:
         notices: Sequence[Notice],
         other_images: bool,
     ) -> Accepted:
-        remembered, before = self.turn_id, await self._present()
-        log = self._log_of(blank, definition.domain_id)
-        keep = self._keeping(definition, notices, log)
+        """Store a message on a new branch, and begin or queue its turn. ``blank``: see `branch_row`."""
+        remembered, before = self.turn_id, await self._read_transcript()
+        log = self._new_log(blank, definition.domain_id)
+        keep = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
             place = find_place(conn, self._resources, definition, before, remembered, blank.id)
             row = branch_row(conn, blank, message_id, content, other_images=other_images)
-            known = find_sent(conn, row, place.busy or self.turn_id, "reject")
-            if known is not None:
-                return known, None
+            earlier = find_sent(conn, row, place.busy or self.turn_id, "reject")
+            if earlier is not None:
+                return earlier, None
             payloads.put_images(conn, blank.images, self.id)
             sessions.move_leaf(conn, self.id, row.parent_message_id)
             self._resources.hooks.session_branched(conn, self.id)
@@ -396,28 +391,47 @@ class LiveSession:
             if row.id == blank.id:
                 self.unload()
             return answer(row, duplicate=row.id != blank.id)
-        self._take_up(log, Agent(self._resources, transcript, row, definition, log))
+        self._begin_stored(log, Agent(self._resources, transcript, row, definition, log))
         self._resources.tasks.start_soon(self._run)
         return answer(row, duplicate=False)
 
-    def _take_up(self, log: RunLog, agent: Agent) -> None:
+    async def _store_activation(self, message_id: MessageId) -> Transcript:
+        await self._read_transcript()
+        if self.turn_id is not None:
+            raise TurnInProgress(self.turn_id, "A turn is running. Choose another branch once it has ended.")
+
+        def store(conn: Connection) -> Transcript:
+            check_free(conn, self.id, self._resources.owner)
+            leaf = branches.read_tree(conn, self.id).leaf_after(message_id)
+            if leaf is None:
+                raise NotFound("message", message_id)
+            sessions.move_leaf(conn, self.id, leaf)
+            self._resources.hooks.session_branched(conn, self.id)
+            return load_transcript(conn, self.id)
+
+        self._transcript = transcript = await self._database.write(store, durable=True)
+        self._cache_transcript()
+        return transcript
+
+    def _turn_writer(self, definition: Definition, notices: Sequence[Notice], log: RunLog) -> StoresTurn:
+        """Return the function that stores a turn with its first events, which begin with these notices."""
+        first = (*self._compaction.news, *notices)
+        return partial(store_accepted, resources=self._resources, definition=definition, log=log, notices=first)
+
+    def _new_log(self, row: TurnRecord, domain_id: str) -> RunLog:
+        redaction = self._resources.redactor.of(domain_id)
+        fence = row.fence + (row.status is TurnStatus.QUEUED)  # `_begin_queued` raises it by one
+        return RunLog(self._resources.journal, row.conversation_id, row.id, redaction=redaction, fence=fence)
+
+    # Running
+
+    def _begin_stored(self, log: RunLog, agent: Agent) -> None:
         """Begin a turn whose question and first events are stored. `_run` then runs it."""
         self._resources.journal.add(log)
         self._transcript = agent.transcript
         log.adopt()
         self._compaction.clear_news()
         self._begin(agent)
-
-    def _keeping(self, definition: Definition, notices: Sequence[Notice], log: RunLog) -> StoresTurn:
-        told = (*self._compaction.news, *notices)
-        return partial(store_accepted, resources=self._resources, definition=definition, log=log, notices=told)
-
-    def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
-        redaction = self._resources.redactor.of(domain_id)
-        fence = row.fence + (row.status is TurnStatus.QUEUED)  # the fence it will begin with
-        return RunLog(self._resources.journal, row.conversation_id, row.id, redaction=redaction, fence=fence)
-
-    # Running
 
     def _begin(self, agent: Agent) -> None:
         """Set the running agent and wake tasks that wait for the next turn.
@@ -430,7 +444,7 @@ class LiveSession:
         self._order.begin(agent.row.id)
         self._resources.transcripts.forget(self.id)
         self._delegations.register(agent)
-        self._wake(begun=True)
+        self._notify(begun=True)
 
     async def _run(self, resume: Resume | None = None) -> None:
         """Run the turn that has begun, and then the queued turns."""
@@ -442,8 +456,8 @@ class LiveSession:
             finally:
                 load.end()
             resume = None
-            if agent.rested:
-                self._put_by(agent.row)
+            if agent.suspended:
+                self._release_suspended(agent.row)
                 return
             self._resources.journal.remove(agent.row.id)
             if agent.garbled or agent.lost:
@@ -451,101 +465,71 @@ class LiveSession:
             else:
                 await self._compact_if_due(agent)
             async with self._accepting:  # a message joins the queue before this, or starts a turn after it
-                if agent.lost or not await self._go_on():
+                if agent.lost or not await self._begin_next():
                     self._agent = None
-                    self._rest()
-                    self._wake()
+                    self._cache_transcript()
+                    self._notify()
 
     async def _compact_if_due(self, agent: Agent) -> None:
-        if self._transcript is not None and not self._resources.draining.is_set() and not self._dropped:
+        if self._transcript is not None and not self._resources.draining.is_set() and not self._closing:
             await self._compaction.run_if_due(self._transcript, agent)
 
-    # Waits for people
-
-    def _put_by(self, row: TurnRecord) -> None:
-        """Drop the state of a suspended turn except its log, because readers of the log wait."""
-        journal = self._resources.journal
-        log = journal.find(row.id)
-        if log is not None and self._resources.shared:
-            journal.remove(row.id)
-            log.lose()
-        elif log is not None:
-            log.rest(log.journalled)
-        self.unload()
-        self._agent, self._waiting = None, None if self._resources.shared else row
-        self._wake()
-
-    async def put_down(self, seconds: float) -> None:
-        """Suspend the running turn if it has waited only for people for at least ``seconds``."""
-        agent = self._agent
-        if agent is not None and agent.is_resting and anyio.current_time() - agent.rests_since >= seconds:
-            await agent.put_down()
-
-    def await_person(self, waiting: WaitingTurn) -> None:
-        """Register a turn that was suspended before this process started."""
-        log = self._log_of(waiting.turn, waiting.domain_id)
-        log.rest(waiting.last_seq)
-        self._resources.journal.add(log)
-        self._waiting = waiting.turn
-
-    async def _go_on(self) -> bool:
-        """Begin the next queued turn. Returns False if there is none, or it cannot begin now."""
-        if self._dropped or self._resources.draining.is_set():
-            return False
-        try:
-            return await self._begin_queued()
-        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # the store refuses; other sessions continue
-            logger.error("the queue of session %s waits: %s", self.id, exc)
-            self._resources.tasks.start_soon(self._try_queue_again)
-            return False
-
-    async def _try_queue_again(self) -> None:
-        await anyio.sleep(QUEUE_SECONDS)
-        if self._agent is None and not self._dropped:
-            await self.start_queue()
+    # The queue
 
     async def start_queue(self) -> None:
         """Begin the next queued turn, unless a turn runs."""
         if self._agent is not None:
             return
         async with self._accepting:
-            begun = self.idle and self._waiting is None and await self._go_on()
+            begun = self.idle and self._waiting is None and await self._begin_next()
         if begun:
             self._resources.tasks.start_soon(self._run)
 
+    async def _begin_next(self) -> bool:
+        """Begin the next queued turn. Returns False if there is none, or it cannot begin now."""
+        if self._closing or self._resources.draining.is_set():
+            return False
+        try:
+            return await self._begin_queued()
+        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # the store refuses; other sessions continue
+            logger.error("the queue of session %s waits: %s", self.id, exc)
+            self._resources.tasks.start_soon(self._retry_queue)
+            return False
+
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn. Returns False if none is queued, or another process must begin it."""
-        if not (waiting := await self._list_queued()):
+        if not (queued := await self._list_queued()):
             return False
-        if waiting[0].owner != self._resources.owner:
-            tell = partial(signals.send, kind=SignalKind.TURNS, subject=self.id)
-            await self._database.write(tell)
+        oldest = queued[0]
+        if oldest.owner != self._resources.owner:
+            await self._database.write(partial(signals.send, kind=SignalKind.TURNS, subject=self.id))
             return False
-        before = await self._present()
-        definition = await self._database.read(partial(stored_definition, image_id=waiting[0].image_id))
+        before = await self._read_transcript()
+        definition = await self._database.read(partial(stored_definition, image_id=oldest.image_id))
         assert definition is not None
         # on a SQLite file the log was opened when the turn was queued, or by `Runtime.recover`
-        log = self._resources.journal.find(waiting[0].id) or self._log_of(waiting[0], definition.domain_id)
+        log = self._resources.journal.find(oldest.id) or self._new_log(oldest, definition.domain_id)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript] | None:
-            claimed = claim_queued(conn, waiting[0], before, self._resources.owner)
+            claimed = claim_queued(conn, oldest, before, self._resources.owner)
             if claimed is None:
                 return None
-            row = claimed[0].replace(fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
+            row, transcript = claimed
+            row = row.replace(fence=row.fence + 1, status=TurnStatus.RUNNING, began=True)
             if not turns.start(conn, row):
                 raise LeaseLost(row.id)
-            sessions.append_question(conn, row, claimed[1].last_seq + 1)
+            sessions.append_question(conn, row, transcript.last_seq + 1)
             log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
             tell_begun(conn, row)
-            return row, claimed[1]
+            return row, transcript
 
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):  # a stored turn must also start
             if (begun := await self._database.write(store, durable=True)) is None:
                 return False
             row, transcript = begun
             question = user_message(row.content, row.images, row.attachments)
             transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._take_up(log, Agent(self._resources, transcript, row, definition, log))
+            self._begin_stored(log, Agent(self._resources, transcript, row, definition, log))
         return True
 
     async def _list_queued(self) -> Sequence[TurnRecord]:
@@ -553,11 +537,53 @@ class LiveSession:
 
         An empty queue of a single process is not read again. Hold ``_accepting``.
         """
-        if not self._may_wait:
+        if not self._may_have_queued:
             return ()
-        found = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
-        self._may_wait = self._resources.shared or bool(found)
-        return found
+        queued = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
+        self._may_have_queued = self._resources.shared or bool(queued)
+        return queued
+
+    async def _retry_queue(self) -> None:
+        await anyio.sleep(QUEUE_SECONDS)
+        if self._agent is None and not self._closing:
+            await self.start_queue()
+
+    async def _end_queued(self, turn_id: TurnId | None) -> bool:
+        """End queued turns (all, or one) as interrupted before they start."""
+        async with self._accepting:
+            queued = [row for row in await self._list_queued() if turn_id in (None, row.id)]
+            return any([await end_unstarted(self._resources, row, Interrupted()) for row in queued])
+
+    # Suspended turns
+
+    async def suspend_after(self, seconds: float) -> None:
+        """Suspend the running turn if it has waited only for people for at least ``seconds``."""
+        agent = self._agent
+        if agent is not None and agent.waits_for_people and anyio.current_time() - agent.waiting_since >= seconds:
+            await agent.suspend()
+
+    def _release_suspended(self, row: TurnRecord) -> None:
+        """Drop the state of a suspended turn, except its log in a store of one process: its readers wait for events.
+
+        In a shared store any process may resume the turn, so the readers look for its log there.
+        """
+        journal = self._resources.journal
+        log = journal.find(row.id)
+        if log is not None and self._resources.shared:
+            journal.remove(row.id)
+            log.hand_over()
+        elif log is not None:
+            log.unload(log.journalled)
+        self.unload()
+        self._agent, self._waiting = None, None if self._resources.shared else row
+        self._notify()
+
+    def register_suspended(self, waiting: WaitingTurn) -> None:
+        """Register a turn that was suspended before this process started."""
+        log = self._new_log(waiting.turn, waiting.domain_id)
+        log.unload(waiting.last_seq)
+        self._resources.journal.add(log)
+        self._waiting = waiting.turn
 
     # Compacting
 
@@ -573,29 +599,24 @@ class LiveSession:
             ModelError, GenerationTimeout, StorageFull: nothing has changed.
             GenerationAborted: a user interrupted it; nothing has changed.
         """
-        await self._decide(partial(self._hold, definition, key_id))
+        await self._when_free(partial(self._hold_for_compaction, definition, key_id))
         try:
             return await self._compaction.run()
         finally:
-            self._rest()
-            self._wake()
+            self._cache_transcript()
+            self._notify()
 
-    async def _hold(self, definition: Definition, key_id: str) -> Transcript:
-        """Let a compaction hold the session, and return the transcript to compact."""
+    async def _hold_for_compaction(self, definition: Definition, key_id: str) -> Transcript:
+        """Reserve the session for a compaction, and return the transcript to compact."""
         if self.turn_id is not None:
             raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
         if self._resources.shared:
             await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
-        transcript = await self._present(anew=self._resources.shared)
+        transcript = await self._read_transcript(reload=self._resources.shared)
         self._compaction.hold(transcript, definition, key_id)
         return transcript
 
-    def give_up(self, turn_id: TurnId) -> None:
-        """Stop a running turn that another process has taken over."""
-        if self._agent is not None and self.turn_id == turn_id and not self._agent.over:
-            self._agent.give_up()
-
-    def give_way(self) -> None:
+    def cancel_compaction(self) -> None:
         """Cancel a running compaction, because the process is about to stop."""
         self._compaction.cancel()
 
@@ -607,12 +628,12 @@ class LiveSession:
         Idempotent, and without effect on a turn that has ended. Returns whether anything was interrupted.
         """
         done = False
-        while self._agent is not None and self._agent.rested:  # it is about to become the waiting turn
+        while self._agent is not None and self._agent.suspended:  # it is about to become the waiting turn
             await self._changed.wait()
         if turn_id is None:
             done = self._compaction.cancel()
         if queued or (turn_id is not None and turn_id != self.turn_id):
-            done = await self._unqueue(None if queued else turn_id) or done
+            done = await self._end_queued(None if queued else turn_id) or done
         if self._agent is not None and not self._agent.over and turn_id in (None, self.turn_id):
             self.stop()
             done = True
@@ -620,39 +641,48 @@ class LiveSession:
             done = await self.interrupt_waiting(self._waiting) or done
         return done
 
-    async def interrupt_waiting(self, row: TurnRecord) -> bool:
-        """End a suspended turn as if it ran, so that each of its calls gets a result."""
+    def stop(self) -> None:
+        """Interrupt the running turn, if it has not ended."""
+        if self._agent is not None and not self._agent.over:
+            self._agent.interrupt()
+
+    async def interrupt_waiting(self, suspended: TurnRecord) -> bool:
+        """End a suspended turn as if it ran, so that each of its calls gets a result.
+
+        Returns False if another process has taken the turn.
+        """
 
         def take(conn: Connection) -> TurnRecord | None:
-            fence = turns.take_rested(conn, row.id, self._resources.owner)
-            mine = None if fence is None else row.replace(owner=self._resources.owner, fence=fence)
-            if mine is not None:
-                sessions.set_writer(conn, mine.session_id, mine.owner)
-                tell_begun(conn, mine)
-            return mine
+            fence = turns.take_suspended(conn, suspended.id, self._resources.owner)
+            if fence is None:
+                return None
+            row = suspended.replace(owner=self._resources.owner, fence=fence)
+            sessions.set_writer(conn, row.session_id, row.owner)
+            tell_begun(conn, row)
+            return row
 
-        taken = await self._database.write(take, durable=True)
-        if taken is not None:
-            if self._resources.shared:
-                self.unload()  # it may be older than the process that suspended the turn
-            await self.load()
-            await self.resume(taken, interrupted=True)
-        return taken is not None
+        row = await self._database.write(take, durable=True)
+        if row is None:
+            return False
+        if self._resources.shared:
+            self.unload()  # the process that suspended the turn may have added messages
+        await self.load()
+        await self.resume(row, interrupted=True)
+        return True
 
-    async def _unqueue(self, turn_id: TurnId | None) -> bool:
-        """End queued turns (all, or one) as interrupted before they start."""
-        async with self._accepting:
-            chosen = [row for row in await self._list_queued() if turn_id in (None, row.id)]
-            return any([await end_unstarted(self._resources, row, Interrupted()) for row in chosen])
+    def abandon(self, turn_id: TurnId) -> None:
+        """Stop a running turn that another process has taken over."""
+        if self._agent is not None and self.turn_id == turn_id and not self._agent.over:
+            self._agent.give_up()
 
-    async def leave(self) -> None:
-        """Interrupt the running turn, wait for its end, and begin no other.
+    async def close(self) -> None:
+        """Interrupt the running turn, wait for its end, and begin no other. The session is about to be deleted.
 
         Raises:
             StorageError: the end cannot be stored now; the session stays.
         """
         await self.interrupt()
-        self._dropped = True
+        self._closing = True
         try:
             while not self.idle:
                 if self._agent is not None:
@@ -660,14 +690,14 @@ class LiveSession:
                 self._compaction.cancel()
                 await self._next_change()
         except BaseException:
-            self._dropped = False
+            self._closing = False
             raise
 
-    # After a stop
+    # Resuming after a stop
 
-    def expect(self, row: TurnRecord, domain_id: str) -> None:
+    def open_queued_log(self, row: TurnRecord, domain_id: str) -> None:
         """Open the log of a turn that was queued when the server stopped, before the turn can begin."""
-        self._resources.journal.add(self._log_of(row, domain_id))
+        self._resources.journal.add(self._new_log(row, domain_id))
 
     async def resume(self, row: TurnRecord, *, interrupted: bool = False) -> None:
         """Resume a turn that was taken over from a stopped server, or that was suspended.
@@ -676,10 +706,10 @@ class LiveSession:
         """
         while self._agent is not None:  # the answer came while the turn was being suspended
             await self._changed.wait()
-        transcript = await self._present()
-        left = await self._database.read(lambda conn: read_interrupted(conn, row))
-        resumed = Resumed((left.last_seq + 1, epoch_of(row.fence)))
-        if row.resumes > MAX_RESUMES or left.definition is None:
+        transcript = await self._read_transcript()
+        stored = await self._database.read(lambda conn: read_interrupted(conn, row))
+        resumed = Resumed((stored.last_seq + 1, epoch_of(row.fence)))
+        if row.resumes > MAX_RESUMES or stored.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
             await end_unstarted(self._resources, row, Error(limit.code, str(limit), False), resumed)
             self._waiting = None
@@ -687,13 +717,13 @@ class LiveSession:
             return
         log = self._resources.journal.find(row.id)
         if log is None:
-            log = self._log_of(row, left.definition.domain_id)
+            log = self._new_log(row, stored.definition.domain_id)
             self._resources.journal.add(log)
         else:  # the turn was suspended, and its readers waited
-            log.go_on(row.fence)
+            log.resume(row.fence)
         log.append(resumed)
-        agent = Agent(self._resources, transcript, row, left.definition, log)
+        agent = Agent(self._resources, transcript, row, stored.definition, log)
         if interrupted:
             agent.interrupt()
         self._begin(agent)
-        self._resources.tasks.start_soon(self._run, left.resume)
+        self._resources.tasks.start_soon(self._run, stored.resume)

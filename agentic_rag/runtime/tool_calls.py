@@ -126,7 +126,7 @@ class ToolCalls:
         """Set the tools of the turn, their toolset and the model. Must be called before the steps that use them."""
         self._toolset, self._tools, self._model = toolset, tools, model
 
-    def is_resting(self, children: int) -> bool:
+    def waits_for_people(self, children: int) -> bool:
         """Return whether all running calls wait for people, or for one of ``children`` delegates each."""
         delegating = sum(call.delegates for call in self._running.values())
         waiting = sum(ident in self._asking.resting for ident in self._running)

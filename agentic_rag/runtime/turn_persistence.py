@@ -311,7 +311,7 @@ def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: i
     """
     if alone and first:
         run_groups.settle(conn)
-    left = turns.lock_left(conn, owner, alone=alone)
+    left = turns.lock_abandoned(conn, owner, alone=alone)
     running = {row.id: row for row in turns.list_running(conn)} if left else {}
     parents = sessions.parents(conn, [row.session_id for row in running.values()])
 

@@ -23,7 +23,7 @@ async def end_unstarted(resources: Resources, row: TurnRecord, final: Terminal, 
     journal = resources.journal
     # a new log contains only our own texts, so nothing needs redaction
     log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
-    log.withdraw()  # the first events, if the store refused to begin the turn
+    log.drop_undelivered()  # the first events, if the store refused to begin the turn
 
     def store(conn: Connection) -> bool:
         if resumed is not None:

@@ -33,7 +33,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.forms import Form, OwnJson
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, TurnId
-from agentic_rag.conversations.conversations import MAX_ATTACHMENTS, Conversations
+from agentic_rag.conversations.conversations import MAX_ATTACHMENTS, USUAL_TERMS, Conversations, TurnTerms
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
 from agentic_rag.operations.deletion import Deletion
@@ -423,7 +423,7 @@ class ConversationRoutes:
             images=body.images,
             model=body.model,
             attachments=body.attachments,
-            tried=body.role_draft.to_tried() if body.role_draft else None,
+            terms=TurnTerms(tried=body.role_draft.to_tried()) if body.role_draft else USUAL_TERMS,
         )
         return await self._follow(request, user, conversation, accepted, dialect)
 

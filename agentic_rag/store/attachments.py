@@ -64,8 +64,8 @@ def insert(conn: Connection, attachment: AttachmentRecord, files: Collection[Pay
     Raises:
         LimitReached: the conversation has as many attachments as possible.
     """
-    for each in files:
-        payloads.put(conn, each)
+    for file in files:
+        payloads.put(conn, file)
     attachment.insert(conn)
     count = sa.select(sa.func.count()).where(_attachments.session_id == attachment.session_id)
     if conn.execute(count).scalar_one() > MAX_OF_CONVERSATION:

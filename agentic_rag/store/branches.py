@@ -112,10 +112,10 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
     """
     named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
     query = select(TURNS).where(_turns.session_id == session_id, _turns.began, named)
-    found = TurnRecord.first(conn, query.order_by(_turns.id.desc()))
-    if found is None or found.status is TurnStatus.QUEUED:
+    turn = TurnRecord.first(conn, query.order_by(_turns.id.desc()))
+    if turn is None or turn.status is TurnStatus.QUEUED:
         raise NotFound("message", message_id)
-    return found
+    return turn
 
 
 def keep_context(conn: Connection, context: ContextRecord) -> None:

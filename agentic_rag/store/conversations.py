@@ -345,7 +345,7 @@ def cited_since(conn: Connection, domain_id: str, since: str, limit: int) -> lis
         .order_by(turns.started_at.desc(), turns.id.desc())
         .limit(limit)
     )
-    return [(at, tuple(each.document_id for each in references)) for at, references in conn.execute(query)]
+    return [(at, tuple(reference.document_id for reference in references)) for at, references in conn.execute(query)]
 
 
 def update(conn: Connection, conversation_id: ConversationId, **fields: Unpack[ConversationFields]) -> bool:

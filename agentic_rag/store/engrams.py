@@ -84,10 +84,10 @@ def domain_id_of(conn: Connection, workspace: str) -> str:
         NotFound: no domain has this workspace.
     """
     query = sa.select(_domains.id).where(_domains.workspace == workspace).order_by(_domains.id).limit(1)
-    found: str | None = conn.execute(query.with_for_update(read=True)).scalar()
-    if found is None:
+    domain_id: str | None = conn.execute(query.with_for_update(read=True)).scalar()
+    if domain_id is None:
         raise NotFound("domain", workspace)
-    return found
+    return domain_id
 
 
 def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: int | None) -> int:
@@ -119,7 +119,7 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: 
         for word in dict.fromkeys(each.words)
     ]
     if cues:
-        conn.execute(sa.insert(ENGRAM_CUES), [each.column_values() for each in cues])
+        conn.execute(sa.insert(ENGRAM_CUES), [cue.column_values() for cue in cues])
     return len(added)
 
 
@@ -237,7 +237,7 @@ def lessons(
 
     ``since`` is the time and number of the engram before the first.
     """
-    query = sa.select(*(_engrams[each] for each in EngramLesson._fields)).where(*_between(name, after, upto))
+    query = sa.select(*(_engrams[field] for field in EngramLesson._fields)).where(*_between(name, after, upto))
     if since is not None:
         query = query.where(sa.tuple_(_engrams.created_ms, _engrams.number) > sa.tuple_(*since))
     rows = conn.execute(query.order_by(_engrams.created_ms, _engrams.number).limit(most))

@@ -128,7 +128,7 @@ def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str
     known = get(conn, session_id)
     if known is None:
         return
-    left = [each for each in known.turn_ids if each not in turn_ids]
+    left = [turn_id for turn_id in known.turn_ids if turn_id not in turn_ids]
     if not left:
         conn.execute(delete(EXTRACTIONS).where(_rows.session_id == session_id))
         return

@@ -78,8 +78,8 @@ def put(conn: Connection, payload: PayloadRecord) -> None:
 
 def put_images(conn: Connection, images: Iterable[KeptImage], session_id: SessionId) -> None:
     """Store the images of a message as payloads of its session."""
-    for each in images:
-        put(conn, record_of_image(each, session_id))
+    for image in images:
+        put(conn, record_of_image(image, session_id))
 
 
 def get(conn: Connection, session_id: SessionId, ref: str) -> PayloadRecord | None:

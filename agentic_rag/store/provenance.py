@@ -76,7 +76,7 @@ def note_recalled(conn: Connection, domain_id: str, conversation_id: Conversatio
     """Record that a conversation was shown memories of these turns, and so has read what they come from."""
     if turn_ids:
         found = sources_of(conn, domain_id, turn_ids)
-        note_read(conn, conversation_id, (each for source in found for each in source.document_ids))
+        note_read(conn, conversation_id, (document_id for source in found for document_id in source.document_ids))
 
 
 def delete_of_conversation(conn: Connection, conversation_id: ConversationId) -> None:

@@ -1,8 +1,16 @@
 """Turn records: one user message and its processing up to the answer.
 
-This module owns a turn's states, totals and lease. The lease names the process that runs the turn (or will run it,
-while queued) and its end by the database's clock. Each transaction of the owner checks the turn's fencing number.
-Events are in `run_events`, messages in `sessions`.
+This module owns a turn's states, totals and lease::
+
+    add ──> QUEUED ──start──> RUNNING ──finish──> DONE, INTERRUPTED, FAILED
+    add ────────────────────>    │ ▲
+                          suspend│ │wake, take_suspended, undo_suspend
+                                 ▼ │
+                               WAITING
+
+The lease names the process that runs the turn (or will run it, while queued) and its end by the database's clock. A
+process that takes the turn raises its fencing number, and each transaction of the owner checks the number: so a former
+owner that only seemed dead cannot write. Events are in `run_events`, messages in `sessions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +48,6 @@ FINISHED = (TurnStatus.DONE, TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
 LEASE_SECONDS = 15.0
 """Seconds after its last heartbeat for which a turn's owner counts as alive."""
-
 
 _UNENDED = "ended_at IS NULL"
 
@@ -113,8 +120,10 @@ class TurnRecord(Record, table=True):
 
     @property
     def _sent(self) -> tuple[str, ...]:
-        return (*(image.sha256 for image in self.images), *(each.id for each in self.attachments))
+        return (*(image.sha256 for image in self.images), *(attachment.id for attachment in self.attachments))
 
+
+# Statements and conditions that several functions share
 
 TURNS = TurnRecord.__table__
 _turns = TURNS.c
@@ -125,38 +134,17 @@ GOES_ON = _turns.ended_at.is_(None)
 """True for all unfinished turns and only for those; queries that include it use the partial index."""
 _LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
 _RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
-_IN_ORDER = select(TURNS).order_by(_turns.id)
-_GET = Prepared(select(TURNS).where(_BY_ID))
-_BY_CLIENT_MESSAGE = Prepared(
-    select(TURNS).where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
-)
-_QUEUED = _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.QUEUED)
-_QUEUED_OF = Prepared(_QUEUED.where(_OF_SESSION))
-_CURRENT_OF = Prepared(_IN_ORDER.where(_OF_SESSION, _UNFINISHED))
-_LEASE_END = DatabaseTime(LEASE_SECONDS)
+_QUEUED = and_(GOES_ON, _turns.status == TurnStatus.QUEUED)
+_WAITING = and_(GOES_ON, _turns.status == TurnStatus.WAITING)
+_UNOWNED = and_(_turns.owner == "", _turns.status.in_((TurnStatus.WAITING, TurnStatus.RUNNING)))
 _FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
+_LEASE_END = DatabaseTime(LEASE_SECONDS)
+_IN_ORDER = select(TURNS).order_by(_turns.id)
 
 
-def _insertion(**given: Any) -> Prepared:
-    values = {name: parameter(_turns[name]) for name in TurnRecord.names}
-    return Prepared(insert(TURNS).values({**values, **given}))
+# Reading
 
-
-_LEASE: dict[bool, Any] = {True: {"lease_until": _LEASE_END}, False: {}}
-_SHARED: dict[bool, Any] = {True: {"started_at": DatabaseTime()}, False: {}}
-_ADD = {(owned, shared): _insertion(**_LEASE[owned], **_SHARED[shared]) for owned in _LEASE for shared in _SHARED}
-
-
-def add(conn: Connection, turn: TurnRecord) -> None:
-    """Store a new turn and begin its owner's lease, if it has one.
-
-    In a shared store, the start time comes from the database's clock, which all its processes share.
-
-    Raises:
-        IntegrityError: the id, or the client message id in its session, is taken.
-    """
-    statement = _ADD[turn.owner != "", conn.dialect.name == "postgresql"]
-    statement.run(conn, **turn.column_values())
+_GET = Prepared(select(TURNS).where(_BY_ID))
 
 
 def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
@@ -164,53 +152,19 @@ def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
     return TurnRecord.first(conn, _GET, id=turn_id)
 
 
+def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
+    """Return the existing turns among these, by id."""
+    return {turn.id: turn for turn in TurnRecord.all(conn, select(TURNS).where(_turns.id.in_(turn_ids)))}
+
+
+_BY_CLIENT_MESSAGE = Prepared(
+    select(TURNS).where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
+)
+
+
 def by_client_message(conn: Connection, session_id: SessionId, client_message_id: str) -> TurnRecord | None:
     """Return the turn created from this client message, or None."""
     return TurnRecord.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
-
-
-def list_running(conn: Connection) -> list[TurnRecord]:
-    """Return all running turns of all sessions; after a crash, these are to be resumed."""
-    return TurnRecord.all(conn, _IN_ORDER.where(_RUNNING))
-
-
-def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
-    """Return the queued turns of a session (None: of all), oldest first."""
-    return (
-        TurnRecord.all(conn, _QUEUED) if session_id is None else TurnRecord.all(conn, _QUEUED_OF, session_id=session_id)
-    )
-
-
-_NEWEST_OF = Prepared(select(func.max(_turns.id)).where(_OF_SESSION))
-_OLDEST_OF = Prepared(select(func.min(_turns.id)).where(_OF_SESSION))
-
-
-def newest_id(conn: Connection, session_id: SessionId) -> str:
-    """Return the id of a session's newest turn; empty if there is none."""
-    row = _NEWEST_OF.first(conn, session_id=session_id)
-    return "" if row is None or row[0] is None else str(row[0])
-
-
-def is_first(conn: Connection, turn: TurnRecord) -> bool:
-    """Return whether this is the session's first accepted turn on any branch."""
-    row = _OLDEST_OF.first(conn, session_id=turn.session_id)
-    return row is None or row[0] is None or str(row[0]) == turn.id
-
-
-def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:
-    """Return the running or waiting turn of a session, or else its first queued one; None if all have ended."""
-    found = TurnRecord.all(conn, _CURRENT_OF, session_id=session_id)
-    return next((turn for turn in found if turn.status is not TurnStatus.QUEUED), found[0] if found else None)
-
-
-def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
-    """Return the current turn of each session: the running or waiting one, or else the first queued one."""
-    found: dict[str, TurnRecord] = {}
-    for turn in TurnRecord.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
-        known = found.get(turn.session_id)
-        if known is None or (known.status is TurnStatus.QUEUED and turn.status is not TurnStatus.QUEUED):
-            found[turn.session_id] = turn
-    return found
 
 
 def of_session(conn: Connection, session_id: SessionId) -> list[TurnRecord]:
@@ -224,31 +178,92 @@ def ids_in(conn: Connection, session_ids: Sequence[SessionId]) -> dict[TurnId, S
     return {row.id: row.session_id for row in rows}
 
 
-def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
-    """Return the existing turns among these, by id."""
-    return {turn.id: turn for turn in TurnRecord.all(conn, select(TURNS).where(_turns.id.in_(turn_ids)))}
+_NEWEST_OF = Prepared(select(func.max(_turns.id)).where(_OF_SESSION))
 
 
-def start(conn: Connection, turn: TurnRecord) -> bool:
-    """Change a queued turn of its owner to running, and store the record's fields about its start.
+def newest_id(conn: Connection, session_id: SessionId) -> str:
+    """Return the id of a session's newest turn; empty if there is none."""
+    row = _NEWEST_OF.first(conn, session_id=session_id)
+    return "" if row is None or row[0] is None else str(row[0])
 
-    Returns False, without a change, if the turn is not queued.
-    """
-    waits = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
-    statement = update(TURNS).where(*waits)
-    changed = conn.execute(
-        statement.values(
-            status=TurnStatus.RUNNING,
-            image_id=turn.image_id,
-            role_hashes=turn.role_hashes,
-            fence=_turns.fence + 1,
-            lease_until=_LEASE_END,
-            started_at=turn.started_at,
-            parent_message_id=turn.parent_message_id,
-            began=True,
-        )
+
+_OLDEST_OF = Prepared(select(func.min(_turns.id)).where(_OF_SESSION))
+
+
+def is_first(conn: Connection, turn: TurnRecord) -> bool:
+    """Return whether this is the session's first accepted turn on any branch."""
+    row = _OLDEST_OF.first(conn, session_id=turn.session_id)
+    return row is None or row[0] is None or str(row[0]) == turn.id
+
+
+_CURRENT_OF = Prepared(_IN_ORDER.where(_OF_SESSION, _UNFINISHED))
+
+
+def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:
+    """Return the running or waiting turn of a session, or else its first queued one; None if all have ended."""
+    unfinished = TurnRecord.all(conn, _CURRENT_OF, session_id=session_id)
+    oldest = unfinished[0] if unfinished else None
+    return next((turn for turn in unfinished if turn.status is not TurnStatus.QUEUED), oldest)
+
+
+def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
+    """Return the current turn of each session: the running or waiting one, or else the first queued one."""
+    by_session: dict[str, TurnRecord] = {}
+    for turn in TurnRecord.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
+        before = by_session.get(turn.session_id)
+        if before is None or (before.status is TurnStatus.QUEUED and turn.status is not TurnStatus.QUEUED):
+            by_session[turn.session_id] = turn
+    return by_session
+
+
+def list_running(conn: Connection) -> list[TurnRecord]:
+    """Return all running turns of all sessions; after a crash, these are to be resumed."""
+    return TurnRecord.all(conn, _IN_ORDER.where(_RUNNING))
+
+
+def list_waiting(conn: Connection) -> list[TurnRecord]:
+    """Return all suspended turns of all sessions, including those of delegates."""
+    return TurnRecord.all(conn, _IN_ORDER.where(_WAITING))
+
+
+_ELSEWHERE = Prepared(
+    select(_turns.id).where(
+        _OF_SESSION, _turns.status == TurnStatus.RUNNING, _turns.owner != parameter(_turns.owner), not_(_FREE)
     )
-    return changed.rowcount == 1
+)
+
+
+def running_elsewhere(conn: Connection, session_id: SessionId, owner: str) -> TurnId | None:
+    """Return the turn of a session that a living process other than ``owner`` runs, or None."""
+    row = _ELSEWHERE.first(conn, session_id=session_id, owner=owner)
+    return None if row is None else TurnId(row[0])
+
+
+# Accepting and ending
+
+
+def _insertion(**fixed: Any) -> Prepared:
+    """Return an insertion with a parameter for each column that has no fixed value."""
+    values = {name: parameter(_turns[name]) for name in TurnRecord.names}
+    return Prepared(insert(TURNS).values({**values, **fixed}))
+
+
+_LEASE: dict[bool, Any] = {True: {"lease_until": _LEASE_END}, False: {}}
+_SHARED: dict[bool, Any] = {True: {"started_at": DatabaseTime()}, False: {}}
+# one statement for each kind of turn (with an owner or without) and of store (shared or not)
+_ADD = {(owned, shared): _insertion(**_LEASE[owned], **_SHARED[shared]) for owned in _LEASE for shared in _SHARED}
+
+
+def add(conn: Connection, turn: TurnRecord) -> None:
+    """Store a new turn and begin its owner's lease, if it has one.
+
+    In a shared store, the start time comes from the database's clock, which all its processes share.
+
+    Raises:
+        IntegrityError: the id, or the client message id in its session, is taken.
+    """
+    statement = _ADD[turn.owner != "", conn.dialect.name == "postgresql"]
+    statement.run(conn, **turn.column_values())
 
 
 _ENDED = ("status", "end_reason", "error", "references", "timings", "role_hashes", "usage", "steps", "ended_at")
@@ -293,15 +308,122 @@ def finish(
     return changed == 1
 
 
-# Leases
+def request_interrupt(conn: Connection, turn_id: TurnId) -> bool:
+    """Request the end of a turn and notify its process; False, without a change, if the turn has ended."""
+    statement = update(TURNS).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
+    changed = conn.execute(statement).rowcount == 1
+    if changed:
+        signals.send(conn, SignalKind.INTERRUPT, turn_id)
+    return changed
 
 
-def is_any_left(conn: Connection, owner: str) -> bool:
-    """Return whether `lock_left` might find a turn."""
+# The queue
+
+_ALL_QUEUED = _IN_ORDER.where(_QUEUED)
+_QUEUED_OF = Prepared(_ALL_QUEUED.where(_OF_SESSION))
+
+
+def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
+    """Return the queued turns of a session (None: of all), oldest first."""
+    if session_id is None:
+        return TurnRecord.all(conn, _ALL_QUEUED)
+    return TurnRecord.all(conn, _QUEUED_OF, session_id=session_id)
+
+
+def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
+    """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
+    held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    mine = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
+    return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
+
+
+def start(conn: Connection, turn: TurnRecord) -> bool:
+    """Change a queued turn of its owner to running, and store the record's fields about its start.
+
+    Returns False, without a change, if the turn is not queued.
+    """
+    queued = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
+    changed = conn.execute(
+        update(TURNS)
+        .where(*queued)
+        .values(
+            status=TurnStatus.RUNNING,
+            image_id=turn.image_id,
+            role_hashes=turn.role_hashes,
+            fence=_turns.fence + 1,
+            lease_until=_LEASE_END,
+            started_at=turn.started_at,
+            parent_message_id=turn.parent_message_id,
+            began=True,
+        )
+    )
+    return changed.rowcount == 1
+
+
+def take_queued(conn: Connection, turn_ids: Sequence[str], owner: str) -> None:
+    """Move queued turns into ``owner``'s queue."""
+    statement = update(TURNS).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
+    conn.execute(statement.values(owner=owner, lease_until=_LEASE_END))
+
+
+# Leases of a living owner: each transaction in which it writes calls `hold`
+
+_HOLD = Prepared(
+    update(TURNS)
+    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
+    .values(lease_until=_LEASE_END)
+)
+
+
+def hold(conn: Connection, turn_id: TurnId, fence: int) -> None:
+    """Extend the lease of a running turn; part of every transaction in which its owner writes.
+
+    Raises:
+        LeaseLost: the fencing number has changed, or the turn has ended.
+    """
+    if _HOLD.run(conn, id=turn_id, fence=fence) != 1:
+        raise LeaseLost(turn_id)
+
+
+_FENCE = Prepared(select(_turns.fence).where(_BY_ID).with_for_update(read=True))
+
+
+def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
+    """Return whether the fencing number is current, and lock it for this transaction; the turn may have ended."""
+    row = _FENCE.first(conn, id=turn_id)
+    return row is not None and row[0] == fence
+
+
+def renew(conn: Connection, owner: str) -> frozenset[str]:
+    """Extend the leases of all turns of an owner and return their ids; any other turn is no longer the owner's."""
+    mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
+    # the same order everywhere, or two transactions that lock several turns could deadlock
+    locked = mine.order_by(_turns.id).with_for_update(key_share=True)
+    statement = update(TURNS).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
+    return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
+
+
+def release_all(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
+    """Release the leases of all turns (or only the queued ones) of an owner that is about to end; return their number.
+
+    Another process takes over a turn without an owner at once, which does not count as a resume.
+    """
+    mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
+    count = conn.execute(update(TURNS).where(*mine).values(owner="", lease_until=None)).rowcount
+    if count:
+        signals.send(conn, SignalKind.TURNS)
+    return count
+
+
+# Turns whose owner is gone
+
+
+def is_any_abandoned(conn: Connection, owner: str) -> bool:
+    """Return whether `lock_abandoned` might find a turn."""
     return conn.execute(select(_turns.id).where(_LEASED, _turns.owner != owner, _FREE).limit(1)).first() is not None
 
 
-def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
+def lock_abandoned(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
     """Lock and return the running or queued turns that no living process holds.
 
     These are the turns without an owner and those whose lease has expired. ``alone``: all turns that are not
@@ -309,89 +431,6 @@ def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
     """
     query = _IN_ORDER.where(_LEASED, _turns.owner != owner)
     return TurnRecord.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
-
-
-# Waiting for a person
-
-
-_UNOWNED = and_(_turns.owner == "", _turns.status.in_((TurnStatus.WAITING, TurnStatus.RUNNING)))
-_REST = Prepared(
-    update(TURNS)
-    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
-    .values(status=TurnStatus.WAITING, owner="", lease_until=None)
-)
-
-
-def rest(conn: Connection, turn_id: TurnId, fence: int) -> None:
-    """Suspend a running turn that waits for a person, and release its lease.
-
-    Raises:
-        LeaseLost: the fencing number has changed, or the turn has ended.
-    """
-    if _REST.run(conn, id=turn_id, fence=fence) != 1:
-        raise LeaseLost(turn_id)
-
-
-def wake(conn: Connection, turn_id: TurnId) -> bool:
-    """Mark a suspended turn to be resumed by the next free process; return whether the turn was suspended."""
-    statement = update(TURNS).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
-    return conn.execute(statement.values(status=TurnStatus.RUNNING)).rowcount == 1
-
-
-def unrest(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
-    """Undo `rest`, if no other process has taken the turn.
-
-    Raises:
-        LeaseLost: another process has taken the turn.
-    """
-    mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
-    values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
-    if conn.execute(update(TURNS).where(*mine).values(**values)).rowcount != 1:
-        raise LeaseLost(turn_id)
-
-
-def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
-    """Make ``owner`` the owner of a suspended or woken turn, and return its fencing number.
-
-    Returns None, without a change, if another process has taken the turn.
-    """
-    statement = update(TURNS).where(_turns.id == turn_id, _UNOWNED)
-    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
-    return conn.execute(change.returning(_turns.fence)).scalar()
-
-
-def list_waiting(conn: Connection) -> list[TurnRecord]:
-    """Return all suspended turns of all sessions, including those of delegates."""
-    return TurnRecord.all(conn, _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.WAITING))
-
-
-_ELSEWHERE = Prepared(
-    select(_turns.id).where(
-        _OF_SESSION, _turns.status == TurnStatus.RUNNING, _turns.owner != parameter(_turns.owner), not_(_FREE)
-    )
-)
-
-
-def running_elsewhere(conn: Connection, session_id: SessionId, owner: str) -> TurnId | None:
-    """Return the turn of a session that a living process other than ``owner`` runs, or None."""
-    row = _ELSEWHERE.first(conn, session_id=session_id, owner=owner)
-    return None if row is None else TurnId(row[0])
-
-
-def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
-    """Request the end of a turn and notify its process; False, without a change, if the turn has ended."""
-    statement = update(TURNS).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
-    asked = conn.execute(statement).rowcount == 1
-    if asked:
-        signals.send(conn, SignalKind.INTERRUPT, turn_id)
-    return asked
-
-
-def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
-    """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
-    held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
-    mine = (GOES_ON, _turns.status == TurnStatus.QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
-    return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
 
 
 def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
@@ -408,57 +447,6 @@ def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
     if fence is None:
         raise NotFound("turn", turn_id)
     return int(fence)
-
-
-def take_queued(conn: Connection, turn_ids: Sequence[str], owner: str) -> None:
-    """Move queued turns into ``owner``'s queue."""
-    statement = update(TURNS).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
-    conn.execute(statement.values(owner=owner, lease_until=_LEASE_END))
-
-
-def renew(conn: Connection, owner: str) -> frozenset[str]:
-    """Extend the leases of all turns of an owner and return their ids; any other turn is no longer the owner's."""
-    mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
-    # the same order everywhere, or two transactions that lock several turns could deadlock
-    locked = mine.order_by(_turns.id).with_for_update(key_share=True)
-    statement = update(TURNS).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
-    return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
-
-
-_HOLD = Prepared(
-    update(TURNS)
-    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
-    .values(lease_until=_LEASE_END)
-)
-_FENCE = Prepared(select(_turns.fence).where(_BY_ID).with_for_update(read=True))
-
-
-def hold(conn: Connection, turn_id: TurnId, fence: int) -> None:
-    """Extend the lease of a running turn; part of every transaction in which its owner writes.
-
-    Raises:
-        LeaseLost: the fencing number has changed, or the turn has ended.
-    """
-    if _HOLD.run(conn, id=turn_id, fence=fence) != 1:
-        raise LeaseLost(turn_id)
-
-
-def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
-    """Return whether the fencing number is current, and lock it for this transaction; the turn may have ended."""
-    row = _FENCE.first(conn, id=turn_id)
-    return row is not None and row[0] == fence
-
-
-def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
-    """Release the leases of all turns (or only the queued ones) of an owner that is about to end; return their number.
-
-    Another process takes over a turn without an owner at once, which does not count as a resume.
-    """
-    mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
-    count = conn.execute(update(TURNS).where(*mine).values(owner="", lease_until=None)).rowcount
-    if count:
-        signals.send(conn, SignalKind.TURNS)
-    return count
 
 
 def expire(conn: Connection, owner: str) -> int:
@@ -479,11 +467,6 @@ def release(conn: Connection, turn_id: TurnId) -> None:
     conn.execute(statement.values(owner="", lease_until=None, fence=_turns.fence + 1))
 
 
-def forget_resumes(conn: Connection, turn_id: TurnId) -> None:
-    """Reset the number of resumes of a turn that has made progress."""
-    conn.execute(update(TURNS).where(_turns.id == turn_id).values(resumes=0))
-
-
 def count_resume(conn: Connection, turn_id: TurnId) -> int:
     """Count one more resume of the turn and return the new number.
 
@@ -495,3 +478,55 @@ def count_resume(conn: Connection, turn_id: TurnId) -> int:
     if count is None:
         raise NotFound("turn", turn_id)
     return int(count)
+
+
+def forget_resumes(conn: Connection, turn_id: TurnId) -> None:
+    """Reset the number of resumes of a turn that has made progress."""
+    conn.execute(update(TURNS).where(_turns.id == turn_id).values(resumes=0))
+
+
+# Turns that wait for a person
+
+_SUSPEND = Prepared(
+    update(TURNS)
+    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
+    .values(status=TurnStatus.WAITING, owner="", lease_until=None)
+)
+
+
+def suspend(conn: Connection, turn_id: TurnId, fence: int) -> None:
+    """Suspend a running turn that waits for a person, and release its lease.
+
+    Raises:
+        LeaseLost: the fencing number has changed, or the turn has ended.
+    """
+    if _SUSPEND.run(conn, id=turn_id, fence=fence) != 1:
+        raise LeaseLost(turn_id)
+
+
+def undo_suspend(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
+    """Undo `suspend`, if no other process has taken the turn.
+
+    Raises:
+        LeaseLost: another process has taken the turn.
+    """
+    mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
+    values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
+    if conn.execute(update(TURNS).where(*mine).values(**values)).rowcount != 1:
+        raise LeaseLost(turn_id)
+
+
+def wake(conn: Connection, turn_id: TurnId) -> bool:
+    """Mark a suspended turn to be resumed by the next free process; return whether the turn was suspended."""
+    statement = update(TURNS).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
+    return conn.execute(statement.values(status=TurnStatus.RUNNING)).rowcount == 1
+
+
+def take_suspended(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
+    """Make ``owner`` the owner of a suspended or woken turn, and return its fencing number.
+
+    Returns None, without a change, if another process has taken the turn.
+    """
+    statement = update(TURNS).where(_turns.id == turn_id, _UNOWNED)
+    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
+    return conn.execute(change.returning(_turns.fence)).scalar()

@@ -96,7 +96,7 @@ MUTANTS = (
         "deliver before durable",
         "runtime/log/runlog.py",
         "RunLog._advance",
-        "solid[0] - 1 if solid else self.last",
+        "blocking[0] - 1 if blocking else self.last",
         "self.last",
     ),
     Mutant(

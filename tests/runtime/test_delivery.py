@@ -16,8 +16,8 @@ async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durab
         for body in (Text("one"), IterationStart(2), Text("two")):
             log.append(body)
         assert [event.type for event in log.since(0) or ()] == ["text"]
-        log.take()
-        log.take_success()
+        log.take_batch()
+        log.confirm_batch()
         assert [event.type for event in log.since(0) or ()] == ["text", "iteration_start", "text"]
         for _ in range(MAX_UNJOURNALLED + 10):
             log.append(Text("more"))

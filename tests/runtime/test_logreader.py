@@ -17,7 +17,7 @@ from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.groups import GROUPS
 from agentic_rag.runtime.log.mirror import Mirror
 from agentic_rag.runtime.log.reader import LogReader
-from agentic_rag.runtime.log.remote_logs import Neighbours
+from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
 from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
@@ -39,7 +39,7 @@ async def read_all(
 
 async def write(desk: Desk, bodies: Sequence[EventBody]) -> None:
     for body in bodies:
-        await desk.log.room()
+        await desk.log.wait_for_room()
         desk.log.append(body)
         await anyio.lowlevel.checkpoint()
 
@@ -149,8 +149,8 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
     async with running(tmp_path) as desk:
         refused, other = desk.log, RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
         refused.append(Text("lost"))
-        refused.take()
-        refused.take_failure(StorageFull("disk full"))
+        refused.take_batch()
+        refused.fail_batch(StorageFull("disk full"))
         refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)
@@ -171,7 +171,7 @@ async def count_groups(desk: Desk) -> int:
 async def test_a_reader_that_comes_late_finds_all_that_is_in_no_row_yet(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
         while desk.log.last < TAIL_EVENTS + 1000:  # in few groups, none of which is so old that it is settled
-            await desk.log.room()
+            await desk.log.wait_for_room()
             desk.log.append(Text("x"))
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_test"))) == 0
         heard: list[AgentEvent] = []
@@ -216,10 +216,10 @@ async def test_a_turn_that_is_to_be_settled_while_nothing_is_to_be_written_is_se
                 while log.journalled < log.last:
                     await anyio.lowlevel.checkpoint()
         desk.log.append(Text("meanwhile"))
-        desk.log.take()  # as a commit does that is under way
-        desk.journal.note(desk.log, urgent=True)
+        desk.log.take_batch()  # as a commit does that is under way
+        desk.journal.mark_dirty(desk.log, urgent=True)
         await anyio.wait_all_tasks_blocked()
-        desk.log.take_success()
+        desk.log.confirm_batch()
         await silent.commit([DONE], lambda conn: None)
         stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
         assert [seq for seq, _ in stored] == [1, 2]
@@ -252,7 +252,7 @@ async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journall
             assert [seq for seq, _ in stored] == list(range(1, len(stored) + 1))
 
 
-class TakenUp(Neighbours):
+class TakenUp(RemoteLogs):
     """Looks for a turn elsewhere while this process takes it up."""
 
     def __init__(self, database: Database, begin: Callable[[], None]) -> None:
@@ -270,7 +270,7 @@ async def test_a_turn_that_begins_here_while_it_is_looked_for_elsewhere_is_read_
         journal = Journal(desk.database, neighbours)
         log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
         await desk.database.write(partial(run_events.append, batches=[Batch("turn_test", 1, [b'{"type":"text"}'])]))
-        log.rest(1)
+        log.unload(1)
         tasks.start_soon(journal.run)
         reader = LogReader(journal, TurnId("turn_test"), 1)
         heard: list[AgentEvent] = []

@@ -207,7 +207,7 @@ async def test_a_conversation_that_is_being_deleted_keeps_no_other_turn_from_goi
         await put_down(b, accepted)
         await put_down(b, second)
         (_, wait) = await open_waits(b, 2)
-        await (await b.runtime.session(SESSION)).leave()
+        await (await b.runtime.session(SESSION)).close()
         # what another process has left of it just before, and this one takes with all others
         left = (await b.turn(first.turn_id)).replace(id=TurnId("turn_left"), status=TurnStatus.RUNNING, owner="")
         await b.database.write(lambda conn: left.insert(conn))

@@ -193,7 +193,7 @@ async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(databas
     await database.write(fill)
 
     async def left(*, alone: bool) -> list[str]:
-        found = await database.write(lambda conn: turns.lock_left(conn, "host:2", alone=alone))
+        found = await database.write(lambda conn: turns.lock_abandoned(conn, "host:2", alone=alone))
         return sorted(each.id for each in found)  # the time of new ones is PostgreSQL's own
 
     assert await left(alone=False) == ["turn_3", "turn_4", "turn_5"]

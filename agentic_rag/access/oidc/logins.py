@@ -154,7 +154,7 @@ class ProviderLogins:
             user=narrow(entrant.user, place.domain_id),
             counted=entrant.key_id or "",
             seconds=seconds_until_epoch(float(claims["exp"])),
-            scopes=frozenset(each for each in scopes if each in SCOPES),
+            scopes=frozenset(scope for scope in scopes if scope in SCOPES),
         )
 
     @property
@@ -199,7 +199,7 @@ class ProviderLogins:
                 display_name=_one_line(text_in(claims, "name")),
                 operator=rights.operator,
                 grants=rights.grants,
-                groups=tuple(sorted({each for each in groups if _can_be_stored(each)})),
+                groups=tuple(sorted({group for group in groups if _can_be_stored(group)})),
             )
         )
         if user is None or rights.none:

@@ -112,7 +112,7 @@ class GroupGrants:
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 form = read_form(GrantsFile, tomllib.loads(self._path.read_text(encoding="utf-8")))
-                self._lines, self._stamp = [_Line(_pattern(each.groups), each) for each in form.grants], stamp
+                self._lines, self._stamp = [_Line(_pattern(grant.groups), grant) for grant in form.grants], stamp
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InvalidInput) as exc:
             self._stamp = ()
             raise BadConfiguration(SETTING, f"{self._path}: {exc}") from exc

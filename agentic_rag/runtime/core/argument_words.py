@@ -90,7 +90,7 @@ def _kinds_of(schema: Any) -> str:
         return f"one of {_quote(schema['enum'])}"
     kinds = schema.get("type")
     names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else ()
-    return " or ".join(_KINDS.get(str(each), str(each)) for each in names)
+    return " or ".join(_KINDS.get(str(name), str(name)) for name in names)
 
 
 def _kind_of(value: object) -> str:

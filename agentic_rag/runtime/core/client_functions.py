@@ -62,8 +62,8 @@ class ClientFunctions:
     def of(cls, definition: Definition) -> "ClientFunctions":
         """Return the functions of a definition; reverses `with_functions`."""
         functions = definition.functions or ()
-        form = next((each.parameters for each in functions if each.name == FORM_FUNCTION), None)
-        offered = tuple(each for each in functions if each.name != FORM_FUNCTION)
+        form = next((function.parameters for function in functions if function.name == FORM_FUNCTION), None)
+        offered = tuple(function for function in functions if function.name != FORM_FUNCTION)
         return cls(offered, definition.function_choice or "", form)
 
 

@@ -60,7 +60,7 @@ class Repeats:
         again = [
             title is not None
             and chunk not in self.apart
-            and all(each["text"] in texts or each["text"] in earlier for each in sentences)
+            and all(sentence["text"] in texts or sentence["text"] in earlier for sentence in sentences)
             for (chunk, sentences), title in zip(chunks, titles, strict=True)
         ]
         repeated = [title for title, known in zip(titles, again, strict=True) if known and title is not None]

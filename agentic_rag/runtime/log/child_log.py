@@ -25,7 +25,7 @@ class ChildLog:
     def __init__(
         self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: TurnId, fence: int
     ) -> None:
-        self.barred = False
+        self.closed_to_delegates = False
         self.call_id = delegate.tool_call_id
         """Id of the ``delegate`` call."""
         self._delegate = delegate
@@ -36,28 +36,28 @@ class ChildLog:
         self._journal = journal
 
     @property
-    def shut(self) -> bool:
+    def closed(self) -> bool:
         """Whether the calling turn has ended or is ending. Then no event of the delegate may become visible."""
-        above = self._parent.shut if isinstance(self._parent, ChildLog) else self._parent.ended
-        return self._parent.barred or above
+        above = self._parent.closed if isinstance(self._parent, ChildLog) else self._parent.ended
+        return self._parent.closed_to_delegates or above
 
     def append(self, body: EventBody, *, redacted: bool = False) -> None:
         """See `RunLog.append`."""
-        if not self.shut:
+        if not self.closed:
             self._root.append(body, self._delegate, redacted=redacted)
 
-    def say(self, kind: TextKind, text: str) -> bool:
-        """See `RunLog.say`."""
-        return self.shut or self._root.say(kind, text, self._delegate)
+    def append_text(self, kind: TextKind, text: str) -> bool:
+        """See `RunLog.append_text`."""
+        return self.closed or self._root.append_text(kind, text, self._delegate)
 
     @property
-    def crowded(self) -> bool:
-        """See `RunLog.crowded`."""
-        return not self.shut and self._root.crowded
+    def is_full(self) -> bool:
+        """See `RunLog.is_full`."""
+        return not self.closed and self._root.is_full
 
-    async def room(self) -> None:
-        """See `RunLog.room`."""
-        await self._root.room()
+    async def wait_for_room(self) -> None:
+        """See `RunLog.wait_for_room`."""
+        await self._root.wait_for_room()
 
     async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
         """See `RunLog.commit`. Terminal events are left out."""
@@ -71,17 +71,17 @@ class ChildLog:
                 raise LeaseLost(self._root.turn_id)
             write(conn)
 
-        if self.shut:
+        if self.closed:
             await self._journal.store(write_unseen, (), durable=durable)
             return
         seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
         await self._root.commit(seen, write, durable=durable, agent=self._delegate)
 
-    def withdraw(self) -> None:
+    def drop_undelivered(self) -> None:
         """Do nothing: the failed commit belongs to the parent's log, and the parent withdraws its events."""
 
     def close(self) -> None:
         """Do nothing: the log belongs to the parent and stays open."""
 
-    def lose(self) -> None:
+    def hand_over(self) -> None:
         """Do nothing: the log belongs to the parent."""

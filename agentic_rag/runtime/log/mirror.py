@@ -34,7 +34,7 @@ class Mirror:
         self.stored: int = stored
         """The last number known to be in the store."""
         self.ended = False
-        self.gone = False
+        self.moved = False
         """Whether readers must look up the log again: the turn runs here now, or the mirror was unused."""
         self.newest: AgentEvent | None = None
         """See `RunLog.newest`."""
@@ -100,9 +100,9 @@ class Mirror:
         self.ended = True
         self.wake_readers()
 
-    def lose(self) -> None:
+    def hand_over(self) -> None:
         """Make readers look up the log again."""
-        self.gone = True
+        self.moved = True
         self.wake_readers()
 
     # Interface of `RunLog`

@@ -141,17 +141,17 @@ class LogReader:
 
     def _leave_lost(self) -> None:
         """Drop a log that continues in another process, so that the reader looks it up again."""
-        if self._log is not None and self._log.gone:
+        if self._log is not None and self._log.moved:
             self._log = None
 
     @property
     def _untold(self) -> bool:
         """Whether the server is stopping, or the store refuses writes and the reader was not notified."""
-        return self._journal.leaving or self._journal.stall not in (None, self._stall)
+        return self._journal.dismissed or self._journal.stall not in (None, self._stall)
 
     def _tell(self) -> Notice:
         """Return the notice for this reader. After the notice that the server is stopping the reader ends."""
-        if self._journal.leaving or self._journal.stall is None:
+        if self._journal.dismissed or self._journal.stall is None:
             self._over = True
             return GOING_AWAY
         self._stall = self._journal.stall
@@ -164,7 +164,7 @@ class LogReader:
         if log.ended and self._seq >= log.visible:
             self._end(log.visible)
             return
-        if log.gone:
+        if log.moved:
             return
         woken, waits = asyncio.Event(), True
         failure: Exception | None = None
@@ -199,7 +199,7 @@ class LogReader:
         """Offer the available events to ``push``. Return whether to keep waiting."""
         events = log.since(self._seq)
         if not events:  # woken for a reason other than an event
-            return not (events is None or log.ended or log.gone or self._untold)
+            return not (events is None or log.ended or log.moved or self._untold)
         taken = 0 if push is None else push(events)
         if taken:
             self._seq = events[taken - 1].seq
@@ -216,15 +216,15 @@ class LogReader:
     async def _read_on(self) -> None:
         """Find the log in memory after the last stored event, in this process or in another."""
         log = self._log or self._journal.find(self._turn_id)
-        if log is None and self._journal.neighbours is not None:
+        if log is None and self._journal.remote_logs is not None:
             # during the lookup the turn may have been resumed in this process
-            log = await self._journal.neighbours.mirror(self._turn_id) or self._journal.find(self._turn_id)
+            log = await self._journal.remote_logs.mirror(self._turn_id) or self._journal.find(self._turn_id)
         if log is None:
             await self._check_end()
         elif isinstance(log, RunLog):  # the events between were never stored: `resumed` voids them
             self._seq = max(self._seq, log.first - 1)
         elif log is self._log:  # its rows were deleted, so the turn ended long ago
-            log.lose()
+            log.hand_over()
         self._log = log
 
     async def _check_end(self) -> None:

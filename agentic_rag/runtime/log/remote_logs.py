@@ -55,7 +55,7 @@ class LogSource(Protocol):
     journalled: int
     visible: int
     ended: bool
-    gone: bool
+    moved: bool
 
     def since(self, after: int) -> list[AgentEvent] | None: ...
     def listen(self, wake: Wake) -> None: ...
@@ -72,7 +72,7 @@ class _Wanted:
         self.until = 0.0
 
 
-class Neighbours:
+class RemoteLogs:
     """Publishes and receives the live events of one process. `run` does the work."""
 
     def __init__(self, database: Database, fanout: Fanout) -> None:
@@ -212,7 +212,7 @@ class Neighbours:
         if mirror is not None:
             self._fanout.unsubscribe(_topic(turn_id), self._hears.pop(turn_id))
             self._used.pop(turn_id, None)
-            mirror.lose()
+            mirror.hand_over()
 
     def _hear(self, turn_id: TurnId, message: bytes | None) -> None:
         mirror = self._mirrors.get(turn_id)
@@ -239,7 +239,7 @@ class Neighbours:
             due = [each for turn_id, each in self._mirrors.items() if each.behind or turn_id in self._doubtful]
             self._doubtful.clear()
             moved = await self._read_rows(due)
-            if any(mirror.behind for mirror in due if not mirror.gone):
+            if any(mirror.behind for mirror in due if not mirror.moved):
                 delay = FILL_SECONDS if moved else min(2 * delay, LAST_FILL_SECONDS)
                 with anyio.move_on_after(delay):
                     await self._to_fill.wait()
@@ -282,13 +282,13 @@ class Neighbours:
                 logger.debug("rows are looked for later: %s", exc)
                 continue
             for turn_id in turn_ids:
-                gone = self._mirrors.get(turn_id)
-                if turn_id not in last and gone is not None and gone.visible:  # deleted with its conversation
-                    gone.end()
+                copy = self._mirrors.get(turn_id)
+                if turn_id not in last and copy is not None and copy.visible:  # deleted with its conversation
+                    copy.end()
             for turn_id, seq in last.items():
-                found = self._mirrors.get(turn_id)
-                if found is not None and seq > found.visible:
-                    found.learn(seq)
+                copy = self._mirrors.get(turn_id)
+                if copy is not None and seq > copy.visible:
+                    copy.learn(seq)
                     self._to_fill.set()
 
     async def _want_again(self) -> None:

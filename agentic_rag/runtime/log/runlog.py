@@ -1,13 +1,18 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns the numbering, and when an event may be delivered. Text and thinking are delivered at once and journalled with the
-next group. Every other event, and all events before it, are in the store before delivery. A SQLite file stores a group
-as one record; the events become rows of their turns with those turns' next commits (`groups`). Knows no turn and no
-socket. ``encoder`` owns the form of events, ``reader`` the reading, and ``child_log`` the writing by delegates.
+Owns the numbering, and when an event may be delivered:
+
+- Text and thinking (deltas) are delivered at once, and journalled with the next group.
+- Every other event, and all events before it, are in the store before delivery.
+
+`RunLog` holds the events of one turn. `Journal` knows the open logs of the process and writes their pending events in
+common transactions. A SQLite file stores such a group as one record; the events become rows of their turns with those
+turns' next commits (`groups`). ``encoder`` owns the form of events, ``reader`` the reading, and ``child_log`` the
+writing by delegates. This module knows no turn and no socket.
 
 No number ever means two events, even if a kill or a power loss takes events from the store. A process stores an event
 under its number or never: a refused write is retried unchanged. Each owner of a turn numbers events in an epoch of its
-own (`EPOCH`), so it does not matter how many of the former owner's events were stored.
+own (`EPOCH`), so the number of the former owner's stored events does not matter.
 """
 
 import asyncio
@@ -30,7 +35,7 @@ from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.telemetry import NOBODY, Observer, given_traceparent
 from agentic_rag.runtime.log.encoder import Encoder, TextKind
 from agentic_rag.runtime.log.groups import Group, Groups
-from agentic_rag.runtime.log.remote_logs import Neighbours
+from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -59,8 +64,15 @@ LAST_RETRY = 5.0
 class RunLog:
     """The events of one running turn.
 
-    ``redaction``: the secrets that no event may contain. ``fence``: the owner's fencing number. It determines the
-    number before the first event (`epoch_of`), and every transaction with events of the log checks it.
+    The public counters are numbers of events. Each event passes them in this order::
+
+        last       it was appended
+        _batched   it is in a batch that is being written, or was written
+        journalled the store has it, as a row or inside a group's record
+        settled    the store has it as a row of the turn
+
+    ``visible``, the last event that readers get, is between ``journalled`` and ``last``: see `_advance`. So
+    ``settled <= journalled <= _batched <= last`` and ``visible <= last`` hold between any two calls.
     """
 
     def __init__(
@@ -72,48 +84,61 @@ class RunLog:
         redaction: Redaction | None = None,
         fence: int = 1,
     ) -> None:
+        """Create an empty log.
+
+        Args:
+            journal: writes the events.
+            conversation_id: appears in every event.
+            turn_id: the turn of the user; delegates write into its log through `ChildLog`.
+            redaction: the secrets that no event may contain; None: there are none.
+            fence: the owner's fencing number. The first event follows `epoch_of` this number, and every transaction
+                with events of the log checks the fence.
+        """
         self.turn_id = turn_id
         self.traceparent = given_traceparent()
         """Trace context of the message's sender, or empty. A queued turn begins in another context."""
         self.fence = fence
+
+        # Counters; see the class.
         start = epoch_of(fence)
         self.last = start
-        self.visible = start
+        self._batched = start
         self.journalled = start
+        self.settled = start
+        self.visible = start
+
+        # State
         self.ended = False
-        self.gone = False
+        self.moved = False
         """Whether readers must look up the log again, because the turn now runs in another process, or will."""
-        self.barred = False
+        self.closed_to_delegates = False
         """Whether delegates may write no more, because the turn is ending."""
         self.failure: BaseException | None = None
-        self.settled = start
-        """Number of the last event that the store has as a row of the turn.
+        self.writing = False
+        """Whether a batch is being written to the store. A log never has two batches in flight."""
 
-        Later journalled events are in records, which no reader reads.
-        """
+        # Events in memory
         self.first = start + 1
         """Number of the oldest event in memory, or of the next event."""
-        self._journal = journal
-        encoder = Encoder(conversation_id, turn_id, redaction)
-        self._encode, self._encode_text = encoder.encode, encoder.encode_text
-        self._shorten_event, self._restore = encoder.shorten, encoder.restore
-        self._conversation_id = conversation_id
         self._tail: list[bytes] = []
         """The events from ``first`` on, in short form.
 
         Bytes, because the garbage collector would visit other objects.
         """
         self.newest: AgentEvent | None = None
-        """The event with the last number, if available."""
-        self._taken = start
-        """Number of the last event that is in the store or being written."""
-        self._solid: deque[int] = deque()
+        """The event with the last number, if available. A reader that keeps up gets it without decoding."""
+        self._blocking: deque[int] = deque()
         """Numbers of events that are not deltas.
 
         Such an event and all later ones are invisible until it is journalled.
         """
-        self.busy = False
-        """Whether a batch is being written to the store. A log never has two batches in flight."""
+
+        self._journal = journal
+        self._conversation_id = conversation_id
+        encoder = Encoder(conversation_id, turn_id, redaction)
+        # bound once: `append_text` runs for every delta
+        self._encode, self._encode_text = encoder.encode, encoder.encode_text
+        self._shorten_event, self._restore = encoder.shorten, encoder.restore
         self._readers: tuple[Callable[[], None], ...] = ()
         self._journal_moved: anyio.Event | None = None
 
@@ -125,9 +150,9 @@ class RunLog:
         ``redacted``: see `Encoder.encode`.
         """
         event = self._number(body, agent, redacted=redacted)
-        seq, pending, delta = event.seq, event.seq - self._taken, event.type in DELTA_TYPES
-        if pending == 1 or not delta or pending >= GROUP_EVENTS:  # otherwise the journal knows already
-            self._journal.note(self, urgent=not delta or pending >= GROUP_EVENTS)
+        seq, pending, delta = event.seq, event.seq - self._batched, event.type in DELTA_TYPES
+        if pending == 1 or not delta or pending >= GROUP_EVENTS:  # otherwise the log is already marked
+            self._journal.mark_dirty(self, urgent=not delta or pending >= GROUP_EVENTS)
         if delta and seq == self.visible + 1 and seq <= self.journalled + MAX_UNJOURNALLED:
             self.visible = seq  # as `_advance`, for the most frequent case
             self.wake_readers()
@@ -135,10 +160,10 @@ class RunLog:
             self._advance()
         return event
 
-    def say(self, kind: TextKind, text: str, agent: Delegate | None = None) -> bool:
-        """Append a piece of text without secrets and return True, or return False if the log is `crowded`.
+    def append_text(self, kind: TextKind, text: str, agent: Delegate | None = None) -> bool:
+        """Append a piece of text without secrets. Returns False, without a change, if the log `is_full`.
 
-        Does the same as `append` in fewer steps.
+        Does the same as `append` in fewer steps, because most events of a turn are pieces of text.
         """
         if self.last - self.journalled >= MAX_UNJOURNALLED:
             return False
@@ -148,9 +173,9 @@ class RunLog:
         tail.append(short)
         if len(tail) > TAIL_EVENTS:
             self._shorten()
-        pending = seq - self._taken
+        pending = seq - self._batched
         if pending == 1 or pending >= GROUP_EVENTS:
-            self._journal.note(self, urgent=pending > 1)
+            self._journal.mark_dirty(self, urgent=pending > 1)
         if seq == self.visible + 1:
             self.visible = seq
             for wake in self._readers:
@@ -160,17 +185,17 @@ class RunLog:
         return True
 
     @property
-    def crowded(self) -> bool:
-        """Whether the writer must wait in `room` before it appends more."""
+    def is_full(self) -> bool:
+        """Whether `MAX_UNJOURNALLED` events wait for the journal, so that the writer must call `wait_for_room`."""
         return self.last - self.journalled >= MAX_UNJOURNALLED
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the journal has caught up.
 
         Raises:
             BaseException: the failure of the journal, if it failed.
         """
-        while self.crowded:
+        while self.is_full:
             if self.failure is not None:
                 raise self.failure
             await self._journal_move()
@@ -193,13 +218,13 @@ class RunLog:
             LeaseLost: another process runs the turn; nothing was stored.
             ServerStopping: the store still refused when the process stopped.
         """
-        while self.busy:
+        while self.writing:
             await self._journal_move()
         if self.failure is not None:
             raise self.failure
         for body in bodies:
             self._number(body, agent)
-        new, unsettled = self.take(), self.unsettled
+        new, unsettled = self.take_batch(), self.unsettled
         batch = self._batch(self.settled, self.last)
         needed = self._journal.groups.needed_without((self,))
 
@@ -213,26 +238,26 @@ class RunLog:
         try:
             await self._journal.store(write, (batch,), len(new.events), durable=durable)
         except BaseException as exc:
-            self.take_failure(exc)
+            self.fail_batch(exc)
             raise
         if unsettled:
             self._journal.settle(self, needed)
         self.settled = batch.last
-        self.take_success()
+        self.confirm_batch()
 
     def is_held(self, conn: Connection) -> bool:
         """Return whether this process holds the turn's lease, for the rest of the transaction."""
         return turns.is_held(conn, self.turn_id, self.fence)
 
-    def withdraw(self) -> None:
+    def drop_undelivered(self) -> None:
         """Drop the undelivered events.
 
         Their commit failed for good, for a reason other than an unavailable store.
         """
         del self._tail[max(0, self.visible + 1 - self.first) :]
-        self.last, self._taken = self.visible, self.journalled
+        self.last, self._batched = self.visible, self.journalled
         self.newest = None
-        self._solid.clear()
+        self._blocking.clear()
         self.failure = None
 
     def encode_aside(self, body: EventBody) -> AgentEvent:
@@ -244,36 +269,34 @@ class RunLog:
         self.ended = True
         self.wake_readers()
 
-    def lose(self) -> None:
+    def hand_over(self) -> None:
         """Hand the log over to another process. In a shared store readers continue there; otherwise the log ends."""
         if not self._journal.database.shared:
             self.close()
             return
-        self.gone = True
+        self.moved = True
         self.wake_readers()
 
-    def rest(self, last: int) -> None:
+    def unload(self, last: int) -> None:
         """Drop the events in memory up to ``last``.
 
         The store has them all, and no new ones are expected for a long time.
         """
         self._tail.clear()
-        self._solid.clear()
+        self._blocking.clear()
         self.newest = None
-        self.last = self.visible = self.journalled = self.settled = self._taken = last
+        self.last = self.visible = self.journalled = self.settled = self._batched = last
         self.first = last + 1
 
-    def go_on(self, fence: int) -> None:
+    def resume(self, fence: int) -> None:
         """Start a new owner's epoch. The readers of the log continue."""
         self.fence = fence
-        self.rest(epoch_of(fence))
+        self.unload(epoch_of(fence))
 
     def store_first(self, conn: Connection, bodies: Sequence[EventBody]) -> None:
         """Number and store a turn's first events in the transaction that stores the turn.
 
-        After the commit call `adopt`.
-
-        A retry after a failed transaction stores the same events.
+        After the commit call `adopt`. A retry after a failed transaction stores the same events.
         """
         if not self._tail:
             for body in bodies:
@@ -282,7 +305,7 @@ class RunLog:
 
     def adopt(self) -> None:
         """Note that the transaction of `store_first` was committed, so that its events may be delivered."""
-        self.journalled = self.settled = self._taken = self.last
+        self.journalled = self.settled = self._batched = self.last
         self._advance()
 
     def _number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
@@ -292,16 +315,13 @@ class RunLog:
         tail = self._tail
         tail.append(self._shorten_event(event))
         if event.type not in DELTA_TYPES:
-            self._solid.append(seq)
+            self._blocking.append(seq)
         if len(tail) > TAIL_EVENTS:
             self._shorten()
         return event
 
     def _shorten(self) -> None:
-        """Drop events in memory that the store has as rows.
-
-        Many at once, because each deletion moves the other events.
-        """
+        """Drop old events in memory that the store has as rows: many at once, because a deletion moves the others."""
         old = min(len(self._tail) - TAIL_EVENTS, self.settled + 1 - self.first)
         if old >= TAIL_EVENTS // 8:
             del self._tail[:old]
@@ -314,14 +334,14 @@ class RunLog:
         """Whether journalled events exist that are not yet rows of the turn."""
         return self.settled < self.journalled
 
-    def take(self) -> Batch:
+    def take_batch(self) -> Batch:
         """Return the events to journal now, which may be none.
 
-        The caller must call `take_success` or `take_failure` next.
+        The caller must call `confirm_batch` or `fail_batch` next.
         """
-        batch = self._batch(self._taken, self.last)
-        self._taken = self.last
-        self.busy = True
+        batch = self._batch(self._batched, self.last)
+        self._batched = self.last
+        self.writing = True
         return batch
 
     def take_unsettled(self) -> Batch:
@@ -332,29 +352,29 @@ class RunLog:
         events = self._tail[after + 1 - self.first : last + 1 - self.first]
         return Batch(self.turn_id, after + 1, events, self._conversation_id)
 
-    def take_success(self) -> None:
-        """Note that the events of `take` are in the store."""
-        self.busy = False
-        self.journalled = self._taken
+    def confirm_batch(self) -> None:
+        """Note that the events of `take_batch` are in the store."""
+        self.writing = False
+        self.journalled = self._batched
         if self.visible < self.last:
             self._advance()
         if self._journal_moved is not None:
             self._wake_writer()
-        if (pending := self.last - self._taken) > 0:  # appended while this batch was written
-            self._journal.note(self, urgent=bool(self._solid) or pending >= GROUP_EVENTS)
+        if (pending := self.last - self._batched) > 0:  # appended while this batch was written
+            self._journal.mark_dirty(self, urgent=bool(self._blocking) or pending >= GROUP_EVENTS)
 
-    def take_failure(self, exc: BaseException) -> None:
+    def fail_batch(self, exc: BaseException) -> None:
         """Note that a batch could not be stored, so that the turn cannot continue."""
-        self.busy = False
+        self.writing = False
         self.failure = exc
         self._wake_writer()
 
     def _advance(self) -> None:
         """Move `visible` as far as the rules allow, and wake readers if it moved."""
-        journalled, solid = self.journalled, self._solid
-        while solid and solid[0] <= journalled:
-            solid.popleft()
-        limit = min(journalled + MAX_UNJOURNALLED, solid[0] - 1 if solid else self.last, self.last)
+        journalled, blocking = self.journalled, self._blocking
+        while blocking and blocking[0] <= journalled:
+            blocking.popleft()
+        limit = min(journalled + MAX_UNJOURNALLED, blocking[0] - 1 if blocking else self.last, self.last)
         if limit > self.visible:
             self.visible = limit
             self.wake_readers()
@@ -415,7 +435,7 @@ class Stall:
 
     @property
     def notice(self) -> Notice:
-        """The notice for readers; each gets it once."""
+        """The notice for readers. Each reader sends it once per stall."""
         return Notice(
             "STORAGE_STALLED",
             f"{self.error.plain} Nothing is lost; the turn resumes when the store is writable again.",
@@ -428,31 +448,36 @@ class Journal:
     A log is open while its turn runs or waits.
     """
 
-    def __init__(self, database: Database, neighbours: Neighbours | None = None, observer: Observer = NOBODY) -> None:
-        """``neighbours``: sends and receives live events of the other processes of a shared store."""
+    def __init__(self, database: Database, remote_logs: RemoteLogs | None = None, observer: Observer = NOBODY) -> None:
+        """``remote_logs``: sends and receives live events of the other processes of a shared store."""
         self.database = database
         self.groups: Groups[RunLog] = Groups()
         """Used for a SQLite file only. In a shared store other processes read a turn's rows while it runs."""
-        self.neighbours = neighbours
+        self.remote_logs = remote_logs
         self._observer = observer
         self.stall: Stall | None = None
         """The current stall of the store, or None."""
         self.stalled = anyio.Event()
-        """Set during a stall. Each stall has a new event."""
-        self.leaving = False
+        """Set during a stall, and replaced at its end."""
+        self.dismissed = False
         """Whether readers are notified that the server is stopping, and end."""
-        self._refused = 0
+        self._stalled_operations = 0
+        """Operations in `insist` that the store has refused. The stall ends with the last of them."""
         self._stopping = anyio.Event()
         self._open: dict[str, RunLog] = {}
+        """Open logs by turn id."""
         self._dirty: dict[RunLog, None] = {}
+        """Logs with pending events, in the order of their first one."""
         self._work = anyio.Event()
+        """Set while a log is dirty."""
         self._urgent = anyio.Event()
+        """Set while a dirty log must not wait `GROUP_SECONDS`."""
 
     def add(self, log: RunLog) -> None:
         """Register the log of a turn, so that readers find it."""
         self._open[log.turn_id] = log
-        if self.neighbours is not None:
-            self.neighbours.begin(log)
+        if self.remote_logs is not None:
+            self.remote_logs.begin(log)
 
     def find(self, turn_id: TurnId) -> RunLog | None:
         """Return the open log of a turn, or None if its events are only in the store."""
@@ -463,11 +488,11 @@ class Journal:
         log = self._open.pop(turn_id, None)
         if log is not None and log.failure is not None:  # the log was lost, and nothing more is written
             self.groups.settle(log)
-        if self.neighbours is not None:
-            self.neighbours.end(turn_id)
+        if self.remote_logs is not None:
+            self.remote_logs.end(turn_id)
 
-    def note(self, log: RunLog, *, urgent: bool) -> None:
-        """Note that a log has pending events. ``urgent``: write them without waiting for a group."""
+    def mark_dirty(self, log: RunLog, *, urgent: bool) -> None:
+        """Mark a log as having pending events. ``urgent``: write them without waiting for a group."""
         self._dirty[log] = None
         self._work.set()
         if urgent:
@@ -505,7 +530,7 @@ class Journal:
                 self._end_stall()
 
     def _begin_stall(self, error: StorageError) -> None:
-        self._refused += 1
+        self._stalled_operations += 1
         if self.stall is None:
             logger.error("turns wait: %s", error)
             self.stall = Stall(error)
@@ -513,8 +538,8 @@ class Journal:
             self._wake_all()
 
     def _end_stall(self) -> None:
-        self._refused -= 1
-        if not self._refused:
+        self._stalled_operations -= 1
+        if not self._stalled_operations:
             self.stall, self.stalled = None, anyio.Event()
 
     async def store(
@@ -526,10 +551,17 @@ class Journal:
         group: int | None = None,
         durable: bool = False,
     ) -> None:
-        """Run a transaction that stores these events, and retry it until it succeeds. Raises as `insist` does.
+        """Run a transaction, and retry it until the store accepts it.
 
-        ``new``: how many of the events are not in a group yet. ``group``: the number of the record with the events.
-        None: the events are stored as rows.
+        Args:
+            write: the transaction. It may run again after a failed attempt.
+            batches: the events that ``write`` stores. They show whether a failed attempt was committed after all.
+            new: how many of these events are not in a group yet, for the metrics.
+            group: the number of the record with the events; None: they are stored as rows.
+            durable: the commit must survive a loss of power.
+
+        Raises:
+            ServerStopping: as `insist`.
         """
         tried = False
         rows = [batch for batch in batches if batch.events]
@@ -580,14 +612,14 @@ class Journal:
 
     def dismiss_readers(self) -> None:
         """Notify all readers of open logs that the server is stopping. The logs stay open."""
-        self.leaving = True
+        self.dismissed = True
         self._wake_all()
 
     def _wake_all(self) -> None:
         for log in self._open.values():
             log.wake_readers()
-        if self.neighbours is not None:
-            self.neighbours.wake_readers()
+        if self.remote_logs is not None:
+            self.remote_logs.wake_readers()
 
     def stop(self) -> None:
         """Abandon refused writes, because the process ends. The next process resumes from the stored events."""
@@ -609,9 +641,11 @@ class Journal:
     async def _write_group(self) -> None:
         # One batch per log: a later batch must not be stored before an earlier one.
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
-        logs = [log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.busy and log.failure is None]
+        logs = [
+            log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.writing and log.failure is None
+        ]
         settling = {log: log.take_unsettled() for log in due if log in logs}
-        batches = {log: batch for log in logs if (batch := log.take()).events}
+        batches = {log: batch for log in logs if (batch := log.take_batch()).events}
         number = self.groups.begin(batches) if batches and not self.database.shared else None
         group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
         try:
@@ -620,17 +654,17 @@ class Journal:
         except BaseException as exc:
             # These turns end with the error. A commit that waits for this group must not wait for ever.
             for log in logs:
-                log.take_failure(exc if isinstance(exc, Exception) else ServerStopping())
+                log.fail_batch(exc if isinstance(exc, Exception) else ServerStopping())
             if isinstance(exc, Exception):
                 return
             raise
         for log in logs:
             if group.lost and log in group.lost:
-                log.take_failure(LeaseLost(log.turn_id))
+                log.fail_batch(LeaseLost(log.turn_id))
                 continue
             if number is None and log in batches:
                 log.settled = batches[log].last
-            log.take_success()
+            log.confirm_batch()
         if number is not None and settling:
             self._note_settled(group)
 

@@ -99,10 +99,11 @@ def system_call_filter(*, network: bool) -> bytes:
 
 @functools.cache
 def find_sandbox() -> Sandbox | str:
-    """Return the sandbox, or the reason why there is none. Tried once per process; blocks for a moment.
+    """Return the sandbox of this machine, or the reason why there is none.
 
-    Installed is not enough: a kernel or a container may forbid user namespaces, and old versions cannot take the
-    folders as open descriptors, which closes the gap between checking a path and binding it.
+    Runs bubblewrap once per process, which blocks for a moment. An installed bubblewrap may fail: a kernel or a
+    container may forbid user namespaces. Old versions cannot bind a folder by an open descriptor; without a descriptor,
+    a path could change between its check and its use.
     """
     found = next((path for folder in SEARCH_PATH if os.access(path := f"{folder}/bwrap", os.X_OK)), None)
     if found is None:
@@ -121,10 +122,15 @@ def launch_command(
     options: Sequence[str] = (),
     limits: Sequence[tuple[str, int]] = (),
 ) -> list[str]:
-    """Return the command line that runs a program by `launcher` in a sandbox.
+    """Return the command line with which `launcher` runs a program in a sandbox.
 
-    The program sees the system and ``folders``: pairs of a path and whether the program may write there. ``options``
-    are further options of bubblewrap, ``limits`` pairs of a name in the `resource` module and a value.
+    Args:
+        sandbox: the sandbox of this machine, from `find_sandbox`.
+        folders: the folders that the program sees besides the system's, each with whether it may write there.
+        program: the program and its arguments.
+        network: whether the program may use the network.
+        options: further options of bubblewrap.
+        limits: resource limits: a name in the `resource` module, and a value.
     """
     plan = {
         "limits": limits,
