@@ -1,11 +1,17 @@
 """MCP servers as sources: what is read, when it is read again, and what a bad item costs."""
 
 import base64
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from agentic_rag.testing.steps import Cite, Step, Use, say
 from tests.server.rig import Rig
 from tests.sources.support import Library, documents_of, items_of, make_source, resource, run_again
 
@@ -232,3 +238,65 @@ async def test_a_persons_document_stays_when_its_source_loses_the_item(tmp_path:
             mine["id"]: ["board"],
             kept["id"]: ["board"],
         }
+
+
+ADDRESSES = {
+    "https://ann:secret@wiki.example/hr?page=1&x=<b>": "https://wiki.example/hr?page=1&x=<b>",
+    "lib://a shelf/1": "lib://a%20shelf/1",
+    "javascript:alert(1)": None,
+    "/srv/share/plan.md": None,
+    "C:\\share\\plan.md": None,
+    "PUMP 12": None,
+}
+
+
+async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_path: Path) -> None:
+    found = Library(tmp_path)
+    found.save(resources=[resource(number, uri=uri) for number, uri in enumerate(ADDRESSES)])
+    turn = (
+        Step((Use("search_documents", {"query": "title of shelf", "top_k": 20}),)),
+        say("It is so.", *map(Cite, range(6))),
+    )
+    async with Rig(tmp_path, *turn, *turn, *turn, *turn, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"library": found.entry})
+        source = await make_source(rig, domain)
+        assert source["counts"]["changed"] == 6
+        await rig.taken_up(domain)
+        wanted = {each["id"]: ADDRESSES[each["sourceUri"]] for each in await documents_of(rig, domain)}
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "What is the title?")
+        cited = [each for each in events if each["type"] == "source_reference"]
+        assert {each["documentId"]: each.get("sourceUri") for each in cited} == wanted
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        references = messages[-1]["references"]
+        assert {each["documentId"]: each.get("sourceUri") for each in references} == wanted
+        for each in references:
+            place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{each['chunkId']}/place")
+            assert place.get("sourceUri") == wanted[each["documentId"]]
+        path = f"/api/conversations/{conversation}/export"
+        exported = await rig.ok("GET", path, params={"format": "json"})
+        assert exported["messages"][-1]["references"] == references
+        markdown = (await rig.http.get(path)).text
+        assert "book 0.md <https://wiki.example/hr?page=1&x=%3Cb%3E>: “" in markdown
+        assert "book 1.md <lib://a%20shelf/1>: “" in markdown
+        page = (await rig.http.get(path, params={"format": "html"})).text
+        assert re.findall(r'href="([^"]*)" rel="noopener noreferrer"', page) == [
+            "https://wiki.example/hr?page=1&amp;x=&lt;b&gt;"
+        ]
+        assert "<code>lib://a%20shelf/1</code>" in page
+        assert all(word not in markdown + page for word in ("javascript:", "/srv/share", "secret"))
+        addresses = sorted(each for each in wanted.values() if each)
+        for form in ("chat/completions", "responses"):
+            words = {"messages": [{"role": "user", "content": "What?"}]} if form != "responses" else {"input": "What?"}
+            answer = await rig.http.post(f"/v1/{form}", json={"model": domain, **words})
+            noted = re.findall(r'"agentic_rag":\{[^}]*"sourceUri":("[^"]*")', answer.text)
+            assert sorted({json.loads(each) for each in noted}) == addresses, form
+        door = streamable_http_client(f"http://127.0.0.1/mcp/{domain}", http_client=rig.http)
+        async with Client(door, mode="auto") as client:
+            answer = await client.call_tool("ask", {"question": "What?"})
+            assert answer.structured_content is not None
+            citations = answer.structured_content["citations"]
+            assert {each["document_id"]: each.get("source_uri") for each in citations} == wanted
+            for each in citations:
+                (contents,) = (await client.read_resource(each["uri"])).contents
+                assert (contents.meta or {}).get("source_uri") == wanted[each["document_id"]]

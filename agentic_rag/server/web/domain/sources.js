@@ -5,8 +5,7 @@ import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { formatNumber, t } from "../i18n.js";
 import { dialogForm, moment } from "../operator/parts.js";
-import { badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
-import { addressOf } from "./document.js";
+import { addressOf, badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
 import { labelsIn } from "./settings-fields.js";
 
 const POLL_MS = 1500;
