@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -49,6 +50,22 @@ async def test_resources_become_documents_and_only_changed_ones_are_read_again(t
         assert again["book 3.md"]["date"] == "2026-02-01"
         hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "zebra7n"}))["hits"]
         assert hits[0]["documentName"] == "book 7.md"
+
+
+@pytest.mark.nightly("reads a thousand resources")
+async def test_of_a_thousand_resources_only_the_changed_ones_are_read_again(tmp_path: Path) -> None:
+    async with library(tmp_path, 1_000) as (rig, domain, found):
+        found.save(page=100)
+        source = await make_source(rig, domain, seconds=1_200)
+        assert source["counts"]["changed"] == 1_000
+        assert set(found.read().values()) == {1}
+        changed = range(0, 1_000, 100)
+        for number in changed:
+            found.edit(number, text=f"New words zebra{number}n.", lastModified="2026-02-01T00:00:00Z")
+        source = await run_again(rig, domain, source)
+        assert found.read() == {f"lib://books/{number:04}": 1 for number in changed}
+        assert (source["counts"]["unchanged"], source["counts"]["fetched"]) == (990, 10)
+        assert len(await documents_of(rig, domain)) == 1_000
 
 
 async def test_without_versions_the_bytes_tell_what_changed(tmp_path: Path) -> None:
