@@ -196,7 +196,7 @@ async def reads_of(found: Plant, key: str, number: int, chunks: Mapping[int, str
 @pytest.mark.parametrize(
     "rounds",
     [
-        pytest.param(30, marks=pytest.mark.slow("runs thirty turns")),
+        pytest.param(len(DOORS), marks=pytest.mark.slow("runs a turn through each door")),
         pytest.param(500, marks=pytest.mark.nightly("the same with more combinations")),
     ],
 )
