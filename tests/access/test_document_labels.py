@@ -182,7 +182,10 @@ async def mcp_call(found: Plant, key: str, tool: str, arguments: Json) -> str:
     path = f"/mcp/{found.domain}"
     begun = await found.ask(key, "POST", path, begin, **MCP)
     session = {"mcp-session-id": begun.headers["mcp-session-id"]} if "mcp-session-id" in begun.headers else {}
-    return (await found.ask(key, "POST", path, call, **MCP, **session)).text
+    called = await found.ask(key, "POST", path, call, **MCP, **session)
+    assert '"result"' in called.text, called.text
+    await found.ask(key, "DELETE", path, **MCP, **session)  # a server has few open sessions
+    return called.text
 
 
 async def reads_of(found: Plant, key: str, number: int, chunks: Mapping[int, str]) -> list[httpx2.Response]:

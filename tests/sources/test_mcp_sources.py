@@ -14,6 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from agentic_rag.testing.steps import Cite, Step, Use, say
 from tests.server.rig import Rig
+from tests.sign_in.places import entered, places, sign_in
 from tests.sources.support import Library, documents_of, items_of, make_source, resource, run_again
 
 
@@ -227,6 +228,59 @@ async def test_two_tools_are_a_source(tmp_path: Path) -> None:
         found.edit(1, text="New words.")
         source = await run_again(rig, domain, source)
         assert (source["counts"]["fetched"], source["counts"]["changed"]) == (1, 1)
+
+
+async def test_a_tool_that_the_policy_denies_ends_the_run_and_keeps_the_documents(tmp_path: Path) -> None:
+    async with library(tmp_path, 1) as (rig, domain, found):
+        items = [{"id": "lib://books/0000", "title": "Book"}]
+        found.save(tools={"find": {"content": [], "structuredContent": {"books": items}}})
+        tools = {"listTool": {"tool": "find"}, "readTool": {"tool": "read"}}
+        source = await make_source(rig, domain, mcp={"server": "library", **tools})
+        assert source["counts"]["changed"] == 1
+        rules: tuple[tuple[dict[str, Any], bool], ...] = (
+            ({"library__read": "deny"}, True),
+            ({"library__*": "deny", "library__find": "allow"}, True),
+            ({"library__*": "deny", "library__find": "allow", "library__read": "allow"}, False),
+            ({"library__read": {"member": "deny"}}, False),
+            ({"library__read": "ask"}, False),
+        )
+        for policy, denied in rules:
+            found.read()
+            await rig.ok(
+                "PUT",
+                f"/api/domains/{domain}",
+                {"settings": {"mcpServers": {"library": found.entry}, "toolPolicy": policy}},
+            )
+            source = await run_again(rig, domain, source)
+            assert ("problem" in source) == denied, policy
+            if denied:
+                assert source["problem"]["code"] == "SOURCE_UNREADABLE"
+                assert "toolPolicy denies the tool 'read' of 'library'" in source["problem"]["message"]
+            assert len(await documents_of(rig, domain)) == 1
+
+
+async def test_a_source_whose_server_needs_a_new_sign_in_says_so_and_goes_on_after_it(tmp_path: Path) -> None:
+    items = '[{"id": "1", "name": "one.md"}, {"id": "2", "name": "two.md"}]'
+    tools = {
+        "listTool": {"tool": "echo", "arguments": {"text": items}},
+        "readTool": {"tool": "echo", "arguments": {"text": "Twelve bar of {name}."}},
+    }
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        restart = f"/api/domains/{domain}/mcp-servers/web/restart"
+        source = await make_source(rig, domain, mcp={"server": "web", **tools})
+        assert source["problem"]["code"] == "SIGN_IN_NEEDED"
+        for _ in range(2):
+            await sign_in(rig, (await rig.ok("POST", restart))["signIn"])
+            source = await run_again(rig, domain, source)
+            assert "problem" not in source, source["problem"]
+            assert source["counts"]["fetched"] == 2
+            assert len(await documents_of(rig, domain)) == 2
+            found.granting.live.clear()
+            found.granting.refresh.clear()
+            source = await run_again(rig, domain, source)
+            assert source["problem"]["code"] == "SIGN_IN_NEEDED", source
+            assert len(await documents_of(rig, domain)) == 2
 
 
 async def test_the_same_bytes_at_two_addresses_are_one_document_until_both_are_gone(tmp_path: Path) -> None:
