@@ -102,7 +102,7 @@ export function openSources(domain, onchange) {
     const kind = field(t("sources.kind"), select(Object.entries(KINDS).map(([key, label]) => [key, label()]), { value: known?.kind ?? "website", disabled: Boolean(known), onchange: () => showKind() }));
     const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
     const name = field(t("sources.name"), input({ value: known?.name ?? "", dir: "auto" }));
-    const servers = Object.keys(domain.settings?.mcpServers ?? {});
+    const servers = Object.entries(domain.settings?.mcpServers ?? {}).flatMap(([each, entry]) => (entry.command || entry.url ? [each] : [])); // not the built-in ones
     const server = field(t("sources.server"), mono(known?.mcp?.server ?? servers[0] ?? ""), { hint: t("sources.serverHint") });
     const resources = field(t("sources.resources"), textarea({ value: (known?.mcp?.resources ?? ["*"]).join("\n"), dir: "ltr" }), { hint: t("sources.resourcesHint") });
     const path = field(t("sources.path"), mono(known?.folder?.path ?? ""), { hint: t("sources.pathHint") });
