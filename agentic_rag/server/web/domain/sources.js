@@ -11,7 +11,8 @@ import { labelsIn } from "./settings-fields.js";
 const POLL_MS = 1500;
 const KINDS = { mcp: () => t("sources.kindMcp"), folder: () => t("sources.kindFolder"), website: () => t("sources.kindWebsite") };
 const linesIn = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
-const isBusy = (each) => each.state !== "idle" || each.requested;
+const isDue = (each) => each.enabled && (!each.endedAt || new Date(each.nextAt) <= Date.now());
+const isBusy = (each) => each.state !== "idle" || each.requested || isDue(each);
 
 /** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. */
 export function openSources(domain, onchange) {
