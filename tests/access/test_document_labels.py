@@ -150,8 +150,8 @@ async def turn_of(found: Plant, key: str, door: str, number: int, address: str) 
         body = {"id": f"c{number}", "messages": [{"id": f"u{number}", "role": "user", "parts": [part]}]}
     elif door == "A2A":
         path, parts = f"/a2a/{found.domain}", [{"kind": "text", "text": QUESTION}]
-        message = {"kind": "message", "messageId": f"a{number}", "role": "user", "parts": parts}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+        asked: Json = {"kind": "message", "messageId": f"a{number}", "role": "user", "parts": parts}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": asked}}
     else:
         texts.append(await mcp_call(found, key, "ask", {"question": QUESTION}))
     if not texts:

@@ -364,9 +364,9 @@ async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_pa
             assert sorted({json.loads(each) for each in noted}) == addresses, form
         door = streamable_http_client(f"http://127.0.0.1/mcp/{domain}", http_client=rig.http)
         async with Client(door, mode="auto") as client:
-            answer = await client.call_tool("ask", {"question": "What?"})
-            assert answer.structured_content is not None
-            citations = answer.structured_content["citations"]
+            told = await client.call_tool("ask", {"question": "What?"})
+            assert told.structured_content is not None
+            citations = told.structured_content["citations"]
             assert {each["document_id"]: each.get("source_uri") for each in citations} == wanted
             for each in citations:
                 (contents,) = (await client.read_resource(each["uri"])).contents
