@@ -70,7 +70,7 @@ async def add_source(desk: Desk, domain: str) -> None:
     await form.get_by_label("Run at its interval").uncheck()
     await form.get_by_role("button", name="Save").click()
     await expect(row.locator(".badge")).to_have_text("Paused")
-    await row.get_by_role("button", name="Run Library now").click()
+    await row.get_by_role("button", name="Run now: Library").click()
     await expect(row.locator(".badge")).to_have_text("Paused")
     await check_accessible(page, "the sources")
     await panel.get_by_role("button", name="Close").click()
