@@ -1,8 +1,8 @@
 """The command line: serve, chat, ingest, domains, roles, mcp, models, secrets, keys, users, usage, audit, backup.
 
 Defines arguments, output and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 the data folder
-belongs to another process, 4 the port is in use. All commands except `serve` use REST (`agentic_rag.commands.client`).
-This module imports little: each command imports what it needs.
+belongs to another process, 4 the port is in use, 130 Ctrl-C. All commands except `serve` use REST
+(`agentic_rag.commands.client`). This module imports little: each command imports what it needs.
 """
 
 import os
@@ -22,7 +22,7 @@ from agentic_rag.commands.backup import backup, restore
 from agentic_rag.commands.bundles import export_domain, import_domain
 from agentic_rag.commands.evaluate import evaluate
 from agentic_rag.commands.launch_requests import requests_app
-from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, say, show_json, table
+from agentic_rag.commands.line import AsJson, Data, Url, advising, printable, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="agentic-rag",
     help="An agentic RAG server: the model drives its tools, every citation is tied to an exact passage.",
-    epilog="Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 data folder in use, 4 port in use.",
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 data folder in use, 4 port in use, "
+    "130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -72,6 +73,9 @@ app.command(name="restore")(restore)
 app.command(name="upgrade")(upgrade)
 app.command(name="downgrade")(downgrade)
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
 
 
@@ -99,6 +103,8 @@ def main() -> None:
     except BaseException as exc:
         if _reader_is_gone(exc):
             os._exit(1)  # at an ordinary exit the interpreter would flush the output and report the broken pipe
+        if _is_interrupted(exc):
+            sys.exit(INTERRUPTED)
         if not isinstance(exc, Exception):
             raise
         error = first_cause(exc)
@@ -107,6 +113,13 @@ def main() -> None:
             sys.exit(1)
         say(f"error: {error}", err=True)
         sys.exit(error.exit_code if isinstance(error, StartupError) else 1)
+
+
+def _is_interrupted(exc: BaseException) -> bool:
+    """Return whether Ctrl-C ended the command, also in the middle of its clean-up or of its imports."""
+    if isinstance(exc, BaseExceptionGroup):
+        return any(_is_interrupted(each) for each in exc.exceptions)
+    return isinstance(exc, KeyboardInterrupt)
 
 
 def _reader_is_gone(exc: BaseException) -> bool:
@@ -249,7 +262,11 @@ def ingest(
     """
     from agentic_rag.commands.ingest import ingest_files
 
-    code = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch, label or ()))
+    with advising(
+        "Uploaded files stay, and a server on the data folder indexes them. Run the command again for the rest: a file "
+        "that the domain has is not added twice."
+    ):
+        code = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch, label or ()))
     if code:
         raise typer.Exit(code)
 
@@ -291,7 +308,8 @@ def reindex(
     """Rebuild a domain's index with the current embedder, while searches use the old one; then switch to it."""
     from agentic_rag.commands.ingest import reindex as run
 
-    problem = run_command(data, url, lambda client: run(client, domain, rollback))
+    with advising("The rebuild goes on while a server runs. Run the command again to wait for its end."):
+        problem = run_command(data, url, lambda client: run(client, domain, rollback))
     if problem is not None:
         say(f"error: {problem}", err=True)
         raise typer.Exit(1)
@@ -307,7 +325,8 @@ def fetch_model(
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.model import fetch_model as run
 
-    problem = anyio.run(run, load_settings(), name)
+    with advising("The model is not complete. Run the command again."):
+        problem = anyio.run(run, load_settings(), name)
     if problem is not None:
         say(f"error: {problem}", err=True)
         raise typer.Exit(1)
@@ -330,8 +349,9 @@ def doctor(
     from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
     settings = load_settings(data=data)
-    found = anyio.run(examine, settings, repair)
-    say(printable(anyio.run(describe_embedder, settings)))
+    with advising("Run the command again: it begins with the first check."):
+        found = anyio.run(examine, settings, repair)
+        say(printable(anyio.run(describe_embedder, settings)))
     if isinstance(sandbox := find_sandbox(), str):
         say(printable(f"There is no sandbox: {sandbox}. {WITHOUT}"))
     for finding in found:

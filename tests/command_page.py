@@ -28,20 +28,26 @@ key. Tables are tab-separated lines if the output is not a terminal, and JSON wi
 | 2 | wrong usage or configuration |
 | 3 | the data folder belongs to another process |
 | 4 | the port is in use |
+| 130 | Ctrl-C; one line on stderr says what to do next |
+
+A command that takes long shows its progress on a terminal. Ctrl-C ends it without leaving a part behind.
 
 """
 
 
 def make_page() -> str:
     """Return the text of the page."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    sections = [_section(" ".join(words), command) for words, command in _walk(root, ())]
+    sections = [_section(" ".join(words), command) for words, command in commands_of(typer.main.get_command(app))]
     return _HEAD + "\n".join(sections)
 
 
+def commands_of(root: Command) -> Iterator[tuple[tuple[str, ...], Command]]:
+    """Yield every command below a group that is not a group, with its words."""
+    assert isinstance(root, TyperGroup)
+    return _walk(root, ())
+
+
 def _walk(group: TyperGroup, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Command]]:
-    """Yield every command that is not a group, with its words."""
     for name, command in sorted(group.commands.items()):
         if isinstance(command, TyperGroup):
             yield from _walk(command, (*above, name))

@@ -684,7 +684,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     quotes_only = isinstance(machinery.model, ExtractiveModel)
     budgets = Budgets(database, ground.spending)
     gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
-    waits, mails = Waits(database, runtime, domains, gate), settings.smtp_url is not None
+    waits, mails = Waits(database, conversations, runtime, domains, gate), settings.smtp_url is not None
     return RouteServices(
         people=People(database, ground.access),
         logins=_make_logins(ground),

@@ -145,6 +145,8 @@ class Reference:
     """The day until which the document should be reviewed, `YYYY-MM-DD`."""
     scanned_by: Absent[str] = None
     """``model``: a language model read the passage from the scan, not OCR."""
+    source_uri: Absent[str] = None
+    """The document's address in the system it came from, as a URI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ class SourceReference:
     """A citation of the characters ``text_from`` to ``text_to`` of the step's text, which quotes a passage.
 
     ``verified`` is False if the cited statement shares no word with the passage. ``document_date`` and ``review_by``
-    are the document's dates, if they are known.
+    are the document's dates, and ``source_uri`` is its address in the system it came from, if they are known.
     """
 
     type: ClassVar[str] = "source_reference"
@@ -276,6 +278,7 @@ class SourceReference:
     document_date: Absent[str] = None
     review_by: Absent[str] = None
     scanned_by: Absent[str] = None
+    source_uri: Absent[str] = None
 
 
 @dataclass(frozen=True, slots=True)

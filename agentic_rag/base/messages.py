@@ -125,6 +125,8 @@ class Passage:
     """The date of the document, `YYYY-MM-DD`, if it is known."""
     review_by: Absent[str] = None
     """The day until which the document should be reviewed, `YYYY-MM-DD`."""
+    source_uri: Absent[str] = None
+    """The document's address in the system it came from, as a URI."""
 
     @classmethod
     def of(cls, block: Block) -> "Passage | None":

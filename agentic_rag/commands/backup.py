@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, printable, say
+from agentic_rag.commands.line import Data, advising, printable, say
 
 if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header, Progress
@@ -57,7 +57,7 @@ def backup(
     if file == VERIFY:
         if of is None:
             raise typer.BadParameter("verify needs the backup's file.")
-        with _lines() if tell else _bar("Reading") as progress:
+        with advising("The backup was not read to its end."), _lines() if tell else _bar("Reading") as progress:
             _tell_verified(of, progress)
         return
     if of is not None:
@@ -66,7 +66,8 @@ def backup(
     path = Path(file)
     if keep is not None and not path.is_dir():
         raise typer.BadParameter(f"--keep counts the backups in a folder, and {file} is none.")
-    with _lines() if tell else _bar("Writing") as progress:
+    advice = advising("No backup was written. Run the command again.")
+    with advice, _lines() if tell else _bar("Writing") as progress:
         made = anyio.run(partial(_make, settings, path, with_key, with_index, keep, progress))
     target, header, gone = made
     say(f"{target} holds the data folder {settings.data} as of {header.made_at} ({_amount(target.stat().st_size)}).")
@@ -133,7 +134,8 @@ def restore(
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
-    with _bar("Restoring") as progress:
+    advice = advising("The data folder is not complete. Run the command again: it starts from the beginning.")
+    with advice, _bar("Restoring") as progress:
         done, findings = anyio.run(_restore, settings, file, end_turns, progress)
     _tell_restored(settings, done)
     left = [finding for finding in findings if finding.by_hand]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
+from agentic_rag.commands.line import Data, Url, advising, printable, quote_part, run, say
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -40,7 +40,7 @@ def export_domain(
     params = {"memories": "true"} if memories else {}
     path = f"/api/domains/{quote_part(domain)}/bundle"
     try:
-        with write_whole(file) as target:
+        with advising("No bundle was written. Run the command again."), write_whole(file) as target:
 
             async def fetch(client: "ServerClient") -> Any:
                 return await client.fetch(path, params, target, SECONDS)
@@ -96,7 +96,8 @@ def import_domain(
         headers = {"Content-Type": "application/zip"}
         return await client.call("POST", path, content=_pieces(file), params=params, headers=headers, seconds=SECONDS)
 
-    report = run(data, url, send)
+    with advising("If the server has the whole bundle, it finishes the import: look with `agentic-rag domains list`."):
+        report = run(data, url, send)
     _tell(report)
     missing = sorted({each["name"] for each in report["secrets"] if each["state"] == "missing"})
     if not dry_run and missing and sys.stdin.isatty():

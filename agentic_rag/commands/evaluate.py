@@ -5,15 +5,16 @@ Exit codes: 0 all cases passed, or the change passed or was only warned about; 1
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
 
 import typer
 
-from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.errors import AgenticRagError, InvalidInput
 from agentic_rag.base.json_form import Json
-from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
+from agentic_rag.commands.line import Data, Url, advising, printable, quote_part, run, say, waiting
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MAX_DRAFT_BYTES = 1024 * 1024
 POLL_SECONDS = 0.2
 MAX_POLL_SECONDS = 5.0
+STOP_SECONDS = 5.0
+"""Time limit of the request that ends a run after Ctrl-C."""
 ENDED = ("done", "stopped", "failed")
 PAGE = 1_000
 
@@ -60,11 +63,12 @@ def evaluate(
     wanted: Json = {} if repeats is None else {"repeats": repeats}
     if tier is not None:
         wanted["tier"] = tier
-    if against is None:
-        code = run(data, url, lambda client: run_cases(client, base, {**wanted, "label": label}, domain, junit))
-    else:
-        change = _read_change(against)
-        code = run(data, url, lambda client: try_change(client, base, {**change, **wanted}, domain, junit))
+    change = None if against is None else _read_change(against)
+    with advising("Run the command again to judge all cases."):
+        if change is None:
+            code = run(data, url, lambda client: run_cases(client, base, {**wanted, "label": label}, domain, junit))
+        else:
+            code = run(data, url, lambda client: try_change(client, base, {**change, **wanted}, domain, junit))
     if code:
         raise typer.Exit(code)
 
@@ -89,7 +93,7 @@ def _read_change(path: Path) -> Json:
 async def run_cases(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
     """Run the cases and return the exit code."""
     started = await client.call("POST", f"{base}/runs", json=wanted)
-    ended = await _until_ended(client, f"{base}/runs/{started['id']}")
+    ended = await _until_ended(client, f"{base}/runs/{started['id']}", "stop")
     results = await _results(client, f"{base}/runs/{started['id']}/results")
     for each in results:
         if each["outcome"] not in ("passed", "unchecked"):
@@ -108,7 +112,7 @@ async def run_cases(client: "ServerClient", base: str, wanted: Json, domain: str
 async def try_change(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
     """Try a change and return the exit code."""
     draft = await client.call("POST", f"{base}/try", json=wanted)
-    draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "trying")
+    draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "drop", "trying")
     decision = draft["decision"]
     say(printable(f"{draft['state']}: {decision['sentence']}; draft {draft['id']} ({draft['label']})"))
     query = {"before": draft["beforeRun"], "after": draft["afterRun"]}
@@ -125,16 +129,29 @@ async def try_change(client: "ServerClient", base: str, wanted: Json, domain: st
     return UNJUDGED if draft["state"] == "failed" or not compared["compared"] else 0
 
 
-async def _until_ended(client: "ServerClient", path: str, trying: str = "") -> Json:
+async def _until_ended(client: "ServerClient", path: str, end: str, trying: str = "") -> Json:
+    """Wait for the end of a run or of a trial, and show how far it is.
+
+    Ctrl-C also ends the run or the trial at the server, by a request to ``path``/``end``.
+    """
     import anyio
 
     pause = POLL_SECONDS
-    while True:
-        found: Json = await client.call("GET", path)
-        if (found["state"] != trying) if trying else (found["state"] in ENDED):
-            return found
-        await anyio.sleep(pause)
-        pause = min(pause * 1.5, MAX_POLL_SECONDS)
+    try:
+        with waiting("Evaluating") as show:
+            while True:
+                found: Json = await client.call("GET", path)
+                if (found["state"] != trying) if trying else (found["state"] in ENDED):
+                    return found
+                if "total" in found:
+                    show(f"Evaluating, {found['done']} of {found['total']} cases")
+                await anyio.sleep(pause)
+                pause = min(pause * 1.5, MAX_POLL_SECONDS)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_SECONDS), suppress(AgenticRagError):
+            await client.call("POST", f"{path}/{end}")
+            say(f"The evaluation {path.rpartition('/')[2]} was ended; its results so far are kept.", err=True)
+        raise
 
 
 async def _results(client: "ServerClient", path: str) -> list[Json]:

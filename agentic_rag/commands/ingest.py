@@ -4,6 +4,7 @@ Selects the files, watches folders and shows progress bars. Uses REST only.
 """
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from agentic_rag.base.errors import RequestRefused
 from agentic_rag.base.terminal import safe
 from agentic_rag.commands.client import ServerClient
+from agentic_rag.commands.line import waiting
 from mcp_servers.retriever.formats import why_unread
 
 POLL_SECONDS = 0.25
@@ -96,10 +98,13 @@ async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
 async def reindex(client: ServerClient, domain: str, rollback: bool) -> str | None:
     """Rebuild a domain's collection and wait, or restore the previous one. Returns the error text, or None."""
     path = f"/api/domains/{quote(domain, safe='')}/reindex"
-    state = await client.call("POST", path, json={"rollback": rollback})
-    while state["state"] == "rebuilding":
-        await anyio.sleep(POLL_SECONDS)
-        state = await client.call("GET", path)
+    began = time.monotonic()
+    with waiting("Re-indexing") as show:
+        state = await client.call("POST", path, json={"rollback": rollback})
+        while state["state"] == "rebuilding":
+            await anyio.sleep(POLL_SECONDS)
+            show(f"Re-indexing, {time.monotonic() - began:.0f} s")
+            state = await client.call("GET", path)
     if state["state"] == "failed":
         return str(state.get("reason", ""))
     Console(stderr=True).print("The collection before is back." if rollback else "The documents are being re-indexed.")

@@ -4,7 +4,8 @@ Every command imports this module, so it imports little.
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote
@@ -41,6 +42,28 @@ def run(
     if key:
         given_key.set(key)
     return anyio.run(with_client, load_settings(data=data), url, command)
+
+
+@contextmanager
+def advising(advice: Callable[[], str] | str) -> Iterator[None]:
+    """If Ctrl-C ends the block, print what to do next. The command then ends with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Interrupted. {advice if isinstance(advice, str) else advice()}", err=True)
+        raise
+
+
+@contextmanager
+def waiting(words: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what the block waits for. The yielded function replaces the text."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(words) as status:
+        yield status.update
 
 
 def quote_part(part: str) -> str:

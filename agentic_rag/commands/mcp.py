@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import printable, say, say_network_ends_keyless
+from agentic_rag.commands.line import AsJson, printable, say, say_network_ends_keyless, show_json, table
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -87,15 +87,19 @@ def allow(
 
 @mcp_app.command("list")
 def list_allowed(
-    all_entries: Annotated[bool, typer.Option("--all", help="With the built-in ones.")] = False, data: Data = None
+    all_entries: Annotated[bool, typer.Option("--all", help="With the built-in ones.")] = False,
+    as_json: AsJson = False,
+    data: Data = None,
 ) -> None:
     """List the command lines that the operator allowed."""
     from agentic_rag.base.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
-    for entry in catalogue.entries() if all_entries else catalogue.allowed_entries():
-        say("\t".join([entry.id, _runs(entry), "network" if entry.network else "no network"]))
+    entries = catalogue.entries() if all_entries else catalogue.allowed_entries()
+    rows = [(entry.id, _runs(entry), "network" if entry.network else "no network") for entry in entries]
+    answer = [{"id": ident, "runs": runs, "network": network == "network"} for ident, runs, network in rows]
+    table(("id", "runs", "network"), rows, answer, as_json)
 
 
 @mcp_app.command("revoke")
@@ -116,10 +120,14 @@ def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list
 def try_entries(
     domain: Annotated[str, typer.Argument(help="Id of the domain.")],
     file: Annotated[Path, typer.Argument(help="JSON as it would be saved.", exists=True, dir_okay=False)],
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Start the servers in a file, list their tools, and stop them. Nothing is saved."""
+    """Start the servers in a file, list their tools, and stop them. Nothing is saved.
+
+    Exit code 1: a server is not ready.
+    """
     import anyio
 
     from agentic_rag.base.settings import load_settings
@@ -132,6 +140,9 @@ def try_entries(
         return await client.call("POST", path, content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
 
     found = anyio.run(with_client, load_settings(data=data), url, run)
+    if as_json:
+        show_json(found)
+        raise typer.Exit(any(server["state"] != "ready" for server in found["items"]))
     for note in (*found.get("changes", ()), *found.get("warnings", ())):
         say(printable(f"{note['path']}: {note['text']}"), err=True)
     failed = False

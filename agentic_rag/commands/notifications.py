@@ -15,13 +15,15 @@ Domain = Annotated[str, typer.Option("--domain", help="Id of the domain.", show_
 EndpointId = Annotated[str, typer.Argument(help="Its id, as `endpoints list` shows it.")]
 ScheduleId = Annotated[str, typer.Argument(help="Its id, as `schedules list` shows it.")]
 
+_ENDPOINT = ("id", "name", "channel", "address", "events", "state", "pending", "parked")
+_SCHEDULE = ("id", "name", "when", "zone", "owner", "state", "next")
+
 
 @endpoints_app.command("list")
 def list_endpoints(domain: OfDomain = "", as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List endpoints: id, name, channel, address, events, state, pending and parked notifications."""
     found = run(data, url, lambda client: client.call("GET", _endpoints(domain)))
-    head = ("id", "name", "channel", "address", "events", "state", "pending", "parked")
-    table(head, [_endpoint_row(each) for each in found["items"]], found["items"], as_json)
+    table(_ENDPOINT, [_endpoint_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @endpoints_app.command("add")
@@ -33,6 +35,7 @@ def add_endpoint(
     texts: Annotated[bool, typer.Option("--texts", help="Include texts, not only ids and states.")] = False,
     recipient: Annotated[str, typer.Option(help="User who gets links to answer waits.")] = "",
     domain: OfDomain = "",
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -46,8 +49,8 @@ def add_endpoint(
         "recipient": recipient,
     }
     made = run(data, url, lambda client: client.call("POST", _endpoints(domain), json=body))
-    say("\t".join(_endpoint_row(made)))
-    if made.get("secret"):
+    table(_ENDPOINT, [_endpoint_row(made)], made, as_json)
+    if made.get("secret") and not as_json:
         say(f"Signing secret, shown only now: {made['secret']}")
 
 
@@ -102,8 +105,7 @@ def replay_deliveries(
 def list_schedules(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List schedules: id, name, cron or webhook, time zone, owner, state, next time."""
     found = run(data, url, lambda client: client.call("GET", _schedules(domain)))
-    head = ("id", "name", "when", "zone", "owner", "state", "next")
-    table(head, [_schedule_row(each) for each in found["items"]], found["items"], as_json)
+    table(_SCHEDULE, [_schedule_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @schedules_app.command("add")
@@ -118,6 +120,7 @@ def add_schedule(
     max_tokens: Annotated[int | None, typer.Option(help="Tokens that one run may use.")] = None,
     endpoint: Annotated[str, typer.Option(help="Id of an endpoint that also gets the answer.")] = "",
     catch_up: Annotated[str, typer.Option(help="Missed times: skip, once or all.")] = "once",
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -134,22 +137,26 @@ def add_schedule(
         "catchUp": catch_up,
     }
     made = run(data, url, lambda client: client.call("POST", _schedules(domain), json=body))
-    say("\t".join(_schedule_row(made)))
-    if made.get("secret"):
+    table(_SCHEDULE, [_schedule_row(made)], made, as_json)
+    if made.get("secret") and not as_json:
         say(f"Webhook: POST {made['trigger']}")
         say(f"Signing secret, shown only now: {made['secret']}")
 
 
 @schedules_app.command("pause")
-def pause_schedule(schedule: ScheduleId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def pause_schedule(
+    schedule: ScheduleId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None
+) -> None:
     """Pause a schedule."""
-    _switch(schedule, domain, data, url, enabled=False)
+    _switch(schedule, domain, data, url, enabled=False, as_json=as_json)
 
 
 @schedules_app.command("resume")
-def resume_schedule(schedule: ScheduleId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def resume_schedule(
+    schedule: ScheduleId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None
+) -> None:
     """Resume a schedule. Times that passed while it was paused do not fire."""
-    _switch(schedule, domain, data, url, enabled=True)
+    _switch(schedule, domain, data, url, enabled=True, as_json=as_json)
 
 
 @schedules_app.command("run")
@@ -179,10 +186,10 @@ def remove_schedule(schedule: ScheduleId, domain: Domain, data: Data = None, url
     run(data, url, lambda client: client.call("DELETE", f"{_schedules(domain)}/{quote_part(schedule)}"))
 
 
-def _switch(schedule: str, domain: str, data: Data, url: Url, *, enabled: bool) -> None:
+def _switch(schedule: str, domain: str, data: Data, url: Url, *, enabled: bool, as_json: bool) -> None:
     path = f"{_schedules(domain)}/{quote_part(schedule)}"
     changed = run(data, url, lambda client: client.call("PATCH", path, json={"enabled": enabled}))
-    say("\t".join(_schedule_row(changed)))
+    table(_SCHEDULE, [_schedule_row(changed)], changed, as_json)
 
 
 def _endpoints(domain: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, table
 
 sources_app = typer.Typer(help="Sources of documents: MCP servers, folders and websites.", no_args_is_help=True)
 
@@ -19,13 +19,14 @@ Every = Annotated[int, typer.Option("--every", help="Minutes between two runs.")
 Grace = Annotated[int, typer.Option("--grace", help="Hours until the document of a missing item is removed.")]
 Most = Annotated[int, typer.Option("--max-items", help="Maximum number of items.")]
 
+_HEAD = ("id", "name", "kind", "state", "items", "errors", "next", "problem")
+
 
 @sources_app.command("list")
 def list_sources(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List sources: id, name, kind, state, items, items with errors, next run, problem."""
     found = run(data, url, lambda client: client.call("GET", _path(domain)))
-    head = ("id", "name", "kind", "state", "items", "errors", "next", "problem")
-    table(head, [_row(each) for each in found["items"]], found["items"], as_json)
+    table(_HEAD, [_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @sources_app.command("add-mcp")
@@ -42,6 +43,7 @@ def add_mcp(
     every: Every = 1_440,
     grace: Grace = 24,
     max_items: Most = 10_000,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -52,7 +54,7 @@ def add_mcp(
             form |= json.loads(tools)
         except (ValueError, TypeError) as exc:
             raise typer.BadParameter(f"--tools: a JSON object with listTool and readTool is expected ({exc})") from exc
-    _add({"name": name, "mcp": form}, domain, label, exclude, every, grace, max_items, data, url)
+    _add({"name": name, "mcp": form}, domain, label, exclude, every, grace, max_items, as_json, data, url)
 
 
 @sources_app.command("add-folder")
@@ -66,12 +68,13 @@ def add_folder(
     every: Every = 1_440,
     grace: Grace = 24,
     max_items: Most = 10_000,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
     """Add a folder on the server."""
     form = {"name": name, "folder": {"path": path, "include": include or []}}
-    _add(form, domain, label, exclude, every, grace, max_items, data, url)
+    _add(form, domain, label, exclude, every, grace, max_items, as_json, data, url)
 
 
 @sources_app.command("add-website")
@@ -86,37 +89,43 @@ def add_website(
     every: Every = 1_440,
     grace: Grace = 24,
     max_items: Most = 10_000,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
     """Add pages of a website, or those that its sitemaps list."""
     form = {"sitemaps" if sitemaps else "urls": address, "include": include or []}
-    _add({"name": name, "website": form}, domain, label, exclude, every, grace, max_items, data, url)
+    _add({"name": name, "website": form}, domain, label, exclude, every, grace, max_items, as_json, data, url)
 
 
 @sources_app.command("pause")
-def pause_source(source: SourceId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def pause_source(source: SourceId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """Pause a source. Its documents stay."""
-    _change(source, domain, {"enabled": False}, data, url)
+    _change(source, domain, {"enabled": False}, as_json, data, url)
 
 
 @sources_app.command("resume")
-def resume_source(source: SourceId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def resume_source(
+    source: SourceId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None
+) -> None:
     """Resume a source. A run begins at once."""
-    _change(source, domain, {"enabled": True}, data, url)
+    _change(source, domain, {"enabled": True}, as_json, data, url)
 
 
 @sources_app.command("label")
-def label_source(source: SourceId, domain: Domain, label: Label = None, data: Data = None, url: Url = None) -> None:
+def label_source(
+    source: SourceId, domain: Domain, label: Label = None, as_json: AsJson = False, data: Data = None, url: Url = None
+) -> None:
     """Replace the labels of a source and of its documents. Without --label, they lose the source's labels."""
-    _change(source, domain, {"labels": label or []}, data, url)
+    _change(source, domain, {"labels": label or []}, as_json, data, url)
 
 
 @sources_app.command("run")
-def run_source(source: SourceId, domain: Domain, data: Data = None, url: Url = None) -> None:
+def run_source(source: SourceId, domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """Run a source now. A running server does the run."""
     path = f"{_path(domain)}/{quote_part(source)}/run"
-    say("\t".join(_row(run(data, url, lambda client: client.call("POST", path)))))
+    source_now = run(data, url, lambda client: client.call("POST", path))
+    table(_HEAD, [_row(source_now)], source_now, as_json)
 
 
 @sources_app.command("items")
@@ -160,17 +169,20 @@ def _add(
     every: int,
     grace: int,
     max_items: int,
+    as_json: bool,
     data: Data,
     url: Url,
 ) -> None:
     given = {"labels": labels or [], "exclude": exclude or [], "intervalMinutes": every}
     body = {**form, **given, "graceHours": grace, "maxItems": max_items}
-    say("\t".join(_row(run(data, url, lambda client: client.call("POST", _path(domain), json=body)))))
+    made = run(data, url, lambda client: client.call("POST", _path(domain), json=body))
+    table(_HEAD, [_row(made)], made, as_json)
 
 
-def _change(source: str, domain: str, change: Json, data: Data, url: Url) -> None:
+def _change(source: str, domain: str, change: Json, as_json: bool, data: Data, url: Url) -> None:
     path = f"{_path(domain)}/{quote_part(source)}"
-    say("\t".join(_row(run(data, url, lambda client: client.call("PATCH", path, json=change)))))
+    changed = run(data, url, lambda client: client.call("PATCH", path, json=change))
+    table(_HEAD, [_row(changed)], changed, as_json)
 
 
 def _path(domain: str) -> str:

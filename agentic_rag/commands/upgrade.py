@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, printable, say
+from agentic_rag.commands.line import Data, advising, printable, say
 
 if TYPE_CHECKING:
     from agentic_rag.backup.rehearsed_cases import RehearsedDomain
@@ -50,13 +50,16 @@ def upgrade(
     if rehearse:
         from agentic_rag.backup.upgrading import rehearse as run
 
-        findings = _tell_rehearsal(anyio.run(run, settings))
+        with advising("Nothing was changed."):
+            findings = _tell_rehearsal(anyio.run(run, settings))
         if cases:
             from agentic_rag.backup.rehearsed_cases import rehearse_cases
 
-            held = _tell_cases(anyio.run(rehearse_cases, settings, partial(say, err=True)))
+            with advising("Nothing was changed."):
+                held = _tell_cases(anyio.run(rehearse_cases, settings, partial(say, err=True)))
     else:
-        findings = anyio.run(_upgrade, settings)
+        with advising("Run the command again, or start the server: both finish the upgrade."):
+            findings = anyio.run(_upgrade, settings)
     for finding in findings:
         say(printable(str(finding)))
     if findings or held:

@@ -61,6 +61,7 @@ def usage(
     )
 
 
+_BUDGET = ("id", "whose", "unit", "period", "spent", "reserved", "soft", "hard", "renews")
 _GROUPS = {"domain": "domainId", "user": "userId", "key": "keyId"}
 
 
@@ -76,8 +77,7 @@ def _cells(total: Json) -> tuple[str, ...]:
 def list_budgets(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List budgets: id, subject, unit, period, spent, reserved by running calls, soft and hard limit, renewal time."""
     found = run(data, url, lambda client: client.call("GET", "/api/budgets"))
-    head = ("id", "whose", "unit", "period", "spent", "reserved", "soft", "hard", "renews")
-    table(head, [_row(each) for each in found["items"]], found["items"], as_json)
+    table(_BUDGET, [_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @budgets_app.command("set")
@@ -88,6 +88,7 @@ def set_budget(
     period: Annotated[PeriodName, typer.Argument(help="The period, which starts at midnight UTC.")],
     hard: Annotated[str | None, typer.Option(help="Beyond it calls are refused.")] = None,
     soft: Annotated[str | None, typer.Option(help="Beyond it a turn says so.")] = None,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -101,7 +102,7 @@ def set_budget(
         "hard": hard,
     }
     made = run(data, url, lambda client: client.call("PUT", "/api/budgets", json=body))
-    say("\t".join(_row(made)))
+    table(_BUDGET, [_row(made)], made, as_json)
 
 
 @budgets_app.command("remove")

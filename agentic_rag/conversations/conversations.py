@@ -639,7 +639,7 @@ class Conversations:
         """
         conversation = await self.get(user, conversation_id)
         message = await self._transcripts.message(conversation, message_id)
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id)
         return hide_in_message(message, hidden) if hidden else message
 
     async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
@@ -716,7 +716,7 @@ class Conversations:
         turn, conversation = await self._db.read(read)
         if turn is None or conversation is None or not _owns(user, conversation):
             raise NotFound("turn", turn_id, hidden=conversation is not None)
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id) if turn.references else ()
+        hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id) if turn.references else ()
         return hide_in_turn(turn, frozenset(hidden)) if hidden else turn
 
     async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
@@ -841,7 +841,7 @@ class Conversations:
         calls = await self._transcripts.tool_calls(
             conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
         )
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id)
         return [hide_in_call(call) for call in calls] if hidden else calls
 
     async def tool_report(
@@ -883,7 +883,7 @@ class Conversations:
         session_id, conversation = await self._db.read(read)
         if conversation is None or not _owns(user, conversation):
             raise NotFound("payload", ref, hidden=conversation is not None)
-        if await self._hidden_documents(user, conversation.domain_id, conversation.id):
+        if await self.hidden_documents(user, conversation.domain_id, conversation.id):
             raise NotFound("payload", ref, hidden=True)
         payload = await self._runtime.payload(session_id, ref)
         if payload is None:
@@ -905,12 +905,12 @@ class Conversations:
 
     async def without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
         """Return a page of a conversation without what it shows of documents that a user may not see."""
-        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id)
         if not hidden:
             return page
         return replace(page, messages=[hide_in_message(message, hidden) for message in page.messages])
 
-    async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
+    async def hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
         """Return the documents that a conversation has read and that the user may no longer see."""
         if user.reads_every_document(domain_id):
             return frozenset()
@@ -928,7 +928,7 @@ class Conversations:
         conversation = await self._db.read(lambda conn: conversations.get(conn, turn.conversation_id))
         if conversation is None:
             return frozenset()
-        return await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        return await self.hidden_documents(user, conversation.domain_id, conversation.id)
 
     def _reader(self, user: User, domain_id: str) -> DocumentReader:
         return DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))

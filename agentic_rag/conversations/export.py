@@ -7,12 +7,15 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+from urllib.parse import quote
 
 from agentic_rag.base.events import Reference
 from agentic_rag.conversations.shown_messages import ShownMessage
 
 ExportLanguage = Literal["en", "zh"]
+_NOT_IN_MARKDOWN: Final = re.compile(r"[\s<>\\`]")
+"""Characters of an address that Markdown would read as the end of the address or as markup."""
 
 _WORDS: dict[str, dict[str, str]] = {
     "en": {
@@ -106,6 +109,8 @@ def _notes(exported: ExportedConversation, message: ShownMessage) -> list[str]:
 
 def _source_line(exported: ExportedConversation, reference: Reference) -> str:
     line = f"{reference.number}. {', '.join(_place(exported, reference))}"
+    if exported.passages and reference.source_uri:
+        line += f" <{_NOT_IN_MARKDOWN.sub(lambda found: quote(found[0]), reference.source_uri)}>"
     return f"{line}: “{_one_line(reference.cited_text)}”" if exported.passages and reference.cited_text else line
 
 
@@ -184,12 +189,22 @@ def _without_ids(text: str) -> str:
     return re.sub(r' data-(?:document|chunk)="[^"]*"', "", text)
 
 
+def _address(uri: str) -> str:
+    """Return an address as HTML: a link if it is http or https."""
+    shown = html.escape(uri)
+    if not uri.lower().startswith(("http://", "https://")):
+        return f"<code>{shown}</code>"
+    return f'<a href="{shown}" rel="noopener noreferrer" target="_blank">{shown}</a>'
+
+
 def _sources(exported: ExportedConversation, message: ShownMessage) -> str:
     if not message.references:
         return ""
     lines = []
     for each in message.references:
         place = html.escape(", ".join(_place(exported, each)))
+        if exported.passages and each.source_uri:
+            place = f"{place} ({_address(each.source_uri)})"
         quote = f": <q>{html.escape(_one_line(each.cited_text))}</q>" if exported.passages and each.cited_text else ""
         lines.append(f"<li>[{each.number}] {place}{quote}</li>")
     return f'<div class="sources"><h3>{exported.words["sources"]}</h3><ol>{"".join(lines)}</ol></div>'

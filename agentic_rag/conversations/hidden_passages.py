@@ -1,7 +1,8 @@
-"""Messages and tool calls of a conversation whose reader may no longer see some of the documents that it has read.
+"""Messages, tool calls and waits of a conversation whose reader may no longer see some of the documents it has read.
 
 An answer keeps its own text and the numbers of its citations. The names and quotes of hidden documents and all results
-of tools are replaced by `REMOVED`, because a result may show a document in any of its texts. Pure.
+of tools are replaced by `REMOVED`, because a result may show a document in any of its texts. A wait names documents
+without their ids, so all of these names are replaced. Pure.
 """
 
 from collections.abc import Set as AbstractSet
@@ -14,6 +15,7 @@ from agentic_rag.base.messages import Block, is_attachment, text_block
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.waits import WaitRecord
 
 REMOVED = "[removed]"
 """Replacement for names, quotes and results."""
@@ -43,6 +45,17 @@ def hide_in_turn(turn: TurnRecord, hidden: AbstractSet[str]) -> TurnRecord:
 def hide_in_call(call: ToolCallRecord) -> ToolCallRecord:
     """Return a call without its result."""
     return call.replace(result=None if call.result is None else _hide_in_block(call.result, frozenset()), ref=None)
+
+
+def hide_in_wait(wait: WaitRecord) -> WaitRecord:
+    """Return a wait without the names of the documents that the model had read before it."""
+    sources = [{**each, "name": REMOVED} if each["kind"] == "document" else each for each in wait.request["sources"]]
+    return wait.replace(request={**wait.request, "sources": sources})
+
+
+def names_documents(wait: WaitRecord) -> bool:
+    """Return whether a wait names documents that the model had read before it."""
+    return any(each["kind"] == "document" for each in wait.request.get("sources") or ())
 
 
 def _hide_in_references(references: tuple[Reference, ...], hidden: AbstractSet[str]) -> tuple[Reference, ...]:

@@ -17,6 +17,8 @@ from agentic_rag.base.events import Answerer, WaitAction, WaitKind
 from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.answers import read_answer
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.hidden_passages import hide_in_wait, names_documents
 from agentic_rag.domains.domains import Domains
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import turns, waits
@@ -44,11 +46,15 @@ class ChangeGuard(Protocol):
 class Waits:
     """The waits of all turns.
 
-    ``domains`` stores the rules that approvals add; ``gate`` tries them before.
+    ``conversations`` knows which documents a user may no longer see. ``domains`` stores the rules that approvals add;
+    ``gate`` tries them before.
     """
 
-    def __init__(self, database: Database, runtime: Runtime, domains: Domains, gate: ChangeGuard) -> None:
+    def __init__(
+        self, database: Database, conversations: Conversations, runtime: Runtime, domains: Domains, gate: ChangeGuard
+    ) -> None:
         self._db = database
+        self._conversations = conversations
         self._runtime = runtime
         self._domains = domains
         self._gate = gate
@@ -76,7 +82,14 @@ class Waits:
                 offset=(page - 1) * page_size,
             )
         )
-        return WaitPage(items, total)
+        return WaitPage([await self.without_hidden(user, each) for each in items], total)
+
+    async def without_hidden(self, user: User, wait: WaitRecord) -> WaitRecord:
+        """Return a wait without the names of documents, if its conversation has read one that a user may not see."""
+        if not names_documents(wait):
+            return wait
+        hidden = await self._conversations.hidden_documents(user, wait.domain_id, wait.conversation_id)
+        return hide_in_wait(wait) if hidden else wait
 
     async def get(self, user: User, wait_id: WaitId) -> WaitRecord:
         """Return one wait.
@@ -87,7 +100,7 @@ class Waits:
         found = await self._db.read(lambda conn: waits.get(conn, wait_id))
         if found is None or not _sees(user, found):
             raise NotFound("wait", wait_id, hidden=found is not None)
-        return found
+        return await self.without_hidden(user, found)
 
     async def ended_of(self, turn_id: TurnId) -> frozenset[str]:
         """Return the ended waits of a turn. The caller must have checked the user's access."""

@@ -299,6 +299,7 @@ def _facts(record: DocumentRecord) -> DocumentFacts:
         outline=progress.outline or (),
         document_date=record.own_date or progress.date,
         review_by=record.review_by,
+        source_uri=record.public_uri,
     )
 
 

@@ -128,7 +128,7 @@ class AnswerLinks:
                 return LinkedWait(LinkState.INVALID)
             if chosen == "sign-in":
                 state = LinkState.SIGN_IN
-        return LinkedWait(state, wait, endpoint.recipient)
+        return LinkedWait(state, await self._waits.without_hidden(user, wait), endpoint.recipient)
 
     async def answer(self, token: str, action: WaitAction, content: Json) -> WaitRecord:
         """Answer the wait behind a link in the recipient's name. The audit log says that a link was used.

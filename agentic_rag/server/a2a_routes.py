@@ -43,13 +43,12 @@ from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Calls, KeptTurn
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.server.auth import Caller
+from agentic_rag.server.auth import Caller, own_url_of
 from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aStream, A2aTask, Form, TaskSeed, TaskState
 from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.error_shapes import INVALID_REQUEST, RPC_REFUSED, a2a_details
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import json_response, redaction_for, request_id
-from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.server.stored_responses import turn_events
@@ -215,7 +214,7 @@ class Visit:
     @property
     def base(self) -> str:
         """The address of the server."""
-        return address_of(self.request)
+        return own_url_of(self.request.scope)
 
     def result(self, value: Json) -> Json:
         return {"jsonrpc": "2.0", "id": self.request_id, "result": value}
@@ -259,7 +258,7 @@ class AgentRoutes:
         record = await self._directory.get(domain)
         settings = await self._directory.settings(domain)
         about = record.description.strip() or f"Answers questions from the documents of {record.name}, with citations."
-        card = make_card(address_of(request), domain, record.name, about, settings.starters or ())
+        card = make_card(own_url_of(request.scope), domain, record.name, about, settings.starters or ())
         return dict(self._redactor.of(domain).json(card))
 
     @route(

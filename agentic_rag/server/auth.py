@@ -220,6 +220,12 @@ class Caller:
         self._mark = gate.use.mark_of(entrant.key_id) if gate is not None else None
 
     @property
+    def gate(self) -> "Gate":
+        """The gate that identified the sender."""
+        assert self._gate is not None
+        return self._gate
+
+    @property
     def is_nobody(self) -> bool:
         """Whether the sender of the request is anonymous."""
         return self.user.id == ANONYMOUS
@@ -558,6 +564,11 @@ def caller_of(scope: Scope) -> Caller:
     caller = scope["state"]["caller"]
     assert isinstance(caller, Caller)
     return caller
+
+
+def own_url_of(scope: Scope) -> str:
+    """Return the server's address as the client of a request sees it; see `Gate.own_url`."""
+    return caller_of(scope).gate.own_url(scope)
 
 
 class Guard:

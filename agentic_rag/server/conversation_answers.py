@@ -103,7 +103,8 @@ class CitedTable:
 class Reference:
     """A cited passage, found by ``agent``. ``verified`` is False if it shares no word with its statement.
 
-    ``documentDate`` is the document's date and ``reviewBy`` the day until which it should be reviewed, if known.
+    If known, ``documentDate`` is the document's date, ``reviewBy`` the day until which it should be reviewed, and
+    ``sourceUri`` its address in the system it came from.
     """
 
     number: int
@@ -121,6 +122,7 @@ class Reference:
     scanned_by: Absent[str] = None
     document_date: Absent[str] = None
     review_by: Absent[str] = None
+    source_uri: Absent[str] = None
 
 
 @answer()

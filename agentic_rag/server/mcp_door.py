@@ -27,9 +27,8 @@ from agentic_rag.access.authorizations import TOOL_SCOPES
 from agentic_rag.base.errors import InsufficientScope, InternalError
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.directory.directory import Directory
-from agentic_rag.server.auth import Caller
+from agentic_rag.server.auth import Caller, own_url_of
 from agentic_rag.server.replies import request_id
-from agentic_rag.server.root_path import address_of
 from agentic_rag.server.routes import MAX_JSON_BYTES, read_body, route
 from agentic_rag.server.rpc_errors import PlainAnswer
 from agentic_rag.server.services import McpServices
@@ -261,7 +260,7 @@ class McpRoutes:
     async def card(self, request: Request, domain: str) -> Response:
         """Show the server card of a domain (SEP-2127): its name, and where and how an MCP client connects."""
         record = await self._directory.get(domain)
-        return Response(to_text(make_card(address_of(request), record)), media_type=CARD_MEDIA_TYPE)
+        return Response(to_text(make_card(own_url_of(request.scope), record)), media_type=CARD_MEDIA_TYPE)
 
 
 def _owner(caller: Caller, domain: str) -> Owner:

@@ -41,7 +41,7 @@ from agentic_rag.base.errors import (
     refused_write,
 )
 from agentic_rag.base.forms import Form, invalid_input, read_form
-from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.terminal import log_under
 from agentic_rag.directory.collection import collection_of
@@ -447,7 +447,11 @@ class _Offer:
             raise NotFound("resource", uri[:200])
         view = await self._services.views.of(visit.caller.user, visit.domain)
         chunk, _ = await self._services.documents.chunk(visit.domain, named[2], view)
-        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, meta=_place(chunk))
+        document = await self._services.documents.get(visit.domain, DocumentId(chunk.document_id), view)
+        place = _place(chunk)
+        if document.public_uri is not None:
+            place["source_uri"] = document.public_uri
+        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, meta=place)
         return types.ReadResourceResult(contents=[contents])
 
     # Skills
@@ -583,6 +587,7 @@ def _describe(source: Any) -> Json:
         "scannedBy": "scanned_by",
         "documentDate": "document_date",
         "reviewBy": "review_by",
+        "sourceUri": "source_uri",
         "verified": "verified",
     }
     return {name: source[key] for key, name in names.items() if source.get(key) is not None}

@@ -140,7 +140,7 @@ class PassagePlace:
     ``kind`` is the best way to show it; `page` and `table` are set accordingly. ``cited`` is null if no part was asked
     for, or if the passage does not contain it. ``html`` is the passage with ``mark`` around the cited part, and is safe
     to insert into a page. ``notes`` tell which parts could not be shown, and what is known about the document that
-    explains it.
+    explains it. ``sourceUri`` is the document's address in the system it came from.
     """
 
     chunk_id: str
@@ -159,6 +159,7 @@ class PassagePlace:
     page: Absent[PagePlace] = None
     table: Absent[SheetTable] = None
     html: Absent[str] = None
+    source_uri: Absent[str] = None
 
 
 class PlaceRoutes:
@@ -229,6 +230,7 @@ def _show(domain: str, place: CitationPlace, html: str | None) -> PassagePlace:
         page=None if page is None else _page(domain, place.document.id, page),
         table=None if table is None else SheetTable(table.header, [answer_from(TableRow, row) for row in table.rows]),
         html=html,
+        source_uri=document.public_uri if isinstance(document, DocumentRecord) else None,
     )
 
 

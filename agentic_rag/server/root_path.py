@@ -9,7 +9,6 @@ Local programs (health checks, the command line) use no path at all.
 import re
 from typing import Final
 
-from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,11 +23,6 @@ _COOKIE_PATH: Final = re.compile(rb"; Path=/(?=;|$)")
 def root_path_of(scope: Scope) -> str:
     """Return the path below which the client of this request sees the server: ``/rag``, or empty."""
     return str(scope.get(_KEY, ""))
-
-
-def address_of(request: Request) -> str:
-    """Return the address of the server as the client of this request sees it, without a slash at its end."""
-    return str(request.url.replace(path=root_path_of(request.scope), query="", fragment="")).rstrip("/")
 
 
 class RootPath:

@@ -145,6 +145,7 @@ def _bodies(
                     reference.document_date,
                     reference.review_by,
                     reference.scanned_by,
+                    reference.source_uri,
                 ),
                 None,
             )

@@ -272,8 +272,14 @@ def _part_of(block: Json) -> ResourcePart | None:
 
 
 def _result_of(blocks: Sequence[Json], structured: Any) -> Any:
-    """Return the structured content of a result, or the JSON in its text, or the linked resources."""
-    if structured is not None:
+    """Return the structured content of a result, or the JSON in its text, or the linked resources.
+
+    Servers made with the Python SDK wrap the text of a tool in ``{"result": text}``, which is no structure.
+    """
+    is_wrapped = (
+        isinstance(structured, dict) and structured.keys() == {"result"} and isinstance(structured["result"], str)
+    )
+    if structured is not None and not is_wrapped:
         return structured
     links = [block for block in blocks if block.get("type") == "resource_link"]
     if links:

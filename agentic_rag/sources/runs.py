@@ -46,6 +46,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Origin, split_name
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
+from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.sources.folder import AllowedFolders, FolderReader
 from agentic_rag.sources.items import (
     Content,
@@ -238,6 +239,10 @@ class SourceRuns:
             if entry is None or not entry.enabled:
                 why = "is disabled" if entry is not None else "is no server of this domain any more"
                 raise SourceUnreadable(f"the MCP server {server.server!r} {why}")
+            policy = Policy(settings.rules_for("admin"))
+            for use in (server.list_tool, server.read_tool):
+                if use is not None and policy.denies(server.server, use.tool):
+                    raise SourceUnreadable(f"the setting toolPolicy denies the tool {use.tool!r} of {server.server!r}")
             spec = spec_of(
                 entry.with_variables(settings.variables),
                 domain=domain.id,

@@ -4,10 +4,11 @@ This module enforces that the same bytes are one document per domain, and holds 
 work on a document. The files are in the workspace, and chunks and vectors are in the retriever's index.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Final, NamedTuple, TypedDict, Unpack
 
 import orjson
 import sqlalchemy as sa
@@ -72,6 +73,10 @@ class DocumentProgress:
     """The document's first headings."""
 
 
+_URI: Final = re.compile(r"(?i:(?!(?:javascript|vbscript|data|blob):)[a-z][a-z0-9+.-]+):(?: |[^\s\x00-\x1f\x7f])+")
+_USER_INFO: Final = re.compile(r"^([^:/?#]+://)[^/?#\\]*@")
+
+
 class DocumentRecord(Record, table=True):
     """A file of a domain and the state of its ingestion."""
 
@@ -117,6 +122,17 @@ class DocumentRecord(Record, table=True):
     def date(self) -> str:
         """The document's date, `YYYY-MM-DD`: the given one, else the file's own, else the day it was added."""
         return self.own_date or self.progress.date or self.created_at[:10]
+
+    @property
+    def public_uri(self) -> str | None:
+        """The address of the document's item as readers of a citation get it, or None.
+
+        That is a URI without a user name and a password. Paths of folder sources, other addresses without a scheme, and
+        schemes whose links run a script in a browser are left out.
+        """
+        if self.source_uri is None or not _URI.fullmatch(self.source_uri):
+            return None
+        return _USER_INFO.sub(r"\1", self.source_uri).replace(" ", "%20")
 
 
 class ExpectedLabelsRecord(Record, table=True):

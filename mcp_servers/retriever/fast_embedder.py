@@ -8,6 +8,7 @@ classes.
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -59,6 +60,7 @@ class LocalModel:
 
     async def load(self) -> None:
         """Load the model if it is on this machine. Raises `ModelMissing`."""
+        _import_loguru()
         await anyio.to_thread.run_sync(self._load)
 
     async def aclose(self) -> None:
@@ -72,6 +74,15 @@ class LocalModel:
 
     def _open(self) -> Any:
         raise NotImplementedError
+
+
+def _import_loguru() -> None:
+    """Import fastembed's logger in the event loop's thread.
+
+    Loguru registers hooks for forks when it is imported. Subprocesses start in the event loop's thread and run such
+    hooks, so an import in another thread at that moment fails with "release unlocked lock".
+    """
+    import_module("loguru")
 
 
 class FastEmbedder(LocalModel):
@@ -91,6 +102,7 @@ class FastEmbedder(LocalModel):
         return limit if isinstance(limit, int) else None
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        _import_loguru()
         vectors: list[list[float]] = []
         for at in range(0, len(texts), BATCH):
             batch = texts[at : at + BATCH]
@@ -98,6 +110,7 @@ class FastEmbedder(LocalModel):
         return vectors
 
     async def embed_query(self, text: str) -> list[float]:
+        _import_loguru()
         (vector,) = await anyio.to_thread.run_sync(self._embed, [text], True, limiter=self._queries)
         return vector
 
@@ -128,6 +141,7 @@ class FastReranker(LocalModel):
         self._worker = anyio.CapacityLimiter(1)
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        _import_loguru()
         return await anyio.to_thread.run_sync(self._rerank, query, list(texts), limiter=self._worker)
 
     def _rerank(self, query: str, texts: Iterable[str]) -> list[float]:

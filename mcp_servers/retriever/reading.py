@@ -40,8 +40,8 @@ class DocumentFacts:
     """A readable document.
 
     ``passages`` is the number of its chunks. ``date`` (`YYYY-MM-DD`) is the file's own date, else the day on which it
-    was added. ``outline`` are its first headings. ``document_date`` is a date given to it or the file's own, and
-    ``review_by`` the day until which it should be reviewed.
+    was added. ``outline`` are its first headings. ``document_date`` is a date given to it or the file's own,
+    ``review_by`` the day until which it should be reviewed, and ``source_uri`` its address in the system it came from.
     """
 
     document_id: str
@@ -53,6 +53,7 @@ class DocumentFacts:
     outline: tuple[str, ...] = ()
     document_date: str | None = None
     review_by: str | None = None
+    source_uri: str | None = None
 
 
 class Library(Protocol):

@@ -463,7 +463,11 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
 
 def _facts_of(document: DocumentFacts) -> Json:
     """Return the members that the facts of its document add to a hit."""
-    known = {"document_date": document.document_date, "review_by": document.review_by}
+    known = {
+        "document_date": document.document_date,
+        "review_by": document.review_by,
+        "source_uri": document.source_uri,
+    }
     facts = {name: value for name, value in known.items() if value is not None}
     return {"passages": document.passages, "date": document.date, **facts}
 

@@ -12,6 +12,7 @@ from tests.console.axe import check_accessible, check_fits
 from tests.console.rig import Desk, console, needs_browser
 from tests.console.xss import CORPUS, LISTEN_FOR_HITS
 from tests.retriever import files
+from tests.sources.support import Library, documents_of, resource
 
 pytestmark = needs_browser
 
@@ -45,6 +46,35 @@ async def open_source(page: Page, domain: str, chunk: str, sentence: str = "") -
     """Open the panel at a passage, as a citation does."""
     await page.evaluate(OPEN, {"domainId": domain, "documentId": "", "chunkId": chunk, "sentence": sentence})
     return page.get_by_role("dialog", name="Source")
+
+
+async def add_source(desk: Desk, domain: str) -> None:
+    """Add a source on the page, see its run, look at its settings, pause it, and run it again."""
+    page = desk.page
+    await desk.goto(f"#/domains/{domain}/documents")
+    await page.get_by_role("button", name="Sources").click()
+    panel = page.get_by_role("dialog", name="Sources")
+    await expect(panel).to_contain_text("No sources")
+    await panel.get_by_role("button", name="Add source").click()
+    form = page.get_by_role("dialog", name="Add source")
+    await form.get_by_label("Kind").select_option("mcp")
+    await form.get_by_label("Name", exact=True).fill("Library")
+    await expect(form.get_by_label("Server", exact=True)).to_have_value("library")
+    await check_accessible(page, "the form of a source")
+    await form.get_by_role("button", name="Save").click()
+    row = panel.get_by_role("listitem").filter(has_text="Library")
+    await expect(row).to_contain_text("2 items")
+    await expect(row.locator(".badge")).to_have_text("On")
+    await row.get_by_role("button", name="Edit Library").click()
+    form = page.get_by_role("dialog", name="Edit Library")
+    await form.get_by_label("Run at its interval").uncheck()
+    await form.get_by_role("button", name="Save").click()
+    await expect(row.locator(".badge")).to_have_text("Paused")
+    await row.get_by_role("button", name="Run now: Library").click()
+    await expect(row.locator(".badge")).to_have_text("Paused")
+    await check_accessible(page, "the sources")
+    await panel.get_by_role("button", name="Close").click()
+    await desk.rig.taken_up(domain)
 
 
 async def box_of(part: Locator) -> tuple[float, float, float, float]:
@@ -122,9 +152,14 @@ async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
 
 
 async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_as_they_are(tmp_path: Path) -> None:
-    async with console(tmp_path) as desk:
-        page, domain = desk.page, await desk.rig.domain()
+    address = "https://wiki.example/rates?page=1"
+    library = Library(tmp_path)
+    library.save(resources=[resource(0, uri=address), resource(1, uri="javascript:alert(1)")], fails=["none"])
+    async with console(tmp_path, any_command=True) as desk:
+        page, domain = desk.page, await desk.rig.domain(mcpServers={"library": library.entry})
         await page.add_init_script(LISTEN_FOR_HITS)
+        await add_source(desk, domain)
+        linked = {each["sourceUri"]: each["id"] for each in await documents_of(desk.rig, domain)}
         rates = f"city,rate\nLeeds,1.5\nYork,2.5\n{CORPUS[1]},3.5\n".encode()
         (sheet,) = await chunks_of(desk, domain, "rates.csv", rates)
         text = "# Leave\n\n" + "\n\n".join(
@@ -134,6 +169,18 @@ async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_
         scripts = await chunks_of(desk, domain, f"{CORPUS[1]}.txt", "\n\n".join(CORPUS).encode())
         await desk.goto()
         await expect(page.get_by_label("Message", exact=True)).to_be_visible()
+
+        for uri, document in linked.items():
+            chunks = await desk.rig.ok("GET", f"/api/domains/{domain}/documents/{document}/chunks")
+            panel = await open_source(page, domain, chunks["items"][0]["chunkId"])
+            await expect(panel.locator(".passage-main")).to_contain_text("zebra")
+            link = panel.get_by_role("link", name="Open at its source")
+            await expect(link).to_have_count(int(uri == address))
+            if uri == address:
+                await expect(link).to_have_attribute("href", address)
+                await expect(link).to_have_attribute("rel", "noreferrer noopener")
+                await check_accessible(page, "a passage with an address")
+            await page.keyboard.press("Escape")
 
         panel = await open_source(page, domain, sheet["chunkId"], "York | 2.5")
         await expect(panel.locator("thead th[scope=col]").filter(has_text="rate")).to_have_count(1)

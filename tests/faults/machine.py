@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from agentic_rag.runtime.session import MAX_RESUMES
 from tests.faults.client import Chat
 from tests.faults.ledger import Event, Ledger, check_messages
 from tests.faults.outside import SCRIPTS, SECRET
@@ -37,7 +38,6 @@ from tests.faults.sweep import PLACES, Rig
 VIEWERS = 2
 BOUND = frozenset({"collection", "scope", "memory_scope", "parent_turn_id", "turn", "user_id", "domain_id"})
 """Names of arguments that the server binds."""
-MAX_RESUMES = 3
 
 numbers = st.integers(0, 30)
 places = st.builds(lambda name, number: f"{name}:{number}", st.sampled_from(PLACES), st.integers(1, 12))

@@ -124,7 +124,10 @@ def count_fired(where: str | Path) -> Fired:
 
 
 def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
-    """Fire ``count`` schedules ``times`` times while servers are killed and started again."""
+    """Fire ``count`` schedules ``times`` times while servers are killed and started again.
+
+    Between two kills at least one firing ends: a turn that kills cut off again and again ends with RESUME_LIMIT.
+    """
     random = Random(seed)
     ids = make_schedules(made.servers[0], made.domain, count)
     set_back(made.database.url, ids, times)
@@ -143,8 +146,10 @@ def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
     for _ in range(kills):
         victim = random.choice(made.servers)
         time.sleep(random.uniform(0.2, 2.0))
+        before = ended()
         victim.kill()
         victim.start()
+        until(lambda: ended() > before or before == count * times, 900)  # noqa: B023
     until(lambda: ended() >= count * times, 900)
     return count_fired(made.database.url)
 

@@ -25,7 +25,7 @@ PROMISED = {
     "tool_result": "tool_call_id tool_name server status content structured? truncated ref? duration_ms",
     "retrieval": "retrieval_id source query hits",
     "source_reference": "number iteration text_from text_to document_id document_name chunk_id page? cells? "
-    "cited_text score verified? scanned? table? document_date? review_by? scanned_by?",
+    "cited_text score verified? scanned? table? document_date? review_by? scanned_by? source_uri?",
     "resumed": "voids",
     "step_reset": "iteration",
     "retrying": "attempt in_ms reason",

@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.log.runlog import EPOCH
+from agentic_rag.runtime.session import MAX_RESUMES
 from agentic_rag.store import turns
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
@@ -150,7 +151,7 @@ async def test_readers_are_told_that_the_server_goes_away(tmp_path: Path) -> Non
 
 async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) -> None:
     accepted = None
-    for _ in range(4):
+    for _ in range(MAX_RESUMES + 1):
         slow = Stalled(say("One two three."), 1)
         async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
             if accepted is None:

@@ -61,16 +61,16 @@ def resource(number: int, **fields: Any) -> Json:
     } | fields
 
 
-async def make_source(rig: Rig, domain: str, **fields: Any) -> Json:
-    """Create a source and return it after its first run."""
+async def make_source(rig: Rig, domain: str, *, seconds: float = WAIT_SECONDS, **fields: Any) -> Json:
+    """Create a source and return it after its first run, which may take ``seconds``."""
     form = {"name": "Library", "mcp": {"server": "library"}, "graceHours": 0, **fields}
     made = await rig.ok("POST", f"/api/domains/{domain}/sources", form)
-    return await ended(rig, domain, made["id"], None)
+    return await ended(rig, domain, made["id"], None, seconds)
 
 
-async def ended(rig: Rig, domain: str, source: str, before: str | None) -> Json:
+async def ended(rig: Rig, domain: str, source: str, before: str | None, seconds: float = WAIT_SECONDS) -> Json:
     """Return a source when a run has ended after the one that ended at ``before``."""
-    with anyio.fail_after(WAIT_SECONDS):
+    with anyio.fail_after(seconds):
         while True:
             found: Json = await rig.ok("GET", f"/api/domains/{domain}/sources/{source}")
             settled = found["state"] == "idle" and not found["requested"]

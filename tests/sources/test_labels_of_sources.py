@@ -31,7 +31,7 @@ async def test_a_change_of_labels_reaches_all_documents_and_keeps_those_of_other
     share = shared(tmp_path, 3)
     async with Rig(tmp_path, source_folders=str(share)) as rig:
         domain = await rig.domain()
-        form = {"mcp": None, "folder": {"path": str(share)}}
+        form: Json = {"mcp": None, "folder": {"path": str(share)}}
         source = await make_source(rig, domain, **form, labels=["board"])
         other = await make_source(rig, domain, name="Other", **form, labels=["legal"], exclude=[f"{share}/0.md"])
         assert await labels_of(rig, domain) == {("board",), ("board", "legal")}

@@ -1,12 +1,20 @@
 """MCP servers as sources: what is read, when it is read again, and what a bad item costs."""
 
 import base64
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from agentic_rag.testing.steps import Cite, Step, Use, say
 from tests.server.rig import Rig
+from tests.sign_in.places import entered, places, sign_in
 from tests.sources.support import Library, documents_of, items_of, make_source, resource, run_again
 
 
@@ -43,6 +51,22 @@ async def test_resources_become_documents_and_only_changed_ones_are_read_again(t
         assert again["book 3.md"]["date"] == "2026-02-01"
         hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "zebra7n"}))["hits"]
         assert hits[0]["documentName"] == "book 7.md"
+
+
+@pytest.mark.nightly("reads a thousand resources")
+async def test_of_a_thousand_resources_only_the_changed_ones_are_read_again(tmp_path: Path) -> None:
+    async with library(tmp_path, 1_000) as (rig, domain, found):
+        found.save(page=100)
+        source = await make_source(rig, domain, seconds=1_200)
+        assert source["counts"]["changed"] == 1_000
+        assert set(found.read().values()) == {1}
+        changed = range(0, 1_000, 100)
+        for number in changed:
+            found.edit(number, text=f"New words zebra{number}n.", lastModified="2026-02-01T00:00:00Z")
+        source = await run_again(rig, domain, source)
+        assert found.read() == {f"lib://books/{number:04}": 1 for number in changed}
+        assert (source["counts"]["unchanged"], source["counts"]["fetched"]) == (990, 10)
+        assert len(await documents_of(rig, domain)) == 1_000
 
 
 async def test_without_versions_the_bytes_tell_what_changed(tmp_path: Path) -> None:
@@ -206,6 +230,59 @@ async def test_two_tools_are_a_source(tmp_path: Path) -> None:
         assert (source["counts"]["fetched"], source["counts"]["changed"]) == (1, 1)
 
 
+async def test_a_tool_that_the_policy_denies_ends_the_run_and_keeps_the_documents(tmp_path: Path) -> None:
+    async with library(tmp_path, 1) as (rig, domain, found):
+        items = [{"id": "lib://books/0000", "title": "Book"}]
+        found.save(tools={"find": {"content": [], "structuredContent": {"books": items}}})
+        tools = {"listTool": {"tool": "find"}, "readTool": {"tool": "read"}}
+        source = await make_source(rig, domain, mcp={"server": "library", **tools})
+        assert source["counts"]["changed"] == 1
+        rules: tuple[tuple[dict[str, Any], bool], ...] = (
+            ({"library__read": "deny"}, True),
+            ({"library__*": "deny", "library__find": "allow"}, True),
+            ({"library__*": "deny", "library__find": "allow", "library__read": "allow"}, False),
+            ({"library__read": {"member": "deny"}}, False),
+            ({"library__read": "ask"}, False),
+        )
+        for policy, denied in rules:
+            found.read()
+            await rig.ok(
+                "PUT",
+                f"/api/domains/{domain}",
+                {"settings": {"mcpServers": {"library": found.entry}, "toolPolicy": policy}},
+            )
+            source = await run_again(rig, domain, source)
+            assert ("problem" in source) == denied, policy
+            if denied:
+                assert source["problem"]["code"] == "SOURCE_UNREADABLE"
+                assert "toolPolicy denies the tool 'read' of 'library'" in source["problem"]["message"]
+            assert len(await documents_of(rig, domain)) == 1
+
+
+async def test_a_source_whose_server_needs_a_new_sign_in_says_so_and_goes_on_after_it(tmp_path: Path) -> None:
+    items = '[{"id": "1", "name": "one.md"}, {"id": "2", "name": "two.md"}]'
+    tools = {
+        "listTool": {"tool": "echo", "arguments": {"text": items}},
+        "readTool": {"tool": "echo", "arguments": {"text": "Twelve bar of {name}."}},
+    }
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        restart = f"/api/domains/{domain}/mcp-servers/web/restart"
+        source = await make_source(rig, domain, mcp={"server": "web", **tools})
+        assert source["problem"]["code"] == "SIGN_IN_NEEDED"
+        for _ in range(2):
+            await sign_in(rig, (await rig.ok("POST", restart))["signIn"])
+            source = await run_again(rig, domain, source)
+            assert "problem" not in source, source["problem"]
+            assert source["counts"]["fetched"] == 2
+            assert len(await documents_of(rig, domain)) == 2
+            found.granting.live.clear()
+            found.granting.refresh.clear()
+            source = await run_again(rig, domain, source)
+            assert source["problem"]["code"] == "SIGN_IN_NEEDED", source
+            assert len(await documents_of(rig, domain)) == 2
+
+
 async def test_the_same_bytes_at_two_addresses_are_one_document_until_both_are_gone(tmp_path: Path) -> None:
     async with library(tmp_path, 1) as (rig, domain, found):
         found.save(resources=[resource(0), resource(1, text=resource(0)["text"])])
@@ -232,3 +309,65 @@ async def test_a_persons_document_stays_when_its_source_loses_the_item(tmp_path:
             mine["id"]: ["board"],
             kept["id"]: ["board"],
         }
+
+
+ADDRESSES = {
+    "https://ann:secret@wiki.example/hr?page=1&x=<b>": "https://wiki.example/hr?page=1&x=<b>",
+    "lib://a shelf/1": "lib://a%20shelf/1",
+    "javascript:alert(1)": None,
+    "/srv/share/plan.md": None,
+    "C:\\share\\plan.md": None,
+    "PUMP 12": None,
+}
+
+
+async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_path: Path) -> None:
+    found = Library(tmp_path)
+    found.save(resources=[resource(number, uri=uri) for number, uri in enumerate(ADDRESSES)])
+    turn = (
+        Step((Use("search_documents", {"query": "title of shelf", "top_k": 20}),)),
+        say("It is so.", *map(Cite, range(6))),
+    )
+    async with Rig(tmp_path, *turn, *turn, *turn, *turn, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"library": found.entry})
+        source = await make_source(rig, domain)
+        assert source["counts"]["changed"] == 6
+        await rig.taken_up(domain)
+        wanted = {each["id"]: ADDRESSES[each["sourceUri"]] for each in await documents_of(rig, domain)}
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "What is the title?")
+        cited = [each for each in events if each["type"] == "source_reference"]
+        assert {each["documentId"]: each.get("sourceUri") for each in cited} == wanted
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        references = messages[-1]["references"]
+        assert {each["documentId"]: each.get("sourceUri") for each in references} == wanted
+        for each in references:
+            place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{each['chunkId']}/place")
+            assert place.get("sourceUri") == wanted[each["documentId"]]
+        path = f"/api/conversations/{conversation}/export"
+        exported = await rig.ok("GET", path, params={"format": "json"})
+        assert exported["messages"][-1]["references"] == references
+        markdown = (await rig.http.get(path)).text
+        assert "book 0.md <https://wiki.example/hr?page=1&x=%3Cb%3E>: “" in markdown
+        assert "book 1.md <lib://a%20shelf/1>: “" in markdown
+        page = (await rig.http.get(path, params={"format": "html"})).text
+        assert re.findall(r'href="([^"]*)" rel="noopener noreferrer"', page) == [
+            "https://wiki.example/hr?page=1&amp;x=&lt;b&gt;"
+        ]
+        assert "<code>lib://a%20shelf/1</code>" in page
+        assert all(word not in markdown + page for word in ("javascript:", "/srv/share", "secret"))
+        addresses = sorted(each for each in wanted.values() if each)
+        for form in ("chat/completions", "responses"):
+            words = {"messages": [{"role": "user", "content": "What?"}]} if form != "responses" else {"input": "What?"}
+            answer = await rig.http.post(f"/v1/{form}", json={"model": domain, **words})
+            noted = re.findall(r'"agentic_rag":\{[^}]*"sourceUri":("[^"]*")', answer.text)
+            assert sorted({json.loads(each) for each in noted}) == addresses, form
+        door = streamable_http_client(f"http://127.0.0.1/mcp/{domain}", http_client=rig.http)
+        async with Client(door, mode="auto") as client:
+            told = await client.call_tool("ask", {"question": "What?"})
+            assert told.structured_content is not None
+            citations = told.structured_content["citations"]
+            assert {each["document_id"]: each.get("source_uri") for each in citations} == wanted
+            for each in citations:
+                (contents,) = (await client.read_resource(each["uri"])).contents
+                assert (contents.meta or {}).get("source_uri") == wanted[each["document_id"]]

@@ -24,6 +24,7 @@ from agentic_rag.runtime.core.arguments import fit_arguments
 from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
+from agentic_rag.tools.listing import exposed_name
 from agentic_rag.tools.status import describe_missing
 from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, CLIENT, DELEGATE, FIND_TOOLS
 
@@ -107,6 +108,10 @@ class Policy:
     alone: Callable[[], bool] = lambda: True
     has_person: bool = False
     denies_effects: bool = False
+
+    def denies(self, server: str, tool: str) -> bool:
+        """Return whether the rules deny a tool of a user's server."""
+        return self._verdict_on(exposed_name(server, tool), f"{server}__{tool}") == "deny"
 
     def ruling(self, tool: ToolInfo, *, others: bool = False) -> Denial | Approval | None:
         """Return the denial of a tool or the approval it needs. Returns None if the tool may run.
@@ -192,7 +197,10 @@ class Policy:
         An ``allow`` must match the name that the model sees. Any other verdict may also match ``{server}__{tool}``,
         although the model sees another name where that one is ambiguous: see `listing.exposed_name`.
         """
-        name, plain = tool.name, f"{tool.server}__{tool.remote_name}" if tool.origin == "user" else tool.name
+        plain = f"{tool.server}__{tool.remote_name}" if tool.origin == "user" else tool.name
+        return self._verdict_on(tool.name, plain, patterns_allow=patterns_allow)
+
+    def _verdict_on(self, name: str, plain: str, *, patterns_allow: bool = True) -> Verdict | None:
         matching = []
         for glob, verdict in self.rules.items():
             names = (name,) if verdict == "allow" else (name, plain)

@@ -95,6 +95,7 @@ def verify(
         scanned_by=citable.source.scanned_by,
         document_date=citable.source.document_date,
         review_by=citable.source.review_by,
+        source_uri=citable.source.source_uri,
     )
 
 

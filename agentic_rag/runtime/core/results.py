@@ -378,6 +378,7 @@ def search_result_block(hit: Json) -> Block:
                 scanned_by=hit.get("scanned_by") or None,
                 document_date=hit.get("document_date"),
                 review_by=hit.get("review_by"),
+                source_uri=hit.get("source_uri"),
             )
         ),
     }

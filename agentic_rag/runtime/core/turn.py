@@ -703,6 +703,7 @@ class Turn:
                     scanned_by=reference.scanned_by,
                     document_date=reference.document_date,
                     review_by=reference.review_by,
+                    source_uri=reference.source_uri,
                 )
             )
         if references:

@@ -38,6 +38,7 @@ _CITED: Final = (
     "scanned",
     "documentDate",
     "reviewBy",
+    "sourceUri",
     "verified",
 )
 _WAIT: Final = (

@@ -267,6 +267,7 @@ def more_of(citation: Citation) -> Json:
         "scannedBy",
         "documentDate",
         "reviewBy",
+        "sourceUri",
     )
     return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
 

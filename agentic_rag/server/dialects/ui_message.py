@@ -384,6 +384,7 @@ def _source_of(reference: Mapping[str, object], ident: str) -> Json:
         "scannedBy",
         "documentDate",
         "reviewBy",
+        "sourceUri",
     )
     return {
         ident: f"{reference['number']}:{reference['chunkId']}",

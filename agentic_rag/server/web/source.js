@@ -7,7 +7,7 @@ import { formatNumber, loadWords, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { PageView } from "./source-page.js";
 import { showHtml } from "./trusted.js";
-import { button, copyButton, notice, openDialog, skeleton } from "./ui.js";
+import { addressOf, button, copyButton, notice, openDialog, skeleton } from "./ui.js";
 
 const MOST_ASKED = 6000; // bytes of the address that say what was cited: proxies refuse longer ones
 const BESIDE = matchMedia("(min-width: 1100px)");
@@ -175,7 +175,7 @@ class SourcePanel {
       h(
         "header",
         { class: "source-head" },
-        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where)),
+        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where), place.sourceUri && h("p", { class: "small source-address" }, addressOf(place.sourceUri, t("source.openThere")))),
         h("a", { class: "button button-quiet button-compact", href: `${address}/file`, download: place.documentName, "aria-label": t("source.download"), title: t("source.download") }, icon("download")),
       ),
       sentence && place.cited && !table && h("blockquote", { class: "source-quote" }, h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())), copyButton(t("source.copyQuote"), sentence.trim())),

@@ -304,6 +304,12 @@ export function copyButton(label, text, { compact = true, kind = "quiet" } = {})
   return made;
 }
 
+/** The address of a document in the system it came from: a link if it is one of the web, else a text. */
+export function addressOf(uri, label = uri) {
+  const isWeb = /^https?:\/\//iu.test(uri);
+  return isWeb ? h("a", { href: uri, title: uri, rel: "noreferrer noopener", target: "_blank", class: "wrap", dir: label === uri ? "ltr" : null }, label) : h("code", { class: "wrap", dir: "ltr" }, uri);
+}
+
 /** A short word with a colour: `kind` is ok, wait, bad or nothing. The word says it, the colour only helps. */
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind && `badge-${kind}`}` }, text);
 

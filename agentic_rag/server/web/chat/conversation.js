@@ -651,7 +651,8 @@ export function markdownOf(view) {
 
 function sourceMarkdown(each, view) {
   const place = [each.page && t("chat.page", { page: each.page }), headingOf(each, view), each.table && each.cells].filter(Boolean);
-  const begin = `${each.number}. ${[each.documentName, ...place].join(", ")}:${each.scanned ? ` (${t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")})` : ""}`;
+  const address = each.sourceUri ? ` <${each.sourceUri.replace(/[\s<>\\`]/gu, encodeURIComponent)}>` : "";
+  const begin = `${each.number}. ${[each.documentName, ...place].join(", ")}${address}:${each.scanned ? ` (${t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")})` : ""}`;
   if (!each.table?.rows?.length) return `${begin} “${each.citedText.replace(/\s+/g, " ").trim()}”`;
   const { header, rows } = each.table;
   const width = Math.max(header?.length ?? 0, ...rows.map((row) => row.length));

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h } from "../dom.js";
 import { errorText } from "../errors/text.js";
 import { formatBytes, formatDate, t } from "../i18n.js";
-import { badge, button, field, input, loadInto, openDialog, toast } from "../ui.js";
+import { addressOf, badge, button, field, input, loadInto, openDialog, toast } from "../ui.js";
 import { labelsIn } from "./settings-fields.js";
 
 const AT_ONCE = 50;
@@ -87,10 +87,4 @@ export function passage(chunk, marked = false) {
     h("header", { class: "small faint wrap", dir: "auto" }, h("span", { class: "mono" }, `#${chunk.ordinal + 1}`), place.length > 0 && ` ${place.join(" › ")}`),
     h("p", { class: "plain", dir: "auto" }, chunk.text),
   );
-}
-
-/** The address of an item: a link if it is one of the web, else a text. */
-export function addressOf(uri) {
-  const isWeb = /^https?:\/\//u.test(uri);
-  return isWeb ? h("a", { href: uri, rel: "noreferrer noopener", target: "_blank", class: "wrap", dir: "ltr" }, uri) : h("code", { class: "wrap", dir: "ltr" }, uri);
 }

@@ -5,14 +5,14 @@ import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { formatNumber, t } from "../i18n.js";
 import { dialogForm, moment } from "../operator/parts.js";
-import { badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
-import { addressOf } from "./document.js";
+import { addressOf, badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
 import { labelsIn } from "./settings-fields.js";
 
 const POLL_MS = 1500;
 const KINDS = { mcp: () => t("sources.kindMcp"), folder: () => t("sources.kindFolder"), website: () => t("sources.kindWebsite") };
 const linesIn = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
-const isBusy = (each) => each.state !== "idle" || each.requested;
+const isDue = (each) => each.enabled && (!each.endedAt || new Date(each.nextAt) <= Date.now());
+const isBusy = (each) => each.state !== "idle" || each.requested || isDue(each);
 
 /** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. */
 export function openSources(domain, onchange) {
@@ -103,7 +103,7 @@ export function openSources(domain, onchange) {
     const kind = field(t("sources.kind"), select(Object.entries(KINDS).map(([key, label]) => [key, label()]), { value: known?.kind ?? "website", disabled: Boolean(known), onchange: () => showKind() }));
     const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
     const name = field(t("sources.name"), input({ value: known?.name ?? "", dir: "auto" }));
-    const servers = Object.keys(domain.settings?.mcpServers ?? {});
+    const servers = Object.entries(domain.settings?.mcpServers ?? {}).flatMap(([each, entry]) => (entry.command || entry.url ? [each] : [])); // not the built-in ones
     const server = field(t("sources.server"), mono(known?.mcp?.server ?? servers[0] ?? ""), { hint: t("sources.serverHint") });
     const resources = field(t("sources.resources"), textarea({ value: (known?.mcp?.resources ?? ["*"]).join("\n"), dir: "ltr" }), { hint: t("sources.resourcesHint") });
     const path = field(t("sources.path"), mono(known?.folder?.path ?? ""), { hint: t("sources.pathHint") });

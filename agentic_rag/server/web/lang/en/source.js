@@ -14,6 +14,7 @@ export default {
   "source.noPage": "The document has no page {page}.",
   "source.notThere": "The passage does not contain the quoted words:",
   "source.numberOf": "Source {at} of {of}",
+  "source.openThere": "Open at its source",
   "source.page": "Page {page}",
   "source.pageAfter": "Next page",
   "source.pageBefore": "Previous page",

@@ -34,7 +34,7 @@ export default {
   "sources.removeTitle": "Remove {name}?",
   "sources.resources": "Resources",
   "sources.resourcesHint": "Addresses, one per line; * stands for any characters",
-  "sources.runNamed": "Run {name} now",
+  "sources.runNamed": "Run now: {name}",
   "sources.runNow": "Run now",
   "sources.runQueued": "{name} runs soon.",
   "sources.running": "Running",

@@ -14,6 +14,7 @@ export default {
   "source.noPage": "该文档没有第 {page} 页。",
   "source.notThere": "该段落中没有与引用一致的文字：",
   "source.numberOf": "来源 {at} / {of}",
+  "source.openThere": "在来源处打开",
   "source.page": "第 {page} 页",
   "source.pageAfter": "下一页",
   "source.pageBefore": "上一页",
