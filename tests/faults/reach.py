@@ -143,13 +143,16 @@ def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
             total += sum(firing["endedAt"] is not None for firing in found)
         return total
 
+    def wait_for_more_than(before: int) -> None:
+        until(lambda: before == count * times or ended() > before, 900)
+
     for _ in range(kills):
         victim = random.choice(made.servers)
         time.sleep(random.uniform(0.2, 2.0))
         before = ended()
         victim.kill()
         victim.start()
-        until(lambda: ended() > before or before == count * times, 900)  # noqa: B023
+        wait_for_more_than(before)
     until(lambda: ended() >= count * times, 900)
     return count_fired(made.database.url)
 
