@@ -23,6 +23,7 @@ PLACES = {
 ENTRY = {"server": "a", "target": "b", "secrets": ["c"]}
 SAMPLES = {int: 7, float: 1.5, bool: True, str: "abc", tuple[str, ...]: ("a", "b"), tuple[Json, ...]: (ENTRY,)}
 UNTOLD = {
+    "agentic_rag.archive.zips.ZipTooLarge",
     "agentic_rag.server.connection.ConnectionGone",
     "agentic_rag.backup.program.ProgramFailed",
     "agentic_rag.bundles.contents.ContentChanged",

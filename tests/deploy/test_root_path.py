@@ -79,7 +79,7 @@ async def test_nginx_serves_the_server_below_a_location(tmp_path: Path) -> None:
         async with httpx2.AsyncClient(base_url=address, headers=host, verify=False, trust_env=False) as http:
             page = await http.get(f"{ROOT}/")
             assert "<title>Agentic RAG</title>" in page.text
-            (script,) = re.findall(r'<script type="module" src="([^"]+)"', page.text)
+            (script,) = re.findall(r'<script src="([^"]+)"', page.text)
             assert (await http.get(f"{ROOT}/{script}")).status_code == 200
             assert (await http.get(f"{ROOT}/api/version")).status_code == 200
             assert (await http.get("/api/version")).status_code == 404

@@ -39,7 +39,9 @@ export class CallCard {
     this.title = h("span", { class: "call-title" });
     this.subject = h("span", { class: "call-subject clip", dir: "auto" });
     this.state = h("span", { class: "call-state" });
-    this.body = h("div", { class: "call-body" });
+    this.rows = h("div", { class: "call-rows" });
+    this.appPlace = h("div", { hidden: true });
+    this.body = h("div", { class: "call-body" }, this.rows, this.appPlace);
     this.details = h("details", { class: "call-details" }, h("summary", { class: "call-head" }, this.mark, this.title, this.subject, this.state, icon("down", 16)), this.body);
     this.lanes = h("div", { class: "lanes", hidden: true });
     this.waits = h("div", { class: "stack-small", hidden: true });
@@ -85,8 +87,8 @@ export class CallCard {
       around.hits?.length > 0 && hitList(around.hits, around.domainId),
       call.result && this.#result(call.result),
     ];
-    replace(this.body, rows);
-    if (around.app) this.body.append(this.#app());
+    replace(this.rows, rows);
+    this.#offerApp();
     this.app?.update(call);
     if (around.more && !this.asked) {
       this.asked = true;
@@ -94,21 +96,22 @@ export class CallCard {
     }
   }
 
-  /** The button that opens the app of the call's server, or the open app: it stays as it is while the rest is drawn. */
-  #app() {
-    if (this.app) return this.app.element;
-    const open = button(t("chat.app.show"), { kind: "quiet", class: "button button-small", onclick: async () => {
+  /** Offer the app of the call's server, once. An open app is never moved, because a frame that is moved loads again. */
+  #offerApp() {
+    if (!this.around.app || this.appPlace.firstChild) return;
+    const open = async () => {
       try {
         const { AppFrame } = await appParts();
         await this.around.app.check();
         this.app = new AppFrame(this.around.app);
-        open.replaceWith(this.app.element);
+        replace(this.appPlace, this.app.element);
         this.app.update(this.call);
       } catch (error) {
         toastError(error);
       }
-    } });
-    return open;
+    };
+    replace(this.appPlace, button(t("chat.app.show"), { kind: "quiet", class: "button button-small", onclick: open }));
+    this.appPlace.hidden = false;
   }
 
   #result({ content, structured, truncated, ref, images = [] }) {

@@ -523,7 +523,6 @@ export class ConversationView {
     return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
   }
 
-  /** What a stored call leaves out: its server, how long it took, the delegates it made. */
   /** Where the app of a call's server is, if its domain shows apps of this server; null otherwise. */
   #app(turn, call) {
     if (!turn.id || !call.server || !this.desk.domain.apps?.includes(call.server)) return null;
@@ -531,6 +530,7 @@ export class ConversationView {
     return { address: path, name: call.name, check: () => apiFile(path, { accept: "text/html" }), send: (content) => this.send({ content, images: [] }) };
   }
 
+  /** What a stored call leaves out: its server, how long it took, the delegates it made. */
   async #more(turn, call) {
     const wantsLanes = call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
     const [{ items: calls }, children] = await Promise.all([
