@@ -12,7 +12,7 @@ from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import START, alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
+from tests.tools.support import START, Hub, alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
 
 
 def open_to_others(path: Path) -> int:
@@ -102,8 +102,7 @@ def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path)
 
 
 async def test_a_refused_entry_is_a_notice_and_spawns_nothing(tmp_path: Path) -> None:
-    async with open_hub(tmp_path) as hub:
-        hub._policy = LaunchPolicy(tmp_path)  # as if started without the flag
+    async with Hub(policy=LaunchPolicy(tmp_path)) as hub:  # as if started without the flag
         toolset = await open_toolset(hub, [plain("files")])
         assert toolset.tools == ()
         assert toolset.notices[0][0] == "files"
