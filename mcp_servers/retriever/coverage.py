@@ -194,10 +194,14 @@ class Question(NamedTuple):
 
 
 class _PassageText(NamedTuple):
-    """A passage, prepared for the search of words: its folded text, and the stems of its words."""
+    """A passage, prepared for the search of words: its folded text, and the stems of its words.
+
+    ``row`` has the same stems in one text, each between two spaces.
+    """
 
     text: str
     stems: frozenset[str]
+    row: str
     language: str | None
     is_ideographic: bool
     is_mixed: bool
@@ -214,9 +218,10 @@ def _read_passage(text: str, language: str | None) -> _PassageText:
     whole = set(_LETTERS.findall(folded))
     words = whole.union(*(word.split("-") for word in whole if "-" in word))
     stems = frozenset(filter(None, (_stem(word, language) for word in words)))
+    row = f" {' '.join(stems)} "
     own = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
     has_number = _TELEPHONE_NUMBER.search(folded) is not None
-    return _PassageText(folded.translate(_UMLAUTS), stems, own, ideographs * 4 > letters, is_mixed, has_number)
+    return _PassageText(folded.translate(_UMLAUTS), stems, row, own, ideographs * 4 > letters, is_mixed, has_number)
 
 
 def _holds(passage: _PassageText, term: Term, language: str | None) -> bool:
@@ -230,13 +235,24 @@ def _holds(passage: _PassageText, term: Term, language: str | None) -> bool:
         return stem in passage.text
     if stem in passage.stems or (language in _COMPOUNDS and len(stem) >= SHORTEST_PART and stem in passage.text):
         return True
-    return len(stem) >= SHORTEST_PART and any(_share_root(stem, other) for other in passage.stems)
+    return len(stem) >= SHORTEST_PART and _has_other_ending(passage, stem)
 
 
-def _share_root(one: str, other: str) -> bool:
-    """Return whether two stems differ only in an ending that forms another word ("north", "northern")."""
-    short, long = sorted((one, other), key=len)
-    return len(short) >= SHORTEST_PART and len(long) - len(short) <= LONGEST_ENDING and long.startswith(short)
+def _has_other_ending(passage: _PassageText, stem: str) -> bool:
+    """Return whether a passage has a stem that differs only in an ending that forms another word ("north", "northern").
+
+    Both stems have at least `SHORTEST_PART` letters, and one begins with the other.
+    """
+    shortest = max(SHORTEST_PART, len(stem) - LONGEST_ENDING)
+    if any(stem[:end] in passage.stems for end in range(shortest, len(stem))):
+        return True
+    at = passage.row.find(f" {stem}")
+    while at >= 0:
+        end = passage.row.index(" ", at + 1)
+        if end - at - 1 - len(stem) <= LONGEST_ENDING:
+            return True
+        at = passage.row.find(f" {stem}", end)
+    return False
 
 
 @lru_cache(maxsize=256)

@@ -322,6 +322,6 @@ def language_of(folded: str) -> str | None:
     words = _LATIN.findall(folded)
     if ideographs and ideographs >= len(words):
         return "zh"
-    counts = {name: sum(word in _words(name) for word in words) for name in _ASKING if name != "zh"}
+    counts = {name: sum(map(_words(name).__contains__, words)) for name in _ASKING if name != "zh"}
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None
