@@ -2,7 +2,7 @@
 
 Defines arguments, output and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 the data folder
 belongs to another process, 4 the port is in use, 130 Ctrl-C. All commands except `serve` use REST
-(`agentic_rag.commands.client`). This module imports little: each command imports what it needs.
+(`agentic_rag.commands.client`). This module imports little: each command imports its own modules.
 """
 
 import os
@@ -308,7 +308,7 @@ def reindex(
     """Rebuild a domain's index with the current embedder, while searches use the old one; then switch to it."""
     from agentic_rag.commands.ingest import reindex as run
 
-    with advising("The rebuild goes on while a server runs. Run the command again to wait for its end."):
+    with advising("A running server continues the rebuild. Run the command again to wait for its end."):
         problem = run_command(data, url, lambda client: run(client, domain, rollback))
     if problem is not None:
         say(f"error: {problem}", err=True)

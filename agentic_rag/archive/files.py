@@ -65,7 +65,7 @@ class HashingReader(io.RawIOBase):
 
 
 def write_all(file: FileIO, data: "bytes | bytearray | memoryview") -> None:
-    """Write all of the data to an unbuffered file, which may take only a part at a time.
+    """Write all data to an unbuffered file, whose `write` may accept only a part of it.
 
     Files here are unbuffered because closing a buffered file would fail once more on a full disk.
     """

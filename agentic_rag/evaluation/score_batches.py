@@ -152,7 +152,7 @@ class ScoreBatches:
             await account.aclose()
 
     async def _score_singly(self, run: RunRecord, settings: DomainSettings, results: Sequence[ResultRecord]) -> None:
-        """Score one by one where the service has no batches. Each result is stored by itself."""
+        """Score one by one where the service has no batches. Each result is stored at once."""
         user = evaluator_of(run.domain_id)
         for each in results:
             scores, tokens = await self._judge.score(

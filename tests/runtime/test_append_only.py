@@ -202,7 +202,7 @@ def first_tools(request: dict[str, Any]) -> list[Any]:
 
 
 def bare(value: Any) -> Any:
-    """Return a request without what is no part of the cached prefix."""
+    """Return a request without the fields that the prompt cache ignores."""
     if isinstance(value, dict):
         return {key: bare(item) for key, item in value.items() if key not in ("cache_control", "diagnostics")}
     return [bare(item) for item in value] if isinstance(value, list) else value
