@@ -1,12 +1,17 @@
 """Source rules: which module may import which, what stays pure, and that every module has a docstring.
 
-Each rule is one test that lists every violation.
+Each rule is one test that lists every violation. All source rules share one parse and one walk of each file.
 """
 
 import ast
-from collections.abc import Iterator
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
+
+Node = TypeVar("Node", bound=ast.AST)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,16 +110,55 @@ def sources() -> tuple[Path, ...]:
 
 
 @cache
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(text(path))
+
+
+def nodes(path: Path, *kinds: type[Node]) -> Iterator[Node]:
+    """Yield a module's syntax nodes of some classes, class by class, and each class in the order of `ast.walk`."""
+    by_kind = _nodes_by_kind(path)
+    for kind in kinds:
+        yield from cast(list[Node], by_kind.get(kind, ()))
+
+
+@cache
+def _nodes_by_kind(path: Path) -> Mapping[type[ast.AST], list[ast.AST]]:
+    """Walk a module once. The sources have a million nodes, and `ast.walk` looks up each field of each node by name."""
+    gc.disable()  # nothing of a syntax tree is garbage, and a collection would walk all trees each time
+    try:
+        by_kind = defaultdict(list)
+        queue: list[ast.AST] = [tree(path)]
+        for node in queue:  # grows while it is read
+            by_kind[node.__class__].append(node)
+            for value in node.__dict__.values():
+                if value.__class__ is list:
+                    queue += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    queue.append(value)
+        return by_kind
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each string that is a statement: docstrings of definitions and of values."""
+    for node in nodes(path, ast.Expr):
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
 
 
 def imports(path: Path) -> Iterator[str]:
     """Yield the dotted names that a module imports, wherever the statement stands."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+    for plain in nodes(path, ast.Import):
+        yield from (alias.name for alias in plain.names)
+    for node in nodes(path, ast.ImportFrom):
+        if node.module:
             assert node.level == 0, f"{path}: relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -164,7 +208,7 @@ def test_only_tests_and_scripts_import_the_stand_ins_for_tests() -> None:
 
 
 def test_a_route_file_gets_the_services_of_its_family_only() -> None:
-    users = {module_name(path) for path in sources() if "RouteServices" in path.read_text(encoding="utf-8")}
+    users = {module_name(path) for path in sources() if "RouteServices" in text(path)}
     assert users == {"agentic_rag.server.services", "agentic_rag.server.http", "agentic_rag.app.application"}
 
 
@@ -204,11 +248,13 @@ def impurities(path: Path) -> Iterator[str]:
     for imported in imports(path):
         if imported.split(".")[0] in IMPURE_MODULES:
             yield f"{path} imports {imported}"
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.AsyncFunctionDef | ast.Await):
-            yield f"{path}:{node.lineno} is asynchronous"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "print", "input"):
-            yield f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
+    for function in nodes(path, ast.AsyncFunctionDef):
+        yield f"{path}:{function.lineno} is asynchronous"
+    for wait in nodes(path, ast.Await):
+        yield f"{path}:{wait.lineno} is asynchronous"
+    for call in nodes(path, ast.Call):
+        if isinstance(call.func, ast.Name) and call.func.id in ("open", "print", "input"):
+            yield f"{path}:{call.lineno} calls {call.func.id}"
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.test_layers import ROOT, sources, tree
+from tests.test_layers import ROOT, nodes, sources
 
 FRIENDS = {
     "agentic_rag/runtime/agent.py": ("agentic_rag/runtime/core/turn.py", "agentic_rag/runtime/log/runlog.py"),
@@ -25,39 +25,35 @@ LISTENERS = ("on_", "before_", "after_")
 """Beginnings of attributes that would hold what others want to be told."""
 
 
-def assigned(module: ast.Module) -> Iterator[ast.Attribute]:
-    """Yield the attributes that a module assigns, of whatever object."""
-    for node in ast.walk(module):
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = list(node.targets)
-        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-            targets = [node.target]
-        for target in targets:
-            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
-                if isinstance(each, ast.Attribute):
-                    yield each
+def assigned(path: Path) -> Iterator[ast.Attribute]:
+    """Yield the attributes of any object that a module assigns."""
+    targets = [target for node in nodes(path, ast.Assign) for target in node.targets]
+    targets += [node.target for node in nodes(path, ast.AugAssign)]
+    targets += [node.target for node in nodes(path, ast.AnnAssign)]
+    for target in targets:
+        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(each, ast.Attribute):
+                yield each
 
 
 def is_own(attribute: ast.Attribute) -> bool:
     return isinstance(attribute.value, ast.Name) and attribute.value.id in ("self", "cls")
 
 
-def declared(module: ast.Module) -> set[str]:
+def declared(path: Path) -> set[str]:
     """Return the attributes of a module's classes: annotated ones, and those its methods assign to themselves."""
-    names = {each.attr for each in assigned(module) if is_own(each)}
-    for node in ast.walk(module):
-        if isinstance(node, ast.ClassDef):
-            for part in node.body:
-                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                    names.add(part.target.id)
+    names = {each.attr for each in assigned(path) if is_own(each)}
+    for node in nodes(path, ast.ClassDef):
+        for part in node.body:
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                names.add(part.target.id)
     return names
 
 
 @cache
 def declared_by_path() -> dict[Path, set[str]]:
     """Return each module's declared attributes. A function, because every worker of the suite imports this module."""
-    return {path: declared(tree(path)) for path in sources()}
+    return {path: declared(path) for path in sources()}
 
 
 @cache
@@ -78,7 +74,7 @@ def foreign_assignments(path: Path) -> Iterator[str]:
     attributes = declared_by_path()
     known = attributes[path].union(*(attributes[ROOT / friend] for friend in FRIENDS.get(name, ())))
     foreign = declared_anywhere() - known
-    for each in assigned(tree(path)):
+    for each in assigned(path):
         if not is_own(each) and each.attr in foreign and ast.unparse(each) not in LIBRARY:
             yield f"{name}:{each.lineno} {ast.unparse(each)}"
 
@@ -87,9 +83,8 @@ def test_no_module_adds_a_listener_to_another_object() -> None:
     found = [
         f"{path}:{node.lineno} {ast.unparse(node)}"
         for path in sources()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        for node in nodes(path, ast.Call)
+        if isinstance(node.func, ast.Attribute)
         and node.func.attr in ("append", "add", "insert", "extend", "setdefault")
         and isinstance(node.func.value, ast.Attribute)
         and node.func.value.attr.startswith(LISTENERS)
