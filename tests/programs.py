@@ -1,7 +1,7 @@
 """Run ``agentic-rag`` in processes with everything already imported, because imports dominate a short run.
 
 A helper process imports the program and forks for each run. Each run is a process with its own folder, environment,
-streams and exit code. `tests/server/test_start.py` tests the normal start of the program.
+streams and exit code. Tests of the installed wheel, of ``ulimit`` and of other ASGI servers start a new interpreter.
 """
 
 import functools
@@ -20,9 +20,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
+
+import anyio.to_thread
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
@@ -185,17 +188,22 @@ class Program:
 
 
 def run_program(
-    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], given: str = ""
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    given: str = "",
+    module: str = PROGRAM,
+    timeout: float = PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``agentic-rag`` to its end; ``given`` is its input."""
+    """Run ``agentic-rag``, or another module's ``main()``, to its end; ``given`` is its input."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(given.encode())
         stdin.seek(0)
-        program = Program(
-            arguments, cwd=cwd, env=env, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=stderr.fileno()
-        )
+        streams = {"stdin": stdin.fileno(), "stdout": stdout.fileno(), "stderr": stderr.fileno()}
+        program = Program(arguments, cwd=cwd, env=env, module=module, **streams)
         try:
-            code = program.wait()
+            code = program.wait(timeout)
         except subprocess.TimeoutExpired:
             program.kill()
             raise
@@ -204,6 +212,12 @@ def run_program(
             file.seek(0)
             said.append(file.read().decode())
     return subprocess.CompletedProcess(["agentic-rag", *arguments], code, *said)
+
+
+async def run_victim(module: str, *arguments: object, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a test's own program, which may kill itself, to its end in the repository's folder."""
+    words = [str(argument) for argument in arguments]
+    return await anyio.to_thread.run_sync(partial(run_program, words, cwd=ROOT, env=env, module=module, timeout=400))
 
 
 def main() -> None:

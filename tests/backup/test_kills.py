@@ -1,13 +1,12 @@
 """A kill at each step of a backup or a restore, and a disk that fills up, leave something whole or nothing."""
 
 import json
-import subprocess
-import sys
-from functools import partial
+import os
 from pathlib import Path
 
-import anyio.to_thread
 import pytest
+
+from tests.programs import run_victim
 
 
 @pytest.mark.parametrize(
@@ -18,8 +17,7 @@ async def test_a_backup_is_whole_or_absent_and_a_killed_restore_can_be_repeated(
 ) -> None:
     folder = tmp_path / "kills"
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.backup.victim", str(made[0]), str(folder), str(every)]
-    done = await anyio.to_thread.run_sync(partial(subprocess.run, command, capture_output=True, text=True, timeout=240))
+    done = await run_victim("tests.backup.victim", made[0], folder, every, env=os.environ)
     assert done.returncode == 0, done.stderr
     backups, restores, starved = json.loads(done.stdout)
     assert backups[1] == [], done.stderr

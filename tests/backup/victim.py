@@ -1,7 +1,7 @@
 """A program for `test_kills` that backs up and restores, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.backup.victim DATA FOLDER EVERY`` kills at every EVERY-th place. The program imports everything once
-and forks for each run, before any thread starts.
+Its arguments are DATA, FOLDER and EVERY: it kills at every EVERY-th place. The program imports everything once and
+forks for each run, before any thread starts.
 """
 
 import json
@@ -172,7 +172,3 @@ def main() -> None:
     except AgenticRagError as exc:
         results = [(0, [str(exc)])]
     sys.stdout.write(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """A program for `test_kills` that imports and exports, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.bundles.victim FOLDER EVERY`` kills imports at every EVERY-th place. The program imports everything
-once and forks for each run, before any thread starts.
+Its arguments are FOLDER and EVERY: it kills imports at every EVERY-th place. The program imports everything once and
+forks for each run, before any thread starts.
 """
 
 import json
@@ -168,7 +168,3 @@ def main() -> None:
         kill_exports(folder),
     ]
     sys.stdout.write(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

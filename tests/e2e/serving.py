@@ -20,19 +20,22 @@ from tests.waiting import pause
 START_SECONDS = 240.0
 
 Event = dict[str, Any]
+BY_MEANING = {"AGENTIC_RAG_EMBEDDING": ""}
+"""The product's default: the embedder of the installation, if there is one."""
 
 
 def environment(**given: str) -> dict[str, str]:
     """Return this process's environment without server settings, plus the given variables.
 
-    No model is used for titles, because scripted models answer only the test's messages.
+    No model is used for titles, because scripted models answer only the test's messages. No embedder is used, because
+    its process costs seconds of CPU; tests of searches by meaning set `BY_MEANING`.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
     }
-    return kept | {"AGENTIC_RAG_TITLES": "message"} | given
+    return kept | {"AGENTIC_RAG_TITLES": "message", "AGENTIC_RAG_EMBEDDING": "none"} | given
 
 
 class Server:

@@ -11,11 +11,11 @@ from tests.ingestion.test_scans import uploaded
 from tests.server.rig import Rig
 
 
-async def main(folder: Path, content: bytes) -> None:
+async def run(folder: Path, content: bytes) -> None:
     async with Rig(folder, failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
         rig.application.begin()
         await uploaded(rig, await rig.domain(), "notice.pdf", content)
 
 
-if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]), Path(sys.argv[2]).read_bytes())
+def main() -> None:
+    anyio.run(run, Path(sys.argv[1]), Path(sys.argv[2]).read_bytes())

@@ -1,17 +1,14 @@
 """A process killed anywhere between upload and exchanged index leaves each chunk exactly once, after a new start."""
 
-import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
 from tests.e2e.serving import environment
+from tests.programs import run_victim
 from tests.retriever.tiny_model import write_model
 from tests.server.rig import Rig
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 PLACES = (
     *("upload.placed", "upload.recorded"),
@@ -46,10 +43,9 @@ async def test_a_kill_leaves_each_chunk_exactly_once(tmp_path: Path, place: str)
     model = str(write_model(tmp_path / "model"))
     source = tmp_path / "cars.md"
     source.write_bytes(text_of(100))
-    command = [sys.executable, "-m", "tests.ingestion.victim", str(tmp_path), str(source), model]
     variables = environment(**{VARIABLE: place})
-    killed = await anyio.run_process(command, env=variables, cwd=REPOSITORY, check=False)
-    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    killed = await run_victim("tests.ingestion.victim", tmp_path, source, model, env=variables)
+    assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
     async with Rig(tmp_path, embedding=model) as rig:
         rig.application.begin()
         (domain,) = [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]]

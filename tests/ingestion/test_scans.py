@@ -1,7 +1,6 @@
 """Scanned pages: read by OCR, kept page by page, marked on the scan, and named where they are not read."""
 
 import io
-import sys
 from base64 import b64decode
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import read_image
 from tests.e2e.serving import environment
+from tests.programs import run_victim
 from tests.retriever import files
 from tests.server.rig import Json, Rig
 from tests.waiting import pause
@@ -122,9 +122,9 @@ async def test_an_image_is_cited_as_a_scan_and_shown_with_the_line_marked(tmp_pa
 @pytest.mark.parametrize("place", ["ingest.scan:2", "ingest.scanned"])
 async def test_a_killed_server_goes_on_at_the_next_page(tmp_path: Path, place: str) -> None:
     (tmp_path / "notice.pdf").write_bytes(scan(picture(NOTICE[:1]), picture(NOTICE[1:])))
-    command = [sys.executable, "-m", "tests.ingestion.ocr_victim", str(tmp_path), str(tmp_path / "notice.pdf")]
-    killed = await anyio.run_process(command, env=environment(**{VARIABLE: place}), cwd=REPOSITORY, check=False)
-    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    variables = environment(**{VARIABLE: place})
+    killed = await run_victim("tests.ingestion.ocr_victim", tmp_path, tmp_path / "notice.pdf", env=variables)
+    assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
     reached: list[str] = []
     async with Rig(tmp_path, failpoint=reached.append) as rig:
         rig.application.begin()

@@ -10,7 +10,7 @@ from agentic_rag.testing.failpoints import VARIABLE, failpoint_of
 from tests.server.rig import Rig
 
 
-async def main(folder: Path, name: str, content: bytes, model: str) -> None:
+async def run(folder: Path, name: str, content: bytes, model: str) -> None:
     async with Rig(folder, embedding=model, failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -20,6 +20,6 @@ async def main(folder: Path, name: str, content: bytes, model: str) -> None:
         await rig.reindexed(domain)
 
 
-if __name__ == "__main__":
+def main() -> None:
     file = Path(sys.argv[2])
-    anyio.run(main, Path(sys.argv[1]), file.name, file.read_bytes(), sys.argv[3])
+    anyio.run(run, Path(sys.argv[1]), file.name, file.read_bytes(), sys.argv[3])

@@ -1,8 +1,6 @@
 """``agentic-rag models check``: what a model can do is found out from its service, whatever that one answers."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from agentic_rag.testing.chat_problems import ChatRules
 from agentic_rag.testing.fake_api import FakeMessagesAPI, FakeService, Fault, Reply
 from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
+from tests.programs import run_program
 
 ALL = list(ModelAbility)
 SEA, CALL = say("The sea is wide and deep."), use("note_colour", colour="blue")
@@ -97,9 +96,8 @@ async def test_a_service_that_does_not_work_is_asked_once_and_said_what_it_does(
 
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     """Run the command; return its exit code and all that it printed."""
-    command = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "models", "check", *arguments]
     own = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
-    done = subprocess.run(command, cwd=folder, env={**own, **environment}, capture_output=True, text=True, check=False)
+    done = run_program(["models", "check", *arguments], cwd=folder, env={**own, **environment})
     return done.returncode, done.stdout + done.stderr
 
 

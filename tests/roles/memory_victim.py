@@ -1,7 +1,7 @@
 """A process that writes memories to the database until it is killed. Its parent reads which ones were confirmed.
 
-python -m tests.roles.memory_victim URL WORKSPACE PLACE NTH   the process kills itself when ``PLACE`` (see `failpoints`)
-                                                            is reached for the NTH time; empty: the parent kills it
+Its arguments are URL, WORKSPACE, PLACE and NTH: the process kills itself when ``PLACE`` (see `failpoints`) is reached
+for the NTH time. If PLACE is empty, the parent kills it.
 """
 
 import os
@@ -38,7 +38,3 @@ def main() -> None:
         for number in range(BATCHES):
             memory.remember(batch(number), 1000 + number)
             print(number, flush=True)  # noqa: T201 - the test reads it
-
-
-if __name__ == "__main__":
-    main()

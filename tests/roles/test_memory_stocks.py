@@ -1,11 +1,11 @@
 """What holds of a memory wherever it is kept: in PromptX's files, or in the database that servers share."""
 
 import json
+import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +21,7 @@ from mcp_servers.promptx.ledger import Engram, Which, has_memory
 from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.network import RECALL_STEP
 from mcp_servers.promptx.new_engrams import NewEngram
+from tests.programs import Program
 from tests.promptx.conftest import DATA
 from tests.store.conftest import needs_postgresql, postgresql_url
 
@@ -328,8 +329,9 @@ def test_two_servers_take_a_file_over_at_once(server: Ground) -> None:
 @needs_postgresql
 @pytest.mark.parametrize("place", ["commit.begin", "commit.ready", "commit.done", ""])
 def test_a_killed_server_has_saved_whole_batches_and_all_it_acknowledged(server: Ground, place: str) -> None:
-    command = [sys.executable, "-m", "tests.roles.memory_victim", server.url, str(server.workspace), place, "4"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    arguments = [server.url, str(server.workspace), place, "4"]
+    victim = "tests.roles.memory_victim"
+    with Program(arguments, module=victim, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(5)] if not place else []
         if not place:

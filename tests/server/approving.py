@@ -14,7 +14,7 @@ from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
 
-async def main(folder: Path) -> None:
+async def run(folder: Path) -> None:
     async with Rig(folder, failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "root", "operator")
@@ -27,5 +27,5 @@ async def main(folder: Path) -> None:
         await anyio.sleep_forever()
 
 
-if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]))
+def main() -> None:
+    anyio.run(run, Path(sys.argv[1]))

@@ -4,9 +4,9 @@ import hashlib
 import os
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -27,6 +27,7 @@ from agentic_rag.testing.steps import say
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from mcp_servers.promptx.memory import Memory, memory_folder
 from mcp_servers.promptx.new_engrams import NewEngram
+from tests.programs import run_program
 from tests.server.rig import Rig, settings_for
 from tests.waiting import pause
 
@@ -154,8 +155,8 @@ async def test_by_their_sums_domains_in_order_are_told_without_a_look_at_each_do
 @pytest.mark.sqlite("its commands have a file")
 async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_path: Path) -> None:
     def doctor(*options: str) -> tuple[int, str, str]:
-        command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--data", str(tmp_path / "data")]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        command = ["doctor", "--data", str(tmp_path / "data"), *options]
+        done = run_program(command, cwd=tmp_path, env=os.environ)
         return done.returncode, done.stdout, done.stderr
 
     async with Rig(tmp_path, say("Hi.")) as rig:
@@ -180,11 +181,14 @@ async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_pa
     assert await anyio.to_thread.run_sync(doctor) == (0, f"{embedder}\nEverything fits together.\n", "")
 
 
+async def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return await anyio.to_thread.run_sync(partial(run_program, arguments, cwd=folder, env=os.environ))
+
+
 async def test_a_folder_that_is_missing_is_named_in_a_line(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--data", str(tmp_path / "none")]
-    done = await anyio.run_process(command, check=False, cwd=tmp_path)
+    done = await run_command(tmp_path, "doctor", "--data", str(tmp_path / "none"))
     assert done.returncode == 2
-    assert f"there is no folder {tmp_path / 'none'}" in done.stderr.decode()
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
 
@@ -237,14 +241,13 @@ async def test_the_command_tells_of_a_damaged_database_in_a_line(tmp_path: Path)
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "agentic-rag.db").write_bytes(b"no database" * 1000)
-    command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--repair", "--data", str(data)]
-    done = await anyio.run_process(command, check=False, cwd=tmp_path)
-    said = done.stdout.decode().splitlines()
+    done = await run_command(tmp_path, "doctor", "--repair", "--data", str(data))
+    said = done.stdout.splitlines()
     assert done.returncode == 1
     (line,) = [line for line in said if line.startswith("DATABASE_DAMAGED")]
     assert "file is not a database" in line
     assert "backup" in line
-    assert done.stderr == b""
+    assert done.stderr == ""
 
 
 def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:

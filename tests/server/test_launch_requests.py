@@ -6,7 +6,6 @@ The registries' clients are the real ones; what they ask is on this machine (`te
 import json
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import bearer, make_key
 from tests.e2e.serving import environment
+from tests.programs import run_victim
 from tests.server.rig import Json, Rig
 from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import SCRIPT, PackageRegistry, package_registry
@@ -353,11 +353,10 @@ async def test_an_approval_that_was_cut_off_by_a_kill_is_carried_out_by_the_next
     folder = tmp_path / "data" / "mcp" / "local"
     folder.mkdir(parents=True)
     shutil.copy(SCRIPT, folder / "notes.js")
-    command = [sys.executable, "-m", "tests.server.approving", str(tmp_path)]
-    killed = await anyio.run_process(command, env=environment(**{VARIABLE: place}), cwd=ROOT, check=False)
-    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    killed = await run_victim("tests.server.approving", tmp_path, env=environment(**{VARIABLE: place}))
+    assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
     async with Rig(tmp_path) as rig:
-        found = Desk(rig, "", {"root": killed.stdout.decode().strip()})
+        found = Desk(rig, "", {"root": killed.stdout.strip()})
         (made,) = (await found.ok("root", "GET", "/api/launch-requests"))["items"]
         done = await found.settled(made["id"])
         assert (done["state"], done["sha256"]) == ("installed", done["facts"]["integrity"])

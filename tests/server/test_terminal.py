@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 
 from agentic_rag.base.terminal import log_handler, safe, safe_json
 from agentic_rag.cli import app
+from tests.programs import run_program
 
 pytestmark = pytest.mark.attack(kind="model")
 
@@ -100,13 +100,11 @@ def test_what_a_command_shows_steers_no_terminal(words: tuple[str, ...], url: st
 
 @pytest.mark.parametrize("words", [("roles", "list", "other"), ("chat", "other", "Hello")], ids=" ".join)
 def test_neither_does_an_error_that_it_ends_with(words: tuple[str, ...], url: str, tmp_path: Path) -> None:
-    program = str(Path(sys.executable).with_name("agentic-rag"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    command = [program, *words, "--url", url, "--data", str(tmp_path / "data")]
-    done = subprocess.run(command, env=kept, capture_output=True, timeout=120)
+    done = run_program([*words, "--url", url, "--data", str(tmp_path / "data")], cwd=tmp_path, env=kept)
     assert done.returncode == 1
-    assert b"bait" in done.stderr
-    assert not set((done.stdout + done.stderr).decode()) & STEERING
+    assert "bait" in done.stderr
+    assert not set(done.stdout + done.stderr) & STEERING
 
 
 def test_a_log_line_steers_no_terminal_and_forges_no_other_line() -> None:

@@ -1,18 +1,15 @@
 """A server that is killed anywhere in a run of a source loses and doubles nothing, and no document lacks its labels."""
 
-import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
 from tests.e2e.serving import environment
+from tests.programs import run_victim
 from tests.server.rig import Rig
 from tests.sources import victim
 from tests.sources.support import documents_of, ended, items_of, run_again
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 FIRST = ("source.begun", "source.listed", "source.fetched", "upload.placed:3", "upload.recorded:3", "source.stored:3")
 SECOND = (
@@ -37,9 +34,8 @@ ALWAYS = ("upload.placed:3", "source.stored:7", "delete.unlinked")
     ],
 )
 async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
-    command = [sys.executable, "-m", "tests.sources.victim", str(tmp_path)]
-    killed = await anyio.run_process(command, env=environment(**{VARIABLE: place}), cwd=REPOSITORY, check=False)
-    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    killed = await run_victim("tests.sources.victim", tmp_path, env=environment(**{VARIABLE: place}))
+    assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
     share = tmp_path / "share"
     async with Rig(tmp_path, source_folders=str(share)) as rig:
         rig.application.begin()

@@ -26,7 +26,7 @@ def change(share: Path) -> None:
     (share / "5.md").unlink()
 
 
-async def main(folder: Path) -> None:
+async def run(folder: Path) -> None:
     share = folder / "share"
     async with Rig(folder, source_folders=str(share), failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
         rig.application.begin()
@@ -37,5 +37,5 @@ async def main(folder: Path) -> None:
         await run_again(rig, domain, source)
 
 
-if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]))
+def main() -> None:
+    anyio.run(run, Path(sys.argv[1]))
