@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from agentic_rag.base.json_form import from_text, to_text
 from agentic_rag.store import migrations
 from agentic_rag.store.migrations import Revisions
-from agentic_rag.store.statements import run_by_sqlite, sqlite_of
+from agentic_rag.store.statements import StatementCache, run_by_sqlite, sqlite_of
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ BUSY_SECONDS = 5
 """Seconds that a statement waits for a lock held by another process (a backup, for example)."""
 GROUP_SECONDS = 0.01
 """Seconds after its first write during which a transaction accepts further writes; all of them wait for the commit."""
+
+_STATEMENTS = StatementCache()
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +63,7 @@ class SqliteFile:
             json_deserializer=from_text,
             # no implicit BEGIN; a reader is closed by another thread than the one that used it
             connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_SECONDS},
+            execution_options={"compiled_cache": _STATEMENTS},
         )
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")

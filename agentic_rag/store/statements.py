@@ -63,6 +63,26 @@ def bind_values(values: Mapping[str, object]) -> dict[str, object]:
     return {_PREFIX + name: value for name, value in values.items()}
 
 
+class StatementCache(dict[Any, Any]):
+    """Compiled statements that all engines of a dialect share: SQLAlchemy's execution option ``compiled_cache``.
+
+    SQLAlchemy gives each engine its own cache. A process that opens many files (a rehearsed upgrade, a restore, the
+    tests) would compile the same statements again for each of them, which takes a millisecond each. SQLAlchemy's keys
+    begin with the dialect object; here they begin with its name. So the engines must be created with the same options.
+    A full cache is cleared.
+    """
+
+    LIMIT = 1_000
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        if len(self) >= self.LIMIT:
+            self.clear()
+        super().__setitem__((key[0].name, *key[1:]), compiled)
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """A statement compiled for one driver.

@@ -228,8 +228,19 @@ PLACES: dict[str, tuple[Place, Step | None]] = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "target"),
+    [
+        pytest.param(
+            *(place, target),
+            marks=[]
+            if number % len(TARGETS) == at
+            else pytest.mark.nightly("each place and each target run every time"),
+        )
+        for number, place in enumerate(PLACES)
+        for at, target in enumerate(TARGETS)
+    ],
+)
 async def test_an_order_in_what_is_read_is_obeyed_in_vain(tmp_path: Path, place: str, target: str) -> None:
     put, first = PLACES[place]
     steps = (*([first] if first else []), obey, say("Done."))
@@ -294,8 +305,19 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("how", ENCODINGS)
-@pytest.mark.parametrize("where", ["value", "name", "inside", "broken"])
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [
+        pytest.param(
+            *(how, where),
+            marks=[]
+            if how == "as it is" or where == "value"
+            else pytest.mark.nightly("each runs with another one every time"),
+        )
+        for how in ENCODINGS
+        for where in ("value", "name", "inside", "broken")
+    ],
+)
 async def test_a_secret_is_not_carried_out_in_arguments_whatever_the_policy_says(
     tmp_path: Path, how: str, where: str
 ) -> None:

@@ -10,7 +10,7 @@ from tests.programs import run_victim
 
 
 @pytest.mark.parametrize(
-    ("every", "least"), [(3, 2), pytest.param(1, 7, marks=pytest.mark.nightly("a kill at each place"))]
+    ("every", "least"), [(5, 1), pytest.param(1, 7, marks=pytest.mark.nightly("a kill at each place"))]
 )
 async def test_a_backup_is_whole_or_absent_and_a_killed_restore_can_be_repeated(
     made: tuple[Path, Path], tmp_path: Path, every: int, least: int

@@ -81,6 +81,7 @@ async def test_a_start_backs_up_older_tables_then_changes_them_and_there_is_a_wa
         assert "downgrade" in [row["action"] for row in (await rig.ok("GET", "/api/audit"))["items"]]
 
 
+@pytest.mark.nightly("backup/test_commands.py rehearses an upgrade every time")
 async def test_a_rehearsal_says_what_would_change_and_changes_nothing(
     made: tuple[Path, Path], tmp_path: Path, later: Revisions
 ) -> None:

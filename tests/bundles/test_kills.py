@@ -12,7 +12,7 @@ from tests.programs import run_victim
 @pytest.mark.sqlite("its servers have a file")
 @pytest.mark.parametrize(
     ("every", "least"),
-    [(9, 1), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
+    [(20, 1), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
 )
 async def test_an_import_happens_or_not_wherever_it_is_killed(tmp_path: Path, every: int, least: int) -> None:
     done = await run_victim("tests.bundles.victim", tmp_path, every, env=os.environ)

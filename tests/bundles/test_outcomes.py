@@ -120,6 +120,7 @@ async def test_a_commit_of_which_nothing_is_known_is_left_to_the_next_start(tmp_
 
 
 @needs_postgresql
+@pytest.mark.nightly("with SQLite it runs every time")
 async def test_on_postgresql_too_what_is_left_of_a_failed_import_goes_at_the_next_start(tmp_path: Path) -> None:
     with postgresql_server() as server:
         await lose_new(tmp_path / "one", tmp_path / "other", database_url=server.url)

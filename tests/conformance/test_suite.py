@@ -61,7 +61,10 @@ def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
     ("revision", "scenario"),
     [
         ("2026-07-28", "sep-2322-client-request-state"),
-        ("2025-11-25", "elicitation-sep1034-client-defaults"),
+        pytest.param(
+            *("2025-11-25", "elicitation-sep1034-client-defaults"),
+            marks=pytest.mark.nightly("a scenario of the newer revision runs every time"),
+        ),
     ],
 )
 def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenario: str) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from playwright.async_api import FilePayload, Route, expect
 
 from agentic_rag.testing.steps import Cite, Say, Step, Use
@@ -76,6 +77,7 @@ async def test_a_member_attaches_a_file_that_is_read_cited_and_opened_though_the
         assert (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"] == []
 
 
+@pytest.mark.nightly("a file is attached, read and cited every time")
 async def test_what_cannot_be_read_says_why_in_chinese_too_and_is_taken_off(tmp_path: Path) -> None:
     async with console(tmp_path, language="zh") as desk:
         page = desk.page

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from agentic_rag.base.errors import ModelError
@@ -80,6 +81,7 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(lines).to_have_count(4)
 
 
+@pytest.mark.nightly("test_chat.py sends a question every time")
 async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_chosen(tmp_path: Path) -> None:
     async with console(tmp_path, say("Twenty-seven days.")) as desk:
         page, rig = desk.page, desk.rig
@@ -102,6 +104,7 @@ async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_cho
         await expect(questions).to_have_count(2)
 
 
+@pytest.mark.nightly("the list and its search are used every time")
 async def test_a_conversation_is_exported_and_shared_from_its_menu(tmp_path: Path) -> None:
     async with console(tmp_path, say("Twenty-seven **days**."), share_links="anyone") as desk:
         page, rig = desk.page, desk.rig

@@ -151,6 +151,7 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
         await expect(page.locator(".score").first).to_contain_text("leave.md")
 
 
+@pytest.mark.nightly("a failed document shows its remedy every time")
 async def test_what_is_too_large_or_refused_is_said_and_what_is_sent_can_be_stopped(tmp_path: Path) -> None:
     async with console(tmp_path, max_upload_bytes=1_000_000) as desk:
         page = desk.page
@@ -229,6 +230,7 @@ async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button
         assert page.url.endswith(f"#/domains/{domain}/servers")
 
 
+@pytest.mark.nightly("test_saving.py changes the same settings twice every time")
 async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unseen(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
@@ -296,6 +298,7 @@ async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path:
         await expect(page.get_by_role("row").filter(has_text="GITHUB_TOKEN")).to_contain_text("••••cdef")
 
 
+@pytest.mark.nightly("a pasted server is asked for on the same page every time")
 async def test_a_line_that_may_not_run_is_marked_and_asked_for(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
@@ -349,6 +352,7 @@ async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: 
         await check_accessible(page, "document")
 
 
+@pytest.mark.nightly("a pasted server is approved on the same page every time")
 async def test_a_pasted_file_is_one_report_in_which_each_server_gets_what_it_needs(tmp_path: Path) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page = desk.page

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from agentic_rag.testing.steps import Cite, say, use
@@ -38,6 +39,7 @@ async def test_cases_are_run_and_a_held_change_is_compared_and_dropped(tmp_path:
         assert draft["state"] == "dropped"
 
 
+@pytest.mark.nightly("cases are run on the same page every time")
 async def test_a_case_is_added_with_a_passage_that_is_searched(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
@@ -59,6 +61,7 @@ async def test_a_case_is_added_with_a_passage_that_is_searched(tmp_path: Path) -
         assert made["expect"]["cites"][0]["document"] == "leave.md"
 
 
+@pytest.mark.nightly("evaluation/test_gate.py confirms such drafts every time")
 async def test_a_thumbs_down_is_a_draft_that_an_admin_confirms(tmp_path: Path) -> None:
     answer = (use("search_documents", query="days of paid leave"), say("You have 27 days.", Cite(0)))
     async with console(tmp_path, *answer) as desk:

@@ -85,6 +85,7 @@ async def test_little_moves_while_a_page_loads(tmp_path: Path, size: tuple[int, 
             assert sum(shift for shift, *_ in shifts) <= MOST_SHIFT, (place, shifts)
 
 
+@pytest.mark.nightly("the parts of the first page are fetched every time")
 async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_again(tmp_path: Path) -> None:
     async with console(tmp_path, say("Yes."), expected=("Failed to fetch dynamically",)) as desk:
         page, refused, module_failed = desk.page, list[str](), anyio.Event()

@@ -65,6 +65,7 @@ async def choose_bundle(page: Page, bundle: Path) -> None:
     await (await choosing.value).set_files(bundle)
 
 
+@pytest.mark.nightly("bundles/test_moving.py moves a domain every time")
 async def test_a_domain_is_taken_away_and_comes_in_as_a_new_one_and_over_itself(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
@@ -135,6 +136,7 @@ async def test_axe_finds_nothing_on_the_history(tmp_path: Path, dark: bool, size
             await check_fits(page)
 
 
+@pytest.mark.nightly("usage/test_budgets.py sets and removes budgets every time")
 async def test_an_operator_sets_changes_and_removes_budgets_and_sees_what_is_used(tmp_path: Path) -> None:
     async with console(tmp_path, answer(), prices=with_prices(tmp_path), requests_per_second=10_000) as desk:
         page, rig = desk.page, desk.rig

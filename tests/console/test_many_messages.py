@@ -64,6 +64,7 @@ async def test_older_messages_come_in_place_and_only_what_is_near_is_laid_out(tm
         await expect(turns.first).to_be_in_viewport()
 
 
+@pytest.mark.nightly("older messages are loaded in place every time")
 async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next_one(tmp_path: Path) -> None:
     last = Stalled(say("This one is under way."), 2)
     async with console(tmp_path, *[say(f"Answer {number}.") for number in range(25)], last) as desk:

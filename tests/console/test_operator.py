@@ -155,6 +155,7 @@ async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
     await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/request", entry)
 
 
+@pytest.mark.nightly("what waits for an operator is decided every time")
 async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_path: Path) -> None:
     async with console(tmp_path, say("Still here.")) as desk:
         page, rig = desk.page, desk.rig
@@ -281,6 +282,7 @@ async def test_texts_of_others_stay_texts_on_the_operators_pages(tmp_path: Path)
         assert await page.evaluate("window.hits") == []
 
 
+@pytest.mark.nightly("an operator fills in the other forms every time")
 async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         key = await make_key(desk.rig, "ann", "operator")
@@ -292,6 +294,7 @@ async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
         assert (await desk.rig.ok("GET", "/api/auth", headers=bearer(key)))["name"] == "ann"
 
 
+@pytest.mark.nightly("an operator opens all of these pages every time")
 async def test_a_page_that_comes_late_does_not_take_the_place_of_the_one_chosen_since(tmp_path: Path) -> None:
     held, release = anyio.Event(), anyio.Event()
 

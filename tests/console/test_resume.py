@@ -166,6 +166,7 @@ async def test_a_message_that_is_not_acknowledged_is_sent_once_after_a_reload_an
             assert [each["content"] for each in messages if each["role"] == "user"] == ["One", "Two"]
 
 
+@pytest.mark.nightly("a message of a conversation is reloaded every time")
 async def test_a_first_message_whose_conversation_is_not_made_yet_is_a_draft_after_a_reload(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
@@ -218,6 +219,7 @@ async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_s
             await settle(page, words(stored[-1]["content"]))
 
 
+@pytest.mark.nightly("an unsent message is reloaded every time")
 async def test_images_are_sent_after_a_reload_or_stay_where_one_types(tmp_path: Path) -> None:
     held = anyio.Event()
     first, second = (FilePayload(name=f"{each}.png", mimeType="image/png", buffer=png(60, each)) for each in (50, 40))

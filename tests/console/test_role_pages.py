@@ -122,6 +122,7 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
         await expect(source).to_have_value(ROLE)
 
 
+@pytest.mark.nightly("an author writes and tries a role every time")
 async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
@@ -156,6 +157,7 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
         assert shown["findings"] == []
 
 
+@pytest.mark.nightly("an author writes and tries a role every time")
 async def test_a_role_that_was_changed_on_the_disk_is_not_overwritten_unseen(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
@@ -236,6 +238,7 @@ async def test_axe_finds_nothing_on_roles_and_memory(tmp_path: Path, dark: bool,
         await check_accessible(page, "trial")
 
 
+@pytest.mark.nightly("an author writes and tries a role every time")
 async def test_a_trial_keeps_what_is_typed_on_and_ends_with_its_dialog(tmp_path: Path) -> None:
     slow = Stalled(say("This answer takes its time, and then some more of it."), 4)
     async with console(tmp_path, slow) as desk:

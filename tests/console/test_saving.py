@@ -67,6 +67,7 @@ async def test_what_is_typed_while_it_is_saved_stays(tmp_path: Path, place: str)
         await expect(area).to_have_value(typed)
 
 
+@pytest.mark.nightly("settings that are edited while they are saved are kept every time")
 async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
@@ -97,6 +98,7 @@ async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(
         assert (await desk.rig.ok("GET", base))["items"][0]["content"] == "Mine again."
 
 
+@pytest.mark.nightly("unsaved settings are kept every time")
 async def test_a_new_prompt_file_that_was_not_saved_is_there_after_a_reload(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()

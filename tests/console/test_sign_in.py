@@ -90,6 +90,7 @@ async def test_who_comes_next_sees_no_draft_and_other_tabs_are_signed_out_too(tm
         assert not await page.evaluate(KEPT)
 
 
+@pytest.mark.nightly("another person signs in beside a visible tab every time")
 async def test_a_tab_that_nobody_sees_is_not_left_to_whoever_signs_in_next(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig

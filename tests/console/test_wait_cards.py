@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from playwright.async_api import Page, Route, expect
 
 from agentic_rag.models.base import ModelRequest
@@ -54,6 +55,7 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         assert "Not today." in str(last["content"])
 
 
+@pytest.mark.nightly("a call is approved from a card every time")
 async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path: Path) -> None:
     async with console(tmp_path, SEARCH, say("Found."), SEARCH, say("Found again.")) as desk:
         page = desk.page
@@ -69,6 +71,7 @@ async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path
         await expect(page.locator(".wait"), "an answered question folds into the steps").to_have_count(0)
 
 
+@pytest.mark.nightly("a card is filled in after a reload every time")
 async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_path: Path) -> None:
     both = Step(tuple(Use("search_documents", {"query": each}) for each in ("leave", "rest")))
     async with console(tmp_path, both, say("Found.")) as desk:

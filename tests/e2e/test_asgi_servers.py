@@ -130,8 +130,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     [
         "uvicorn",
         pytest.param("uvicorn, fast", marks=pytest.mark.nightly("the expected frames come from the same classes")),
-        pytest.param("hypercorn", marks=pytest.mark.nightly("two other servers run every time")),
-        "granian",
+        pytest.param("hypercorn", marks=pytest.mark.nightly("uvicorn runs every time")),
+        pytest.param("granian", marks=pytest.mark.nightly("uvicorn runs every time")),
     ],
 )
 async def test_a_turn_has_the_same_frames_and_a_second_process_is_refused(

@@ -330,8 +330,8 @@ def _shapes() -> Iterator[tuple[str, Shape]]:
 
 
 SHAPES = dict(_shapes())
-SOME = 4
-"""Every fourth shape is tried each time, other ones for each parser; all shapes nightly."""
+SOME = 12
+"""Every twelfth shape is tried each time, other ones for each parser; all shapes nightly."""
 some_shapes = pytest.mark.parametrize(
     "every", [SOME, pytest.param(1, marks=pytest.mark.nightly("every parser with every hostile shape"))]
 )

@@ -70,7 +70,13 @@ def test_clients_are_told_of_a_stop_and_nothing_is_thrown(made: Rig, signals: in
 PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        *PLACES[2:],
+        *(pytest.param(each, marks=pytest.mark.nightly("a later kill runs every time")) for each in PLACES[:2]),
+    ],
+)
 def test_a_deletion_that_is_killed_anywhere_is_finished_by_the_next_start(made: Rig, place: str) -> None:
     documents = f"/api/domains/{made.domain}/documents"
     name = place.replace(":", "-").replace(".", "-") + ".md"

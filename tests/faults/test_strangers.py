@@ -21,7 +21,12 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, str]]
         yield made, make_key(made)
 
 
-@pytest.mark.parametrize("kind", Random(SEED).sample(sorted(KINDS), 2))
+ALWAYS, ANOTHER = Random(SEED).sample(sorted(KINDS), 2)
+
+
+@pytest.mark.parametrize(
+    "kind", [ALWAYS, pytest.param(ANOTHER, marks=pytest.mark.nightly("another kind of flood runs every time"))]
+)
 def test_a_client_with_a_key_has_its_turn_beside_a_flood(keyed: tuple[Rig, str], kind: str) -> None:
     made, key = keyed
     figures = flood_beside_turns(made, key, kind, seed=SEED, sockets=SOCKETS, turns=1)

@@ -18,8 +18,8 @@ PLACES = (
     *("reindex.begun", "reindex.document", "reindex.filled", "reindex.swapped"),
 )
 """All places between an upload and the exchanged index."""
-ALWAYS = ("ingest.batch", "dense.stored", "reindex.document")
-"""One place of each stage: lexical index, dense vectors, and a rebuild."""
+ALWAYS = ("ingest.batch", "reindex.document")
+"""One place of an upload and one of a rebuild."""
 
 
 def text_of(chunks: int) -> bytes:
@@ -33,7 +33,7 @@ def text_of(chunks: int) -> bytes:
     [
         *ALWAYS,
         *(
-            pytest.param(place, marks=pytest.mark.nightly("every place; one of each stage runs every time"))
+            pytest.param(place, marks=pytest.mark.nightly("every place; one of each runs every time"))
             for place in PLACES
             if place not in ALWAYS
         ),

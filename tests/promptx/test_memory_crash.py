@@ -44,7 +44,7 @@ def rows_if_sound(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     ("step", "least"),
-    [(25, 20), pytest.param(5, 100, marks=pytest.mark.nightly("a kill at every fifth line"))],
+    [(75, 6), pytest.param(5, 100, marks=pytest.mark.nightly("a kill at every fifth line"))],
 )
 def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: Path, step: int, least: int) -> None:
     (tmp_path / "out").mkdir()

@@ -247,7 +247,9 @@ class Twins:
 
 
 @needs_postgresql
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly("one seed runs every time")) for seed in (1, 2, 3))]
+)
 def test_whatever_is_done_both_places_have_the_same_network_and_recall_the_same(
     files: Ground, server: Ground, seed: int
 ) -> None:
@@ -327,7 +329,14 @@ def test_two_servers_take_a_file_over_at_once(server: Ground) -> None:
 
 
 @needs_postgresql
-@pytest.mark.parametrize("place", ["commit.begin", "commit.ready", "commit.done", ""])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("commit.ready", ""),
+        pytest.param("commit.begin", marks=pytest.mark.nightly("a kill at a later place runs every time")),
+        pytest.param("commit.done", marks=pytest.mark.nightly("a kill at an earlier place runs every time")),
+    ],
+)
 def test_a_killed_server_has_saved_whole_batches_and_all_it_acknowledged(server: Ground, place: str) -> None:
     arguments = [server.url, str(server.workspace), place, "4"]
     victim = "tests.roles.memory_victim"

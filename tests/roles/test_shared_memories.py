@@ -92,6 +92,7 @@ def lay_memory(data: Path) -> None:
 
 
 @pytest.mark.sqlite("begins with a file")
+@pytest.mark.nightly("backup/test_commands.py restores memories every time")
 async def test_a_backup_brings_memories_from_files_into_the_database_and_back(tmp_path: Path, fresh_url: str) -> None:
     data = await fill(tmp_path / "one")
     lay_memory(data)

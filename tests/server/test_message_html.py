@@ -262,7 +262,13 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("unit", SLOW.values(), ids=list(SLOW))
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pytest.param(unit, id=name, marks=[] if number % 5 == 0 else pytest.mark.nightly("a fifth is tried every time"))
+        for number, (name, unit) in enumerate(SLOW.items())
+    ],
+)
 def test_the_time_it_takes_grows_with_the_text_and_not_faster(unit: str) -> None:
     def render(text: str) -> None:
         citations = [Citation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]

@@ -109,7 +109,13 @@ def assert_serving(child: Child) -> None:
     assert "Traceback" not in child.said
 
 
-@pytest.mark.parametrize("command", [OURS, HOSTED], ids=["agentic-rag", "uvicorn"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(OURS, id="agentic-rag"),
+        pytest.param(HOSTED, id="uvicorn", marks=pytest.mark.nightly("under agentic-rag it runs every time")),
+    ],
+)
 def test_a_data_folder_whose_volume_is_not_there_is_waited_for(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, command) as child:

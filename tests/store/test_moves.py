@@ -110,6 +110,7 @@ async def test_what_processes_of_the_original_told_each_other_is_not_restored(tm
 
 
 @pytest.mark.sqlite("begins with a file")
+@pytest.mark.nightly("backup/test_kills.py cuts off restores into a file every time")
 async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(
     tmp_path: Path, fresh_url: str
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a
     await database.aclose()
 
 
+@pytest.mark.nightly("backup/test_upgrades.py does the same with a file every time")
 async def test_an_upgrade_on_a_server_is_rehearsed_beside_its_tables_backed_up_and_taken_back(
     tmp_path: Path, fresh_url: str
 ) -> None:
