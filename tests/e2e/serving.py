@@ -57,6 +57,10 @@ class Server:
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         return await anyio.to_thread.run_sync(self.call, method, path, body)
 
+    async def domain(self) -> str:
+        made = await self.ask("POST", "/api/domains", {"name": "Law"})
+        return str(made["id"])
+
     async def conversation(self, domain: str = "demo") -> str:
         made = await self.ask("POST", "/api/conversations", {"domainId": domain})
         return str(made["id"])

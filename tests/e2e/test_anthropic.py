@@ -9,7 +9,7 @@ import pytest
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
-from tests.e2e.serving import Event, Server, serving, text_of
+from tests.e2e.serving import Event, Server, serving, serving_without_demo, text_of
 
 QUESTION = "How many days of leave do I get, and when does the office open?"
 
@@ -98,8 +98,8 @@ async def _stopped_at(server: Server, number: int) -> str:
 async def test_an_answer_that_breaks_off_is_reset_and_given_whole(tmp_path: Path) -> None:
     broken = Reply(say("A long answer that will break off."), Fault(error_after=6, error_type="overloaded_error"))
     async with FakeMessagesAPI(broken, say("A whole answer.")) as api:
-        with serving(tmp_path / "data", **key(api)) as server:
-            async with server.chat(await server.conversation()) as chat:
+        with serving_without_demo(tmp_path / "data", **key(api)) as server:
+            async with server.chat(await server.conversation(await server.domain())) as chat:
                 events = await chat.say("Hello")
     kinds = [event["type"] for event in events]
     reset = kinds.index("step_reset")
@@ -110,16 +110,16 @@ async def test_an_answer_that_breaks_off_is_reset_and_given_whole(tmp_path: Path
 async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp_path: Path) -> None:
     async with FakeMessagesAPI() as api:
         given = {"ANTHROPIC_API_KEY": "not-the-key", "ANTHROPIC_BASE_URL": api.url}
-        with serving(tmp_path / "one", **given) as server:
-            async with server.chat(await server.conversation()) as chat:
+        with serving_without_demo(tmp_path / "one", **given) as server:
+            async with server.chat(await server.conversation(await server.domain())) as chat:
                 events = await chat.say("Hello")
                 assert events[-1]["code"] == "LLM_SERVICE_ERROR"
                 assert "ANTHROPIC_API_KEY" in events[-1]["message"]
                 assert "not-the-key" not in str(events)
                 assert (await chat.say("Hello?"))[-1]["type"] == "error"
     given = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_RETRY_BUDGET_SECONDS": "0.1"}
-    with serving(tmp_path / "two", **given) as server:
-        async with server.chat(await server.conversation()) as chat:
+    with serving_without_demo(tmp_path / "two", **given) as server:
+        async with server.chat(await server.conversation(await server.domain())) as chat:
             events = await chat.say("Hello")
             assert events[-1]["code"] == "LLM_SERVICE_ERROR"
             assert "ANTHROPIC_BASE_URL" in events[-1]["message"]

@@ -19,6 +19,7 @@ import pytest
 
 from tests.databases import prepare_data, without_demo
 from tests.e2e.serving import Server, environment, serving_without_demo
+from tests.programs import run_program
 from tests.waiting import pause
 
 QUESTION = "How many days of paid leave do full-time staff have?"
@@ -149,12 +150,11 @@ async def test_a_turn_has_the_same_frames_and_a_second_process_is_refused(
 
 def check_second_process_refused(server: Server) -> None:
     """Start a second process on the data folder of a server. It must end and name the first one."""
-    second = subprocess.run(
-        [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port", "0"],
-        env=environment(AGENTIC_RAG_DATA=str(server.data), AGENTIC_RAG_EMBEDDING="none"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+    second = run_program(
+        ["agentic_rag.app.asgi:app", "--port", "0"],
+        module="uvicorn",
+        cwd=server.data.parent,
+        env=environment(AGENTIC_RAG_DATA=str(server.data)),
     )
     assert second.returncode != 0
     assert f"is in use by process {server.child.pid}" in second.stderr

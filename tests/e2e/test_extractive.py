@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.e2e.serving import serving, text_of
+from tests.e2e.serving import BY_MEANING, serving, serving_without_demo, text_of
 
 QUESTIONS = Path(__file__).parent.parent / "demo_questions.jsonl"
 
@@ -12,7 +12,7 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
     questions = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
     assert len(questions) == 20
     wrong = []
-    with serving(tmp_path / "data") as server:
+    with serving(tmp_path / "data", **BY_MEANING) as server:
         await server.indexed(by_meaning=True)
         for question in questions:
             async with server.chat(await server.conversation()) as chat:
@@ -47,9 +47,8 @@ async def test_what_it_is_told_it_remembers_in_the_next_conversation_and_after_a
 
 
 async def test_bad_frames_and_ids_are_answered_and_the_socket_lives_on(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        await server.indexed()
-        conversation = await server.conversation()
+    with serving_without_demo(tmp_path / "data") as server:
+        conversation = await server.conversation(await server.domain())
         async with server.chat(conversation) as chat:
             cases = [
                 ("{nonsense", "VALIDATION_ERROR"),
