@@ -12,11 +12,14 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
 from tests.databases import POSTGRESQL, dropped_databases
+from tests.programs import share_certificates
 
 # No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Each browser test starts a Node.js program of Playwright, which spends a quarter of its start on compilation.
 os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "agentic-rag-tests-node")))
+
+share_certificates()
 
 # No test asserts timing, because the machine may be busy.
 settings.register_profile("patient", deadline=None, max_examples=50)
