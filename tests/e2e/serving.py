@@ -6,6 +6,7 @@ import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,13 @@ class Server:
     async def indexed(self, domain: str = "demo", *, by_meaning: bool = False) -> list[Any]:
         """Wait until every document of a domain is searchable and return them."""
         with anyio.fail_after(START_SECONDS):
-            while True:
+            for checks in count():
                 items = (await self.ask("GET", f"/api/domains/{domain}/documents"))["items"]
                 done = items and all(item["status"] in ("indexed", "failed") for item in items)
                 if done and not (by_meaning and any(item["denseState"] == "pending" for item in items)):
                     return list(items)
-                await pause()
+                await pause(checks)
+        raise AssertionError("unreachable")
 
     @asynccontextmanager
     async def chat(self, conversation: str) -> AsyncIterator["Chat"]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -158,11 +159,12 @@ class Rig:
 
     async def settled(self, domain: str, document: str) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
-            while True:
+            for checks in count():
                 found: Json = await self.ok("GET", f"/api/domains/{domain}/documents/{document}")
                 if found["status"] in ("indexed", "failed"):
                     return found
-                await pause()
+                await pause(checks)
+        raise AssertionError("unreachable")
 
     async def taken_up(self, domain: str) -> None:
         """Wait until a domain has documents and all of them are finished."""
@@ -179,11 +181,12 @@ class Rig:
 
     async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
-            while True:
+            for checks in count():
                 found: Json = await self.ok("GET", path)
                 if wanted(found):
                     return found
-                await pause()
+                await pause(checks)
+        raise AssertionError("unreachable")
 
 
 def _all_settled(items: list[Json]) -> bool:
