@@ -102,6 +102,7 @@ def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Pa
     assert "the extension odd (acme-things 1.2) cannot be used: 'odd'" in log
 
 
+@pytest.mark.nightly("bad vectors are refused, and the extension is used, every time")
 def test_an_extension_that_fails_costs_its_document_and_its_leg_alone(installed: Path, tmp_path: Path) -> None:
     reader = installed / "acme_pairs.py"
     reader.write_text(PAIRS.replace("WANTED = 2", "WANTED = 3"))

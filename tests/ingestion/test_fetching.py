@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.retriever.tiny_model import write_model
 from tests.server.test_cli_knowledge import hub
 
@@ -21,6 +23,7 @@ def fetched(folder: Path, endpoint: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.nightly("test_cli_knowledge.py fetches a model and test_dense.py adds its vectors every time")
 def test_the_default_embedder_is_fetched_after_failures_and_its_vectors_join_while_serving(tmp_path: Path) -> None:
     source = write_model(tmp_path / "source")
     shutil.move(source / "model.onnx", source / "model_optimized.onnx")
