@@ -8,11 +8,12 @@ import time
 
 import anyio
 
-SECONDS = 0.02
+SECONDS = 0.03
+LONGEST_SECONDS = 0.5
 
 
 async def pause(checks: int = 0) -> None:
-    await anyio.sleep(SECONDS * min(1 + checks / 5, 5))
+    await anyio.sleep(min(SECONDS * 1.25 ** min(checks, 20), LONGEST_SECONDS))
 
 
 def pause_thread() -> None:
