@@ -128,7 +128,10 @@ async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
         assert max(box["x"] + box["width"] for box in page["cited"]) > 380 / 600
 
 
-@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+@pytest.mark.parametrize(
+    "turn",
+    [0, 90, *(pytest.param(turn, marks=pytest.mark.nightly("a turned page runs every time")) for turn in (180, 270))],
+)
 async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page(tmp_path: Path, turn: int) -> None:
     def answer(request: ModelRequest) -> Step:
         (texts,) = [

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,13 @@ async def make_source(rig: Rig, domain: str, *, seconds: float = WAIT_SECONDS, *
 async def ended(rig: Rig, domain: str, source: str, before: str | None, seconds: float = WAIT_SECONDS) -> Json:
     """Return a source when a run has ended after the one that ended at ``before``."""
     with anyio.fail_after(seconds):
-        while True:
+        for checks in count():
             found: Json = await rig.ok("GET", f"/api/domains/{domain}/sources/{source}")
             settled = found["state"] == "idle" and not found["requested"]
             if settled and found["endedAt"] is not None and found["endedAt"] != before:
                 return found
-            await pause()
+            await pause(checks)
+    raise AssertionError("unreachable")
 
 
 async def run_again(rig: Rig, domain: str, source: Json) -> Json:
