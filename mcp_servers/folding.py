@@ -9,6 +9,8 @@ Folding applies, in this order:
 - U+2010 to U+2015 and the minus sign become ``-``, curly quotes become straight ones;
 - soft hyphens, bidirectional marks and other zero-width characters are removed. ZWJ and ZWNJ stay between letters of
   scripts that need them (Arabic, Syriac, Mongolian and the Indic scripts);
+- superscript digits after a digit or a word of several letters are separated from it by a space, because they are an
+  exponent or the mark of a footnote. Units such as m² stay one word;
 - each run of white space, of any kind, becomes one space.
 """
 
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-FOLD_VERSION = "1"
+FOLD_VERSION = "2"
 """Part of a collection's metadata. Change it when any text would fold differently: collections are then re-indexed."""
 
 _MARKS = (
@@ -42,6 +44,9 @@ _CHARACTERS = {
     **dict.fromkeys([*range(0x201C, 0x2020)], '"'),
     0x2044: "/",
 }
+_SUPERSCRIPT = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽")
+_LETTERS_OF_UNIT = 3
+"""Maximum number of letters of a unit, such as km or mol, before an exponent."""
 _JOINERS = "\u200c\u200d"
 _JOINING = re.compile(r"[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 _VISIBLE_FORMAT = frozenset(map(chr, (*range(0x0600, 0x0606), 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2)))
@@ -88,6 +93,8 @@ def fold(text: str) -> Folded:
         piece = " " if match.lastgroup == "space" else _fold_segment(match[0])
         if match[0] in _JOINERS and _is_between_joining(text, start):
             piece = match[0]
+        if match[0] in _SUPERSCRIPT and _is_mark(text, start):
+            piece = f" {piece}"
         piece = piece.lstrip(" ") if spaced else piece
         if not piece:
             continue
@@ -96,6 +103,12 @@ def fold(text: str) -> Folded:
         spaced = piece[-1] == " "
     offsets.append(len(text))
     return Folded("".join(pieces), offsets)
+
+
+def _is_mark(text: str, at: int) -> bool:
+    """Whether a superscript character begins an exponent of a number or the mark of a footnote."""
+    letters = text[max(0, at - _LETTERS_OF_UNIT - 1) : at]
+    return letters[-1:].isdecimal() or (len(letters) > _LETTERS_OF_UNIT and letters.isalpha())
 
 
 def _is_between_joining(text: str, at: int) -> bool:

@@ -19,6 +19,7 @@ from mcp_servers.folding import fold
         ("co\u00adop\u200berate\ufeff", "cooperate"),
         ("“x” ‘y’", "\"x\" 'y'"),
         ("Straße ﬁn m²", "strasse fin m2"),
+        ("45¹ EUR, 10³ policy¹² km²", "45 1 eur, 10 3 policy 12 km2"),
         ("A\u0308pfel", "äpfel"),
         ("می\u200cخواهم", "می\u200cخواهم"),
         ("a\u200cb", "ab"),

@@ -11,7 +11,7 @@ from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, f
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
 from mcp_servers.retriever.formats.numbering import show_count
-from mcp_servers.retriever.formats.text import decode_as, with_address
+from mcp_servers.retriever.formats.text import decode_as, raised, with_address
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]{2,30})", re.IGNORECASE)
@@ -23,9 +23,21 @@ _DATE_NAMES = frozenset(
 HEAD_CHARACTERS = 65_536
 """Characters at the start of a page that are searched for `meta` elements."""
 _SKIPPED = frozenset({"script", "style", "template", "noscript", "title", "textarea", "select"})
-_INLINE = re.compile(
-    "a|abbr|b|bdi|bdo|cite|code|em|font|i|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|u|var|img|wbr|label"
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        """address article aside blockquote body caption center col colgroup dd details dialog dir div dl dt fieldset
+        figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li
+        listing main menu nav object ol optgroup option p plaintext pre search section summary svg table tbody td text
+        tfoot th thead tr tspan ul video xmp""",
+    )
 )
+"""Elements that begin and end a block. Like a browser, the reader takes any other element as part of a line.
+
+Source: https://html.spec.whatwg.org/multipage/rendering.html#flow-content-3, and the texts of SVG.
+"""
+_FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
+"""Elements of MathML with text."""
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
 """Elements whose end tag may be left out."""
@@ -101,6 +113,7 @@ class _List:
 
     number: int | None
     kind: str = "1"
+    step: int = 1
 
 
 @dataclass(slots=True)
@@ -161,6 +174,9 @@ class _Builder:
         self._table: _Table | None = None
         self._link: tuple[str, int] | None = None
         """The address of the open link, and the start of its text in the open block."""
+        self._inline = ("", 0)
+        """The open raised text, reading or formula, and its start in the open block."""
+        self._readings: list[str] = []
         self._navigation = 0
         self._base = ""
         self._title_open = False
@@ -186,10 +202,12 @@ class _Builder:
             self._begin_link(attributes.get("href") or "")
         elif self._table is not None and tag != "table" and not re.fullmatch("h[1-6]", tag):
             self._in_table(self._table, tag, attributes)
-        elif not _INLINE.fullmatch(tag):
+        elif tag in _BLOCKS:
             self._leave_layout()
             self.flush()
             self._enter(tag, attributes)
+        else:
+            self._begin_inline(tag, attributes)
 
     def end(self, tag: str) -> None:
         """Process an end tag."""
@@ -206,11 +224,15 @@ class _Builder:
                 self._end_cell(self._table)
             elif tag == "table":
                 self._finish_table()
-            elif not _INLINE.fullmatch(tag):
+            elif tag in _BLOCKS:
                 self._text.append("\n")
-        elif not _INLINE.fullmatch(tag):
+            else:
+                self._end_inline(tag)
+        elif tag in _BLOCKS:
             self.flush()
             self._leave(tag)
+        else:
+            self._end_inline(tag)
 
     def add(self, text: str) -> None:
         """Process text."""
@@ -234,6 +256,55 @@ class _Builder:
             self._text.append(f" {'☒' if 'checked' in attributes else '☐'} ")
         elif kind not in ("hidden", "password", "image", "file"):
             self._text.append(f" {attributes.get('value') or ''} ")
+
+    def _begin_inline(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        """Process the start tag of a raised text, of the reading of characters (ruby) or of a formula."""
+        if tag in ("sup", "math", "rt", "rp", "rb"):
+            self._end_reading()
+            self._inline = tag, len(self._text)
+            if tag == "math" and (words := attributes.get("alttext")):
+                self._text.append(words)
+                self._inline = "alttext", len(self._text)
+        elif tag == "annotation" and self._inline[0] == "math":
+            is_source = "tex" in (attributes.get("encoding") or "").lower()
+            self._inline = ("alttext" if is_source else "annotation"), self._inline[1]
+            if is_source:
+                del self._text[self._inline[1] :]  # the same formula, written as characters
+        elif tag in _FORMULA:
+            self._text.append(" ")
+
+    def _end_inline(self, tag: str) -> None:
+        opened, start = self._inline
+        if tag == "sup" and opened == "sup":
+            self._text[start:] = [raised("".join(self._text[start:]))]
+            self._inline = "", 0
+        elif tag in ("rt", "rp", "ruby"):
+            self._end_reading()
+        elif tag == "annotation" and opened == "alttext":
+            self._inline = "alttext", len(self._text)
+        elif tag == "math":
+            if opened == "alttext":
+                del self._text[start:]
+            self._inline = "", 0
+
+    def _end_reading(self) -> None:
+        """Move the reading of characters behind the block, so that it does not divide their word."""
+        opened, start = self._inline
+        if opened in ("rt", "rp"):
+            reading = "".join(self._text[start:]).strip()
+            del self._text[start:]
+            self._readings += [reading] if reading and opened == "rt" else []
+        self._inline = "", 0
+
+    def _take_text(self) -> str:
+        """Return the text of the open block or cell, and empty it."""
+        self._end_reading()
+        text = "".join(self._text)
+        if self._readings:
+            text = f"{text.rstrip()} ({' '.join(self._readings)})"
+        self._text.clear()
+        self._readings.clear()
+        return text
 
     def _begin_link(self, href: str) -> None:
         """Open a link. Addresses within the same site are left out in navigation."""
@@ -266,8 +337,7 @@ class _Builder:
             self._link = self._link[0], 0
         if self._table is not None:
             self._finish_table()
-        raw = "".join(self._text)
-        self._text.clear()
+        raw = self._take_text()
         if not raw.strip():
             return
         if self._preformatted:
@@ -304,13 +374,17 @@ class _Builder:
             self._preformatted += 1
         elif tag in ("ul", "ol"):
             number = _count(attributes.get("start"), 1) if tag == "ol" else None
-            self._lists.append(_List(number, str(attributes.get("type") or "1")))
+            falls = "reversed" in attributes
+            # without a start, a falling list begins with the number of its items, which is not known yet
+            number = None if falls and not attributes.get("start") else number
+            self._lists.append(_List(number, str(attributes.get("type") or "1"), -1 if falls else 1))
             self._item = "- "
         elif tag == "li" and self._lists:
             number = self._lists[-1].number
+            number = None if number is None else _count(attributes.get("value"), number)
             kind = _LIST_KINDS.get(self._lists[-1].kind, "decimal")
             self._item = "- " if number is None else f"{show_count(number, kind)}. "
-            self._lists[-1].number = None if number is None else number + 1
+            self._lists[-1].number = None if number is None else number + self._lists[-1].step
         elif tag == "table":
             self._table = _Table()
 
@@ -332,14 +406,15 @@ class _Builder:
                 table.begin_row()
             if tag != "tr":
                 table.open = _count(attributes.get("colspan"), 1), _count(attributes.get("rowspan"), 1)
-        elif not _INLINE.fullmatch(tag):
+        elif tag in _BLOCKS:
             self._text.append("\n")  # paragraphs of a cell are words apart
+        else:
+            self._begin_inline(tag, attributes)
 
     def _end_cell(self, table: _Table) -> None:
         """Close the open cell, whose end tag is optional."""
         self._end_link()
-        text = "".join(self._text)
-        self._text.clear()
+        text = self._take_text()
         if table.open is not None or text.strip():
             table.add(text)
 
@@ -358,8 +433,7 @@ class _Builder:
         if self._table is None:
             return
         self._end_link()
-        text = "".join(self._text)
-        self._text.clear()
+        text = self._take_text()
         self._table.open = None
         self._finish_table()
         self._text.append(text)
@@ -367,7 +441,7 @@ class _Builder:
     def _is_hidden(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
         """Return whether a tag is inside a hidden element or begins one."""
         name, depth = self._hidden
-        if depth and name in _OPEN_ENDED and not _INLINE.fullmatch(tag):
+        if depth and name in _OPEN_ENDED and tag in _BLOCKS:
             self._hidden = "", 0
         elif depth:
             self._hidden = name, depth + (tag == name)

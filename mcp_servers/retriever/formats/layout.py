@@ -59,6 +59,11 @@ RUNNING_LINES = 3
 """Lines from the top and the bottom of a page that may be running headers or footers."""
 
 _HYPHENS = "\x02\ufffe\xad"
+_DIVIDED = re.compile(r"[^\W_]-$")
+"""A hyphen at the end of a line, printed as a usual one."""
+_WORD = re.compile(r"[^\W_]+")
+_CONJUNCTIONS = frozenset({"and", "bis", "e", "et", "nor", "o", "oder", "or", "ou", "sowie", "to", "und", "y"})
+"""Words after a hyphen that stands for the rest of a word, as in "short- and long-term"."""
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
 _MARKER = re.compile(
@@ -202,11 +207,18 @@ def lay_out(pages: Sequence[Page]) -> Layout:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join the lines of a paragraph, without spaces between Chinese characters and without soft hyphens."""
+    """Join the lines of a paragraph, without spaces between Chinese characters and without hyphens of divided words.
+
+    The hyphen stays before a capital letter or a digit (10-12), and in a word with another hyphen (state-of-the-art).
+    """
     text = lines[0]
     for line in lines[1:]:
         if text and text[-1] in _HYPHENS:
             text = text[:-1] + line
+        elif _DIVIDED.search(text) and (following := _WORD.match(line)):
+            is_one_word = following[0][0].islower() and text[-2].isalpha() and "-" not in text[:-1].rpartition(" ")[2]
+            gap = " " if following[0] in _CONJUNCTIONS else ""
+            text = f"{text[:-1]}{line}" if is_one_word and not gap else f"{text}{gap}{line}"
         elif text and line and _CJK.match(text[-1]) and _CJK.match(line):
             text += line
         else:

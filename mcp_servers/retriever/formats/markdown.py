@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +15,7 @@ from markdown_it.utils import EnvType
 from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
-from mcp_servers.retriever.formats.text import decode, with_address
+from mcp_servers.retriever.formats.text import decode, raised, with_address
 
 _FRONT_MATTER = re.compile(
     r"\A\s*(?:(?P<yaml>---)[ \t]*(?:yaml|yml)?|(?P<toml>\+\+\+)[ \t]*(?:toml)?|(?P<json>;;;)[ \t]*(?:json)?)[ \t]*\n"
@@ -143,31 +144,55 @@ def _rows(tokens: Sequence[Token]) -> list[list[str]]:
 
 def _inline(token: Token) -> str:
     """Return the visible text with the address of each link and the description of each image."""
-    parts: list[str] = []
-    links: list[tuple[str, int]] = []
-
-    def close() -> None:
-        if links:
-            address, start = links.pop()
-            parts[start:] = [with_address("".join(parts[start:]), address)]
-
+    text = _InlineText()
     for child in token.children or []:
+        text.add(child)
+    return text.finish()
+
+
+class _InlineText:
+    """Collects the text of a paragraph, heading or cell from its tokens."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._open: list[tuple[Callable[[str], str], int]] = []
+        """Open links and raised texts: the function that completes the text of each, and where it begins."""
+
+    def add(self, child: Token) -> None:
         if child.type in ("text", "code_inline", "image"):
-            parts.append(child.content)
+            self._parts.append(child.content)
         elif child.type in ("softbreak", "hardbreak"):
-            parts.append("\n")
+            self._parts.append("\n")
         elif child.type == "link_open":
-            links.append((unescape_address(str(child.attrs.get("href", ""))), len(parts)))
+            self._begin_link(unescape_address(str(child.attrs.get("href", ""))))
         elif child.type == "link_close":
-            close()
+            self._close()
         elif child.type == "html_inline":
-            tag = child.content.lower()
-            if link := _HTML_LINK.match(child.content):
-                links.append((html.unescape(link[1] or link[2] or link[3] or ""), len(parts)))
-            elif tag.startswith("</a"):
-                close()
-            else:
-                parts += "\n" if tag.startswith("<br") else [block.text for block in html_blocks(child.content)]
-    while links:
-        close()
-    return "".join(parts).strip()
+            self._add_html(child.content)
+
+    def _add_html(self, tag: str) -> None:
+        name = tag.lower()
+        if link := _HTML_LINK.match(tag):
+            self._begin_link(html.unescape(link[1] or link[2] or link[3] or ""))
+        elif name.startswith("<sup"):
+            self._open.append((raised, len(self._parts)))
+        elif name.startswith(("</a", "</sup")):
+            self._close()
+        elif name.startswith("<br"):
+            self._parts.append("\n")
+        else:
+            self._parts += [block.text for block in html_blocks(tag)]
+
+    def _begin_link(self, address: str) -> None:
+        self._open.append((partial(with_address, address=address), len(self._parts)))
+
+    def _close(self) -> None:
+        if self._open:
+            complete, start = self._open.pop()
+            self._parts[start:] = [complete("".join(self._parts[start:]))]
+
+    def finish(self) -> str:
+        """Return the text after the last token."""
+        while self._open:
+            self._close()
+        return "".join(self._parts).strip()

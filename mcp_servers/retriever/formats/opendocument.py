@@ -5,6 +5,7 @@ descriptions of pictures are labelled. Tracked deletions, hidden sheets and embe
 Source: OASIS OpenDocument 1.3, part 3.
 """
 
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from mcp_servers.retriever.formats.package import (
     unread_parts,
 )
 from mcp_servers.retriever.formats.sheets import Merge, repeat_merged, sheet_row, table_blocks
-from mcp_servers.retriever.formats.text import with_address
+from mcp_servers.retriever.formats.text import raised, with_address
 
 _NO_DOCUMENT = "the file is not an OpenDocument file, or it is damaged"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -198,6 +199,13 @@ class _Reader:
             for each in root.iter(f"{_STYLE}style")
         }
         self._open_lists: dict[str, _List] = {}
+        self._raised_styles = {
+            style.get(f"{_STYLE}name", "")
+            for root in roots
+            for style in root.iter(f"{_STYLE}style")
+            for properties in style.iter(f"{_STYLE}text-properties")
+            if re.match(r"super|[1-9]", properties.get(f"{_STYLE}text-position", ""))
+        }
         self._hidden_tables = {
             style.get(f"{_STYLE}name", "")
             for style in content.iter(f"{_STYLE}style")
@@ -303,7 +311,8 @@ class _Reader:
             elif name in _UNREAD and child.tag != f"{_TEXT}title":
                 self._count(child, name) if _UNREAD[name] else None
             elif name:
-                pieces.append(self._inline(child))
+                text = self._inline(child)
+                pieces.append(raised(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
             pieces.append(child.tail or "")
         return (
             " ".join("".join(pieces).replace("\n", "\0").split(" ")).replace("\0", "\n")

@@ -29,6 +29,7 @@ from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Wor
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
 from mcp_servers.retriever.formats.scans import BY_MODEL, NO_TEXT_LAYER, Scans, lay_out_scan
+from mcp_servers.retriever.formats.text import raised
 
 MAX_OBJECTS = 50_000
 """Objects of a page that are searched for rules."""
@@ -66,6 +67,14 @@ _JOINTS = re.compile("[\x02\ufffe](?=\\S)")
 _LEFT = itemgetter(1)
 """The left end of a word."""
 
+_RAISED_SIZE = 0.85
+"""Maximum height of a raised digit, relative to the first character of its word."""
+_RAISED_BY = 0.1
+"""Minimum height of a raised digit's foot above the line, relative to the first character of its word."""
+MAX_MARK = 4
+"""Maximum number of characters of a footnote's mark."""
+_DIGITS = frozenset("0123456789)")
+
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _WORDS = re.compile(r"[^\s\0]+")
 
@@ -100,6 +109,11 @@ _segment_closes = _bound(pdfium.FPDFPathSegment_GetClose, _INT, _ADDRESS)
 
 _new_word = partial(tuple.__new__, Word)
 """Creates a word from a tuple in half the time of ``Word(...)``; a page has hundreds of words."""
+
+
+def _join(word: str) -> str:
+    """Join a word that was divided at the end of a line. The hyphen stays in a word with another one."""
+    return _JOINTS.sub(lambda mark: "-" if "-" in word[: mark.start()] else "", word)
 
 
 class _Buffer:
@@ -319,8 +333,29 @@ def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict
         words = reader.words(frame, spans, rules[turn].vertical, "\x02" in raw or "\ufffe" in raw)
         if words[0].left > words[-1].left and not _RIGHT_TO_LEFT.search(raw):
             words.sort(key=_LEFT)  # PDFium orders the pieces of an upside-down page's lines as they are shown
-        lines[turn].append(Line(words, size, frame.point(*reader.origin(spans[0][0]))[1]))
+        line = Line(words, size, frame.point(*reader.origin(spans[0][0]))[1])
+        if lines[turn] and _is_mark_of(lines[turn][-1], line):
+            _append_mark(lines[turn], line.text)
+        else:
+            lines[turn].append(line)
     return lines
+
+
+def _is_mark_of(before: Line, line: Line) -> bool:
+    """Whether a line is a raised number directly behind another line: PDFium ends a line where the size changes."""
+    return (
+        len(line.text) <= MAX_MARK
+        and _DIGITS.issuperset(line.text)
+        and line.size < _RAISED_SIZE * before.size
+        and _RAISED_BY < (line.base - before.base) / before.size < 1
+        and abs(line.left - before.words[-1].right) < 0.2 * before.size
+    )
+
+
+def _append_mark(lines: list[Line], mark: str) -> None:
+    """Append a raised number to the last word of the last line."""
+    last = lines[-1].words[-1]
+    lines[-1] = lines[-1].with_words([*lines[-1].words[:-1], last._replace(text=last.text + raised(mark))])
 
 
 def _split_words(line: str, start: int) -> list[tuple[int, str]]:
@@ -399,7 +434,10 @@ class _CharacterReader:
                 get_box(page, last, address)
                 start, high, end, low = read()
                 if turned:
-                    start, _, end, _ = frame.box(start, low, end, high)
+                    start, low, end, high = frame.box(start, low, end, high)
+                height = top - bottom
+                if high - low < _RAISED_SIZE * height and low - bottom > _RAISED_BY * height:
+                    characters = self._raise_digits(frame, at, characters, bottom + _RAISED_BY * height)
                 if end > left or joint:
                     right = max(right, end)
                 else:  # text from right to left
@@ -411,8 +449,15 @@ class _CharacterReader:
                         if cuts:
                             words += self._cut(frame, at, characters, cuts, middle)
                             continue
-            words.append(_new_word((_JOINTS.sub("", characters) if joint else characters, left, right, middle)))
+            words.append(_new_word((_join(characters) if joint else characters, left, right, middle)))
         return words
+
+    def _raise_digits(self, frame: _Frame, at: int, characters: str, foot: float) -> str:
+        """Return a word with superscript characters for the digits at its end that begin above ``foot``."""
+        start = len(characters)
+        while start > 1 and characters[start - 1] in _DIGITS and frame.box(*self.box(at + start - 1))[1] > foot:
+            start -= 1
+        return characters[:start] + raised(characters[start:])
 
     def _cut(self, frame: _Frame, at: int, characters: str, cuts: Sequence[float], middle: float) -> list[Word]:
         """Return the parts of a word between vertical rules; the centre of a character decides its part."""

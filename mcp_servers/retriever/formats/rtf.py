@@ -14,7 +14,7 @@ from striprtf.striprtf import rtf_to_text
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
-from mcp_servers.retriever.formats.text import with_address
+from mcp_servers.retriever.formats.text import raised, with_address
 
 _CELL = "\ue000"
 """End mark of a cell: a private character, which is first removed from the file."""
@@ -48,6 +48,10 @@ _INSTRUCTION = re.compile(
 )
 _PAGE_FIELD = re.compile(r"\\chpgn|\\fldinst[^{}]*(?:\{[^{}]*)?\s(?:PAGE|NUMPAGES)\b", re.IGNORECASE)
 _BINARY = re.compile(rb"\\bin(\d{1,9}) ?")
+_RAISED = re.compile(
+    r"(\{(?:\\[a-z]{1,20}-?\d{0,9} ?){0,9}\\super(?:\\[a-z]{1,20}-?\d{0,9}){0,9}[ ]?)(\d{1,3}\)?)(?=\})"
+)
+"""A group of raised digits."""
 MAX_GROUPS = 20_000
 
 
@@ -155,6 +159,7 @@ def _with_links(source: str) -> str:
 
 
 def _text(source: str, encoding: str) -> str:
+    source = _RAISED.sub(lambda match: match[1] + "".join(f"\\u{ord(char)}?" for char in raised(match[2])), source)
     marked = _ROW_WORD.sub(f"\\\\u{ord(_ROW)}?", _CELL_WORD.sub(f"\\\\u{ord(_CELL)}?", source))
     convert = cast(Callable[..., str], rtf_to_text)
     try:

@@ -28,8 +28,15 @@ from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLim
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import local, read_drawing, unescape
 from mcp_servers.retriever.formats.number_formats import iso_moment, plain_number, show_date, show_number
-from mcp_servers.retriever.formats.package import Parts, Relation, open_office, package_date, unread_parts
-from mcp_servers.retriever.formats.text import decode, with_address
+from mcp_servers.retriever.formats.package import (
+    Parts,
+    Relation,
+    open_office,
+    package_date,
+    parse_xml,
+    unread_parts,
+)
+from mcp_servers.retriever.formats.text import decode, raised, with_address
 
 _SNIFFED_CHARACTERS = 1 << 11
 """Characters that the sniffer reads: its patterns take quadratic time."""
@@ -122,6 +129,8 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
 
     def parse_cell(self, element: Any) -> Json:
         cell: Json = super().parse_cell(element)
+        if element.get("t") == "inlineStr" and next(element.iter(f"{_MAIN}vertAlign"), None) is not None:
+            return {**cell, "value": _rich_text(element.find(f"{_MAIN}is"))}
         formula = element.find(f"{_MAIN}f")
         if formula is None:
             return cell
@@ -161,6 +170,7 @@ def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
 def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[list[Block], list[str], Parts]:
     reader = _Workbook(file, read_only=True, data_only=True, keep_links=False)
     reader.read()
+    _mark_raised(reader)
     book, parts = reader.wb, Parts(reader.archive)
     parts.mark_read(*(name for name in reader.archive.namelist() if "sharedStrings" in name))
     blocks: list[Block] = []
@@ -184,6 +194,27 @@ def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[
     names = [*book.defined_names, *(name for sheet in book.worksheets for name in sheet.defined_names)]
     book.close()
     return blocks, [name for name in names if not name.startswith("_xlnm.")], parts
+
+
+def _mark_raised(reader: _Workbook) -> None:
+    """Replace shared texts that have raised digits, which openpyxl joins with the digits before them."""
+    for name in reader.archive.namelist():
+        if "sharedStrings" not in name or b'"superscript"' not in (data := reader.archive.read(name)):
+            continue
+        for index, item in enumerate(parse_xml(data).iter(f"{_MAIN}si")):
+            if index < len(reader.shared_strings) and next(item.iter(f"{_MAIN}vertAlign"), None) is not None:
+                reader.shared_strings[index] = _rich_text(item)
+
+
+def _rich_text(item: Any) -> str:
+    """Return the text of runs with formats, without the readings of their characters."""
+    pieces = []
+    for run in item:
+        if run.tag in (f"{_MAIN}t", f"{_MAIN}r"):
+            text = "".join(piece.text or "" for piece in run.iter(f"{_MAIN}t"))
+            is_raised = any(element.get("val") == "superscript" for element in run.iter(f"{_MAIN}vertAlign"))
+            pieces.append(raised(text) if is_raised else text)
+    return "".join(pieces)
 
 
 def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[list[_Row], list[Block]]:

@@ -36,6 +36,17 @@ MAX_ADDRESS = 2_000
 """Maximum number of characters of a link's address."""
 
 
+_SUPERSCRIPTS = str.maketrans("0123456789+-()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾")
+
+
+def raised(text: str) -> str:
+    """Return text that stands raised on the page, with superscript characters for digits.
+
+    Without them, a price of 45 with the mark of footnote 1 reads 451.
+    """
+    return text.translate(_SUPERSCRIPTS) if any(character.isdecimal() for character in text) else text
+
+
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
     text = decode(path.read_bytes())
     return ParsedDocument(tuple(Block("prose", each) for each in paragraphs(text)), notes=notes_on(text))

@@ -32,7 +32,7 @@ from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, loca
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
-from mcp_servers.retriever.formats.text import with_address
+from mcp_servers.retriever.formats.text import raised, with_address
 
 MAX_NESTING = 16
 """Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
@@ -365,12 +365,16 @@ class _Reader:
                 return
             fonts = properties.find(qn("w:rFonts"))
             font = "" if fonts is None else fonts.get(qn("w:ascii")) or fonts.get(qn("w:hAnsi")) or ""
+            start = len(into.text)
             if font in SYMBOL_FONTS:
-                start = len(into.text)
                 self._collect(run, into)
                 into.text[start:] = [
                     "".join(symbol_text(font, ord(char)) or char for char in "".join(into.text[start:]))
                 ]
+                return
+            if _value(properties.find(qn("w:vertAlign")), "") == "superscript":
+                self._collect(run, into)
+                into.text[start:] = [raised("".join(into.text[start:]))]
                 return
         self._collect(run, into)
 

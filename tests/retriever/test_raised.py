@@ -1,0 +1,152 @@
+"""Raised digits, divided words and inline markup: a number never takes in a footnote's mark, and no word is cut."""
+
+import zipfile
+from pathlib import Path
+
+import docx
+import openpyxl
+import pptx
+import pytest
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
+from pptx.util import Inches
+from reportlab.lib.styles import getSampleStyleSheet
+from reportlab.platypus import Paragraph, SimpleDocTemplate, Table
+
+from mcp_servers.retriever.parsing import parse
+from tests.retriever.files import pdf
+from tests.retriever.office_files import open_package
+
+
+def read(path: Path) -> str:
+    return "\n".join(block.text for block in parse(path, path.name).blocks)
+
+
+def word(path: Path) -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("The fee is 45")
+    mark = paragraph.add_run("1")
+    mark.font.superscript = True
+    paragraph.add_run(" EUR")
+    document.save(str(path))
+
+
+def slides(path: Path) -> None:
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+    paragraph = slide.shapes.add_textbox(0, 0, Inches(4), Inches(1)).text_frame.paragraphs[0]
+    paragraph.add_run().text = "The fee is 45"
+    mark = paragraph.add_run()
+    mark.text = "1"
+    mark.font._element.set("baseline", "30000")
+    paragraph.add_run().text = " EUR"
+    presentation.save(str(path))
+
+
+def sheet(path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["Fee", "Currency"])
+    book.active["A2"] = CellRichText("The fee is 45", TextBlock(InlineFont(vertAlign="superscript"), "1"), " EUR")
+    book.save(path)
+
+
+def shared_sheet(path: Path) -> None:
+    """Write the text as Excel does, in the table of shared strings."""
+    sheet(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = "xl/worksheets/sheet1.xml"
+    before, start, rest = members[name].partition(b'<c r="A2" t="inlineStr"><is>')
+    text, end, after = rest.partition(b"</is></c>")
+    assert start
+    assert end
+    members[name] = before + b'<c r="A2" t="s"><v>0</v></c>' + after
+    main = b"http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    members["xl/sharedStrings.xml"] = b'<sst xmlns="%s" count="1" uniqueCount="1"><si>%s</si></sst>' % (main, text)
+    types = members["[Content_Types].xml"]
+    kind = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    override = b'<Override PartName="/xl/sharedStrings.xml" ContentType="%s"/></Types>' % kind
+    members["[Content_Types].xml"] = types.replace(b"</Types>", override)
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, data in members.items():
+            archive.writestr(member, data)
+
+
+def open_text(path: Path) -> None:
+    open_package(
+        path,
+        "text",
+        '<text:p>The fee is 45<text:span text:style-name="T1">1</text:span> EUR</text:p>',
+        '<style:style style:name="T1" style:family="text"><style:text-properties style:text-position="super 58%"/>'
+        "</style:style>",
+    )
+
+
+def page(path: Path) -> None:
+    normal = getSampleStyleSheet()["Normal"]
+    SimpleDocTemplate(str(path)).build(
+        [
+            Paragraph("The fee is 45<super>1</super> EUR", normal),
+            Table(
+                [["Fee", "Fine"], [Paragraph("1,234<super>2</super>", normal), "33"]],
+                style=[("GRID", (0, 0), (-1, -1), 0.5, "black")],
+            ),
+        ]
+    )
+
+
+WRITERS = {
+    "a.docx": word,
+    "a.pptx": slides,
+    "a.xlsx": sheet,
+    "shared.xlsx": shared_sheet,
+    "a.odt": open_text,
+    "a.pdf": page,
+    "a.html": lambda path: path.write_text("<p>The fee is 45<sup><a href='#n1'>1</a></sup> EUR"),
+    "a.md": lambda path: path.write_text("The fee is **45**<sup>1</sup> EUR"),
+    "a.rtf": lambda path: path.write_text(r"{\rtf1\ansi The fee is {\b 45}{\rtlch\af0 \super\insrsid7 1} EUR}"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_mark_of_a_footnote_is_no_digit_of_the_number_before_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    WRITERS[name](path)
+    text = read(path)
+    assert "The fee is 45¹ EUR" in text
+    if name == "a.pdf":
+        assert "1,234² | 33" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("<p>東<ruby>京<rp>(</rp><rt>きょう</rt><rp>)</rp></ruby>都に<b>行く</b>", "東京都に行く (きょう)"),
+        ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A short long keyword"),
+        ("<p>Put <button>Save</button> beside <picture><img alt=Logo></picture>", "Put Save beside Logo"),
+        ("<p>So <math><mi>x</mi><mo>=</mo><mn>2</mn></math>.", "So x = 2."),
+        (
+            "<p>So <math><mfrac><mn>1</mn><mn>2</mn></mfrac><annotation encoding='application/x-tex'>\\frac12"
+            "</annotation></math> cup",
+            "So \\frac12 cup",
+        ),
+        ("<p>So <math alttext='1/2'><mn>1</mn><mn>2</mn></math> cup", "So 1/2 cup"),
+        ("<ol start=5><li>five<li value=9>nine<li>ten</ol>", "5. five\n9. nine\n10. ten"),
+        ("<ol reversed start=2><li>two<li>one</ol>", "2. two\n1. one"),
+    ],
+)
+def test_markup_inside_a_line_divides_no_word(tmp_path: Path, source: str, text: str) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(source, "utf-8")
+    assert read(path) == text
+
+
+def test_words_divided_at_the_end_of_a_line_are_whole_again(tmp_path: Path) -> None:
+    lines = [
+        "The state-of-the-",
+        "art boiler needs main-",
+        "tenance, pages 10-",
+        "12, and lasts long.",
+    ]
+    path = pdf(tmp_path / "a.pdf", [[(11, line) for line in lines]])
+    assert read(path) == "The state-of-the-art boiler needs maintenance, pages 10-12, and lasts long."
