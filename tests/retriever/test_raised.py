@@ -1,6 +1,7 @@
 """Raised digits, divided words and inline markup: a number never takes in a footnote's mark, and no word is cut."""
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import docx
@@ -95,7 +96,11 @@ def page(path: Path) -> None:
     )
 
 
-WRITERS = {
+def rtf(path: Path) -> None:
+    path.write_text(r"{\rtf1\ansi The fee is {\b 45}{\rtlch\af0 \super\insrsid7 1} EUR}")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
     "a.docx": word,
     "a.pptx": slides,
     "a.xlsx": sheet,
@@ -104,7 +109,7 @@ WRITERS = {
     "a.pdf": page,
     "a.html": lambda path: path.write_text("<p>The fee is 45<sup><a href='#n1'>1</a></sup> EUR"),
     "a.md": lambda path: path.write_text("The fee is **45**<sup>1</sup> EUR"),
-    "a.rtf": lambda path: path.write_text(r"{\rtf1\ansi The fee is {\b 45}{\rtlch\af0 \super\insrsid7 1} EUR}"),
+    "a.rtf": rtf,
 }
 
 
