@@ -176,3 +176,16 @@ def test_a_semicolon_inside_cells_does_not_divide_a_file_with_commas(tmp_path: P
     path.write_text("name,price\nred;blue,1\ngreen;white,2\n")
     text = "\n".join(block.text for block in parse(path, "a.csv").blocks)
     assert "red;blue | 1" in text
+
+
+def test_a_quotation_mark_without_an_end_costs_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "pipes.csv"
+    path.write_text('Pipe,Price\n"5 inch,12\n"6, long",14\n"two\nlines",15\n"7 inch,16\n8 inch,18\n')
+    parsed = parse(path, path.name)
+    assert [block.text for block in parsed.blocks] == [
+        'Pipe | Price\n"5 inch | 12\n6, long | 14\ntwo lines | 15\n"7 inch | 16\n8 inch | 18'
+    ]
+    assert [note.split(" has")[0] for note in parsed.notes] == [
+        "the quotation mark in line 2",
+        "the quotation mark in line 6",
+    ]

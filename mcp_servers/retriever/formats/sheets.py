@@ -38,6 +38,8 @@ from mcp_servers.retriever.formats.package import (
 )
 from mcp_servers.retriever.formats.text import decode, raised, with_address
 
+MAX_UNCLOSED = 20
+"""Maximum number of quotation marks without an end that are mended, since each needs another pass over the rest."""
 _SNIFFED_CHARACTERS = 1 << 11
 """Characters that the sniffer reads: its patterns take quadratic time."""
 _SNIFFED_LINES = 20
@@ -411,16 +413,53 @@ def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocume
         text, first, delimiter, spaced = text[declared.end() :], 2, declared[1], False
     else:
         delimiter, spaced = _dialect(text, usual)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=spaced)
+    records, unclosed = _read_records(text, delimiter, spaced)
     title = text.partition("\n")[0].strip()
     rows = [
         _Row(number, {at: cell for at, cell in enumerate(cells) if cell.strip()})
-        for number, cells in enumerate(reader, first)
+        for number, cells in enumerate(records, first)
     ]
     rows = [row for row in rows if row.cells]
     if _begins_with_title(rows):  # the line has the delimiter, but as punctuation
         rows[0] = _Row(rows[0].number, {0: title})
-    return ParsedDocument(tuple(table_blocks(rows, "")))
+    notes = [
+        f"the quotation mark in line {number + first - 1} has no end; the line was read as it is" for number in unclosed
+    ]
+    return ParsedDocument(tuple(table_blocks(rows, "")), notes=tuple(notes))
+
+
+def _read_records(text: str, delimiter: str, spaced: bool) -> tuple[list[list[str]], list[int]]:
+    """Return the rows of a delimited text, and the numbers of the lines with a quotation mark that has no end.
+
+    Python's reader takes everything behind such a mark as one cell, so that line is read without quotation marks.
+    """
+    lines = list(io.StringIO(text, newline=""))
+    rows: list[list[str]] = []
+    unclosed: list[int] = []
+    start = 0
+    while start < len(lines):
+        reader = csv.reader(lines[start:], delimiter=delimiter, skipinitialspace=spaced)
+        begin = start
+        for row in reader:
+            end = start + reader.line_num
+            if end - begin > 1 and len(unclosed) < MAX_UNCLOSED and not _is_record(lines[begin:end], delimiter, spaced):
+                break
+            rows.append(row)
+            begin = end
+        else:
+            break
+        rows += csv.reader([lines[begin]], delimiter=delimiter, quoting=csv.QUOTE_NONE)
+        unclosed.append(begin + 1)
+        start = begin + 1
+    return rows, unclosed
+
+
+def _is_record(lines: Sequence[str], delimiter: str, spaced: bool) -> bool:
+    """Return whether lines are a record whose quotation marks are all at the ends of cells."""
+    try:
+        return len(list(csv.reader(lines, delimiter=delimiter, skipinitialspace=spaced, strict=True))) == 1
+    except csv.Error:
+        return False
 
 
 def _begins_with_title(rows: Sequence[_Row]) -> bool:
