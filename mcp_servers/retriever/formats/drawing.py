@@ -10,7 +10,7 @@ from typing import Any
 from mcp_servers.retriever.document import Block, row_groups
 from mcp_servers.retriever.formats.number_formats import plain_number, show_number
 from mcp_servers.retriever.formats.package import Parts
-from mcp_servers.retriever.formats.text import raised, with_address
+from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 MAX_GROUP_DEPTH = 16
 """Maximum number of levels of nested groups that are read; deeper ones get a note."""
@@ -85,7 +85,7 @@ def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
             text = "".join(each.text or "" for each in child.iter("{*}t"))
             properties = child.find(f"{_A}rPr")
             if properties is not None and re.fullmatch(r"0*[1-9]\d*%?", properties.get("baseline", "")):
-                text = raised(text)
+                text = to_superscript(text)
             link = child.find(f"{_A}rPr/{_A}hlinkClick")
             relation = None if link is None else parts.relations(part).get(link.get(f"{_R}id", ""))
             pieces.append(with_address(text, relation.target if relation and relation.is_external else None))

@@ -11,7 +11,7 @@ from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, f
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
 from mcp_servers.retriever.formats.numbering import show_count
-from mcp_servers.retriever.formats.text import decode_as, raised, with_address
+from mcp_servers.retriever.formats.text import decode_as, to_superscript, with_address
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]{2,30})", re.IGNORECASE)
@@ -276,7 +276,7 @@ class _Builder:
     def _end_inline(self, tag: str) -> None:
         opened, start = self._inline
         if tag == "sup" and opened == "sup":
-            self._text[start:] = [raised("".join(self._text[start:]))]
+            self._text[start:] = [to_superscript("".join(self._text[start:]))]
             self._inline = "", 0
         elif tag in ("rt", "rp", "ruby"):
             self._end_reading()

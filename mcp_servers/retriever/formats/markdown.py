@@ -15,7 +15,7 @@ from markdown_it.utils import EnvType
 from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
-from mcp_servers.retriever.formats.text import decode, raised, with_address
+from mcp_servers.retriever.formats.text import decode, to_superscript, with_address
 
 _FRONT_MATTER = re.compile(
     r"\A\s*(?:(?P<yaml>---)[ \t]*(?:yaml|yml)?|(?P<toml>\+\+\+)[ \t]*(?:toml)?|(?P<json>;;;)[ \t]*(?:json)?)[ \t]*\n"
@@ -175,7 +175,7 @@ class _InlineText:
         if link := _HTML_LINK.match(tag):
             self._begin_link(html.unescape(link[1] or link[2] or link[3] or ""))
         elif name.startswith("<sup"):
-            self._open.append((raised, len(self._parts)))
+            self._open.append((to_superscript, len(self._parts)))
         elif name.startswith(("</a", "</sup")):
             self._close()
         elif name.startswith("<br"):

@@ -37,7 +37,7 @@ from mcp_servers.retriever.formats.package import (
     unread_parts,
 )
 from mcp_servers.retriever.formats.sheets import Merge, repeat_merged, sheet_row, table_blocks
-from mcp_servers.retriever.formats.text import raised, with_address
+from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 _NO_DOCUMENT = "the file is not an OpenDocument file, or it is damaged"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -312,7 +312,7 @@ class _Reader:
                 self._count(child, name) if _UNREAD[name] else None
             elif name:
                 text = self._inline(child)
-                pieces.append(raised(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
+                pieces.append(to_superscript(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
             pieces.append(child.tail or "")
         return (
             " ".join("".join(pieces).replace("\n", "\0").split(" ")).replace("\0", "\n")

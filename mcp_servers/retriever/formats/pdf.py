@@ -29,7 +29,7 @@ from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Wor
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
 from mcp_servers.retriever.formats.scans import BY_MODEL, NO_TEXT_LAYER, Scans, lay_out_scan
-from mcp_servers.retriever.formats.text import raised
+from mcp_servers.retriever.formats.text import to_superscript
 
 MAX_OBJECTS = 50_000
 """Objects of a page that are searched for rules."""
@@ -355,7 +355,7 @@ def _is_mark_of(before: Line, line: Line) -> bool:
 def _append_mark(lines: list[Line], mark: str) -> None:
     """Append a raised number to the last word of the last line."""
     last = lines[-1].words[-1]
-    lines[-1] = lines[-1].with_words([*lines[-1].words[:-1], last._replace(text=last.text + raised(mark))])
+    lines[-1] = lines[-1].with_words([*lines[-1].words[:-1], last._replace(text=last.text + to_superscript(mark))])
 
 
 def _split_words(line: str, start: int) -> list[tuple[int, str]]:
@@ -457,7 +457,7 @@ class _CharacterReader:
         start = len(characters)
         while start > 1 and characters[start - 1] in _DIGITS and frame.box(*self.box(at + start - 1))[1] > foot:
             start -= 1
-        return characters[:start] + raised(characters[start:])
+        return characters[:start] + to_superscript(characters[start:])
 
     def _cut(self, frame: _Frame, at: int, characters: str, cuts: Sequence[float], middle: float) -> list[Word]:
         """Return the parts of a word between vertical rules; the centre of a character decides its part."""

@@ -14,7 +14,7 @@ from striprtf.striprtf import rtf_to_text
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
-from mcp_servers.retriever.formats.text import raised, with_address
+from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 _CELL = "\ue000"
 """End mark of a cell: a private character, which is first removed from the file."""
@@ -158,8 +158,14 @@ def _with_links(source: str) -> str:
     return "".join([*pieces, source[at:]])
 
 
+def _escape(text: str) -> str:
+    return "".join(f"\\u{ord(character)}?" for character in text)
+
+
 def _text(source: str, encoding: str) -> str:
-    source = _RAISED.sub(lambda match: match[1] + "".join(f"\\u{ord(char)}?" for char in raised(match[2])), source)
+    source = _RAISED.sub(
+        lambda match: match[1] + "".join(f"\\u{ord(char)}?" for char in to_superscript(match[2])), source
+    )
     marked = _ROW_WORD.sub(f"\\\\u{ord(_ROW)}?", _CELL_WORD.sub(f"\\\\u{ord(_CELL)}?", source))
     convert = cast(Callable[..., str], rtf_to_text)
     try:

@@ -36,7 +36,7 @@ from mcp_servers.retriever.formats.package import (
     parse_xml,
     unread_parts,
 )
-from mcp_servers.retriever.formats.text import decode, raised, with_address
+from mcp_servers.retriever.formats.text import decode, to_superscript, with_address
 
 MAX_UNCLOSED = 20
 """Maximum number of quotation marks without an end that are mended, since each needs another pass over the rest."""
@@ -215,7 +215,7 @@ def _rich_text(item: Any) -> str:
         if run.tag in (f"{_MAIN}t", f"{_MAIN}r"):
             text = "".join(piece.text or "" for piece in run.iter(f"{_MAIN}t"))
             is_raised = any(element.get("val") == "superscript" for element in run.iter(f"{_MAIN}vertAlign"))
-            pieces.append(raised(text) if is_raised else text)
+            pieces.append(to_superscript(text) if is_raised else text)
     return "".join(pieces)
 
 

@@ -39,7 +39,7 @@ MAX_ADDRESS = 2_000
 _SUPERSCRIPTS = str.maketrans("0123456789+-()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾")
 
 
-def raised(text: str) -> str:
+def to_superscript(text: str) -> str:
     """Return text that stands raised on the page, with superscript characters for digits.
 
     Without them, a price of 45 with the mark of footnote 1 reads 451.

@@ -32,7 +32,7 @@ from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, loca
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
-from mcp_servers.retriever.formats.text import raised, with_address
+from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 MAX_NESTING = 16
 """Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
@@ -374,7 +374,7 @@ class _Reader:
                 return
             if _value(properties.find(qn("w:vertAlign")), "") == "superscript":
                 self._collect(run, into)
-                into.text[start:] = [raised("".join(into.text[start:]))]
+                into.text[start:] = [to_superscript("".join(into.text[start:]))]
                 return
         self._collect(run, into)
 
