@@ -1,6 +1,7 @@
 """An MCP server over stdio with an app (SEP-1865): tool ``chart`` names a page, and ``refresh`` is for the page alone.
 
-Plain JSON-RPC without a library. The page tries what an app must not reach, and shows what came of it.
+``report`` is for models alone, ``slow`` never ends until it is cancelled, and ``big`` answers with too much. Plain
+JSON-RPC without a library. The page tries what an app must not reach, and shows what came of it.
 """
 
 import json
@@ -64,8 +65,18 @@ TOOLS = [
         "inputSchema": SCHEMA,
         "_meta": {"ui": {"resourceUri": URI, "visibility": ["app"]}},
     },
+    {
+        "name": "report",
+        "description": "Is for models.",
+        "inputSchema": SCHEMA,
+        "_meta": {"ui": {"resourceUri": URI, "visibility": ["model"]}},
+    },
+    {"name": "slow", "description": "Ends when it is cancelled.", "inputSchema": SCHEMA},
+    {"name": "big", "description": "Answers with too much.", "inputSchema": SCHEMA},
+    {"name": "cancelled", "description": "Counts cancelled calls.", "inputSchema": SCHEMA},
     {"name": "plain", "description": "Has no app.", "inputSchema": SCHEMA},
 ]
+cancelled = 0
 
 
 def answer(method: str, params: dict[str, Any]) -> Any:
@@ -80,7 +91,14 @@ def answer(method: str, params: dict[str, Any]) -> Any:
             return {"tools": TOOLS}
         case "tools/call":
             text = f"Chart of {params['arguments'].get('title')}"
-            return {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+            if params["name"] == "big":
+                text = "x" * 4_100_000
+            if params["name"] == "cancelled":
+                text = str(cancelled)
+            said = {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+            return {**said, "_meta": {"unit": "EUR"}}
+        case "resources/read" if params["uri"] == "data://points":
+            return {"contents": [{"uri": params["uri"], "mimeType": "text/csv", "text": "a,b"}]}
         case "resources/read":
             page = {"uri": params["uri"], "mimeType": "text/html;profile=mcp-app", "text": PAGE}
             return {"contents": [page]}
@@ -93,7 +111,9 @@ def main() -> None:
     """Answer one request a line."""
     for line in sys.stdin:
         request = json.loads(line)
-        if "id" not in request:
+        if request["method"] == "notifications/cancelled":
+            globals()["cancelled"] += 1
+        if "id" not in request or request.get("params", {}).get("name") == "slow":
             continue
         result = answer(request["method"], request.get("params") or {})
         said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "unknown method"}}
