@@ -22,6 +22,7 @@ async def test_an_app_shows_a_result_and_reaches_nothing_else(tmp_path: Path) ->
         domain = await rig.domain(
             mcpServers={"charts": entry}, toolPolicy={"charts__*": "allow"}, mcpApps=["charts"], model="scripted-1"
         )
+        assert (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/charts/restart"))["state"] == "ready"
         conversation = await rig.conversation(domain)
         assert (await rig.say(conversation, "Show the sales"))[-1]["type"] == "done"
         names = [tool["name"] for tool in rig.model.requests[0].tools]
@@ -36,7 +37,18 @@ async def test_an_app_shows_a_result_and_reaches_nothing_else(tmp_path: Path) ->
         await expect(app.locator("#result")).to_contain_text("Chart of Sales")
         await expect(app.locator("#result")).to_contain_text('"points":[1,2]')
         await expect(app.locator("#reached")).to_have_text("parent storage network inline")
-        await expect(app.locator("#tools")).to_have_text("tools/call is not available in this host")
+        await expect(app.locator("#data")).to_have_text("a,b")
+        await expect(app.locator("#refused")).to_contain_text("offers no tool 'report' to its apps")
+        card = page.locator(".app .wait")
+        await expect(card).to_contain_text("The app of 'charts__chart' wants to call 'refresh' of the server 'charts'.")
+        await expect(card).to_contain_text("charts__chart")
+        await expect(app.locator("#tools")).to_have_text("")  # nothing runs before a person agrees
+        await card.get_by_role("textbox", name="Arguments").fill('{"title": "Less"}')
+        await card.get_by_role("button", name="Approve", exact=True).click()
+        await expect(app.locator("#tools")).to_have_text("Chart of Less")
+        await expect(card).to_have_count(0)
+        await page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        await expect(app.locator("#theme")).to_have_text("dark")
         await expect(page.locator("iframe.app-frame")).to_have_css("height", "333px")
 
         await app.locator("#script").click()
@@ -51,3 +63,9 @@ async def test_an_app_shows_a_result_and_reaches_nothing_else(tmp_path: Path) ->
         await dialog.get_by_role("button", name="Send message").click()
         await expect(page.get_by_text("The next quarter.", exact=True)).to_be_visible()
         await expect(app.locator("#said")).to_have_text("agreed")
+        await page.get_by_role("button", name="Close app").click()
+        await expect(page.locator("iframe.app-frame")).to_have_count(0)
+        await page.get_by_role("button", name="Open app").first.click()  # it asks again, and leaves with the question
+        await expect(card).to_contain_text("wants to call 'refresh'")
+        await page.get_by_role("button", name="Close app").click()
+        await expect(card).to_have_count(0)

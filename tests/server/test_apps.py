@@ -54,6 +54,7 @@ async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> Async
     async with Rig(folder, *steps, any_command=True) as rig:
         rules = {"charts__chart": "allow", **policy}
         domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy=rules, mcpApps=["charts"], **settings)
+        assert (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/charts/restart"))["state"] == "ready"
         events = await rig.say(await rig.conversation(domain), "Show the sales")
         (call,) = (each for each in events if each["type"] == "tool_call")
         yield rig, domain, f"/api/turns/{call['turnId']}/tool-calls/{call['toolCallId']}/app"

@@ -11,7 +11,8 @@ from typing import Any
 URI = "ui://charts/page"
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"></head><body>
-<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="said"></p>
+<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="data"></p><p id="refused"></p><p id="theme"></p>
+<p id="said"></p>
 <button id="message">Message</button><button id="link">Link</button><button id="script">Script</button>
 <script>
 let last = 0;
@@ -24,6 +25,8 @@ const note = (method, params) => parent.postMessage({ jsonrpc: "2.0", method, pa
 const show = (id, text) => { document.getElementById(id).textContent = text; };
 addEventListener("message", ({ source, data }) => {
   if (source !== parent) return;
+  if (data.method === "ui/notifications/host-context-changed") show("theme", data.params.theme);
+  if (data.method === "ui/resource-teardown") parent.postMessage({ jsonrpc: "2.0", id: data.id, result: {} }, "*");
   if (data.method === "ui/notifications/tool-input") show("input", data.params.arguments.title);
   if (data.method === "ui/notifications/tool-result") show("result", JSON.stringify(data.params));
   const [done, fail] = waiting.get(data.id) ?? [];
@@ -43,8 +46,10 @@ const attempt = async (name, act) => {
   await attempt("storage", () => localStorage.getItem("a"));
   await attempt("network", () => fetch(location.href));
   show("reached", blocked.join(" ") + " " + hostContext.displayMode);
-  const call = ask("tools/call", { name: "refresh", arguments: {} });
-  await call.then(() => show("tools", "called"), (error) => show("tools", error.message));
+  ask("resources/read", { uri: "data://points" }).then(({ contents }) => show("data", contents[0].text));
+  ask("tools/call", { name: "report", arguments: {} }).catch((error) => show("refused", error.message));
+  const call = ask("tools/call", { name: "refresh", arguments: { title: "Rest" } });
+  await call.then(({ content }) => show("tools", content[0].text), (error) => show("tools", error.message));
 })();
 const onClick = (id, method, params) => {
   document.getElementById(id).onclick = () =>
