@@ -11,7 +11,8 @@ from typing import Any
 URI = "ui://charts/page"
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"></head><body>
-<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="data"></p><p id="refused"></p><p id="theme"></p>
+<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="data"></p><p id="refused"></p>
+<p id="theme"></p>
 <p id="said"></p>
 <button id="message">Message</button><button id="link">Link</button><button id="script">Script</button>
 <script>
