@@ -229,7 +229,7 @@ class ServerApps:
             return await self._deny(opened, call)
         record = self._record(opened, call.id, tool.name, arguments)
         run = partial(self._run_tool, opened, tool, arguments)
-        return AppAnswer(await self._watched(user, opened, record, run))
+        return AppAnswer(await self._run_watched(user, opened, record, run))
 
     async def read_resource(self, user: User, turn_id: TurnId, call_id: str, uri: str) -> Json:
         """Return the content of a resource of an app's own server, as the server sent it, without secrets.
@@ -242,7 +242,7 @@ class ServerApps:
         opened = await self._begin(user, turn_id, call_id)
         await self._uri_of(opened)
         record = self._record(opened, new_id("call"), READ_RESOURCE, {"uri": uri})
-        return await self._watched(user, opened, record, partial(self._run_read, opened, uri))
+        return await self._run_watched(user, opened, record, partial(self._run_read, opened, uri))
 
     # The rules
 
@@ -407,7 +407,7 @@ class ServerApps:
             app_of=opened.call.tool_call_id,
         )
 
-    async def _watched(
+    async def _run_watched(
         self, user: User, opened: _Opened, record: ToolCallRecord, run: Callable[[], Awaitable[Json]]
     ) -> Json:
         """Run a request between its stored start and end, as long as its app may be shown."""
