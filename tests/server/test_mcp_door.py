@@ -519,9 +519,9 @@ class _Created(Result):
     status: str
 
 
-async def about_task(session: Any, method: str, task_id: str) -> Json:
+async def about_task(session: Any, method: str, task_id: str, kind: type[_TaskRequest] = _TaskRequest) -> Json:
     """Ask about a task, as the extension's specification says; return the result."""
-    request = _TaskRequest(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
+    request = kind(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
     return dict(await session.send_request(request, TypeAdapter(dict[str, Any])))
 
 
@@ -573,9 +573,8 @@ async def test_a_task_is_cancelled_and_outlives_the_request_that_began_it(tmp_pa
         working = await about_task(client.session, "get", created.task_id)
         assert (working["status"], working["statusMessage"], working["ttlMs"]) == ("working", "Step 1", None)
         assert (await about_task(client.session, "update", created.task_id))["resultType"] == "complete"
-        unrouted = _UnroutedRequest(method="tasks/get", params=_TaskParams(task_id=created.task_id))
         with pytest.raises(MCPError, match="must hold the request's 'taskId'") as mismatch:
-            await client.session.send_request(unrouted, TypeAdapter(dict[str, Any]))
+            await about_task(client.session, "get", created.task_id, _UnroutedRequest)
         assert mismatch.value.error.code == HEADER_MISMATCH
         await about_task(client.session, "cancel", created.task_id)
         with anyio.fail_after(60):
