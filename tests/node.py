@@ -33,13 +33,28 @@ def node() -> Path:
         wanted = (CLIENTS / "package-lock.json").read_text()
         installed = CLIENTS / "node_modules" / ".installed"
         if not installed.exists() or installed.read_text() != wanted:
-            npm = home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-            command = [str(home / "bin" / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+            command = [
+                str(home / "bin" / "node"),
+                str(_npm_of(home)),
+                "ci",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+            ]
             ended = subprocess.run(command, cwd=CLIENTS, capture_output=True, text=True, timeout=PATIENCE)
             if ended.returncode:
                 pytest.skip(f"the JavaScript clients cannot be installed: {ended.stderr.strip()[-200:]}")
             installed.write_text(wanted)
     return home / "bin" / "node"
+
+
+def npm() -> Path:
+    """Return the npm of the same wheel, a program for `node`."""
+    return _npm_of(node().parent.parent)
+
+
+def _npm_of(home: Path) -> Path:
+    return home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 async def run_client(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> list[object]:

@@ -66,11 +66,13 @@ def audit(conn: Connection, entry: Entry) -> None:
     append(conn, entry)
 
 
-def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
-    """Audit a denied tool call, inside the transaction of its result."""
+def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall, app_of: str = "") -> None:
+    """Audit a denied tool call, inside the transaction of its result. ``app_of``: the call whose app asked for it."""
     conversation = conversations.get(conn, turn.conversation_id)
     owner = conversation.owner_id if conversation is not None else SYSTEM
     details = {"turnId": turn.id, "toolCallId": call.id, "because": _why_denied(call)}
+    if app_of:
+        details["appOf"] = app_of
     if conversation is not None:
         details |= {"conversationId": conversation.id, "domainId": conversation.domain_id}
     append(conn, Entry(owner, "tool.call", call.name, AuditOutcome.DENIED, details))

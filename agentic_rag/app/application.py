@@ -747,7 +747,18 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
             database, directory, conversations, deletion, knowledge.index, cases, quotes_only=quotes_only
         ),
         gate=gate,
-        apps=ServerApps(database, directory, conversations, vault, machinery.pool, machinery.tool_lists),
+        apps=ServerApps(
+            database,
+            directory,
+            conversations,
+            vault,
+            pool,
+            machinery.tool_lists,
+            definitions,
+            ground.access,
+            waits,
+            ground.spending,
+        ),
         scoring=ScoreBatches(
             database,
             machinery.choice.model,

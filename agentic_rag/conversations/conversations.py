@@ -829,17 +829,24 @@ class Conversations:
         status: ToolStatus | None = None,
         agent: str | None = None,
         turn_id: TurnId | None = None,
+        app_of: str = "",
     ) -> list[ToolCallRecord]:
         """Return the last tool calls in order, including those of delegates.
 
-        Tools, status, agent and turn filter the calls.
+        Tools, status, agent and turn filter the calls. ``app_of``: return those that the app of this call asked for.
 
         Raises:
             NotFound: this user has no such conversation.
         """
         conversation = await self.get(user, conversation_id)
         calls = await self._transcripts.tool_calls(
-            conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
+            conversation,
+            limit,
+            tool_names=tool_names,
+            status=status,
+            agent=agent,
+            turn_id=turn_id,
+            app_of=app_of,
         )
         hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id)
         return [hide_in_call(call) for call in calls] if hidden else calls

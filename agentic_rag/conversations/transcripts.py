@@ -184,13 +184,21 @@ class Transcripts:
         status: ToolStatus | None = None,
         agent: str | None = None,
         turn_id: TurnId | None = None,
+        app_of: str = "",
     ) -> list[ToolCallRecord]:
-        """Return the last calls in order, filtered by tools, status, agent and turn."""
+        """Return the last calls in order, filtered by tools, status, agent and turn; see `tool_calls.of_sessions`."""
 
         def read(conn: Connection) -> list[ToolCallRecord]:
             family = sessions.family(conn, conversation.session_id)
             return tool_calls.of_sessions(
-                conn, family, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id, limit=limit
+                conn,
+                family,
+                tool_names=tool_names,
+                status=status,
+                agent=agent,
+                turn_id=turn_id,
+                app_of=app_of,
+                limit=limit,
             )
 
         return await self._db.read(read)

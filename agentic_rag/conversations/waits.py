@@ -21,7 +21,8 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.hidden_passages import hide_in_wait, names_documents
 from agentic_rag.domains.domains import Domains
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import turns, waits
+from agentic_rag.store import conversations, turns, waits
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.waits import STATE_OF, WaitRecord, WaitState
@@ -150,15 +151,7 @@ class Waits:
             ChangeHeld, ChangeOnTrial: the domain's evaluation does not let the rule pass now; the wait stays open.
         """
         wait = await self.get(user, wait_id)
-        if wait.answerer is Answerer.ADMIN and not user.administers(wait.domain_id):
-            raise Forbidden("Only an admin of the domain may answer this.")
-        if wait.state is WaitState.OPEN:
-            content = read_answer(wait, action, content)
-        details = {"kind": wait.kind.value, "conversationId": wait.conversation_id, **(via or {})}
-        entry = change(f"wait.{action.value}", wait.id, **details)
-        scope = content.get("scope", "once") if wait.kind is WaitKind.APPROVAL else "once"
-        if scope == "domain" and not user.administers(wait.domain_id):
-            raise Forbidden("Only an admin of the domain may allow a tool in the whole domain.")
+        content, entry, scope = _check_answer(user, wait, action, content, via)
         at = now()
 
         def store(conn: Connection) -> WaitRecord:
@@ -181,11 +174,64 @@ class Waits:
         await self._runtime.take_answers([wait])
         return await self.get(user, wait_id)
 
+    async def answer_unasked(self, user: User, wait: WaitRecord, action: WaitAction, content: Json) -> Json:
+        """Store an approval that came together with its call, as an ended wait, and return the answer as stored.
+
+        The call belongs to no turn that could be resumed.
+
+        Raises:
+            Forbidden, InvalidInput, ChangeHeld, ChangeOnTrial: as `answer`; nothing is stored.
+            NotFound: the conversation was deleted.
+        """
+        via = {"appOf": (wait.held or {}).get("appOf", "")}
+        content, entry, scope = _check_answer(user, wait, action, content, via)
+        kept, at = scope != "once", now()
+        ended = wait.replace(
+            state=STATE_OF[action], answer=content, answered_by=user.id, answered_at=at, remembered=kept, taken=True
+        )
+
+        def store(conn: Connection) -> None:
+            if conversations.get(conn, wait.conversation_id) is None:
+                raise NotFound("conversation", wait.conversation_id)
+            ended.insert(conn)
+            audit(conn, entry)
+
+        if scope == "domain":
+            await self._allow_tool(wait.domain_id, str(wait.request["toolName"]), store)
+        else:
+            await self._db.write(store, durable=True)
+        return content
+
+    async def is_remembered(self, conversation_id: ConversationId, subject: str) -> bool:
+        """Return whether a person has approved this subject for the rest of a conversation."""
+        return await self._db.read(lambda conn: waits.is_remembered(conn, conversation_id, subject))
+
     async def _allow_tool(self, domain_id: str, tool: str, store: Callable[[Connection], object]) -> None:
         """Allow a tool in a domain; ``store`` writes the answer to the same transaction."""
         change: Json = {"toolPolicy": {tool: "allow"}}
         await self._gate.guard_settings(domain_id, change)
         await self._domains.update(domain_id, settings=change, replace_maps=False, tell=store)
+
+
+def _check_answer(
+    user: User, wait: WaitRecord, action: WaitAction, content: Json, via: Json | None
+) -> tuple[Json, Entry, str]:
+    """Return an answer in its stored form, its audit entry, and the scope of an approval.
+
+    Raises:
+        Forbidden: only an admin of the domain may give this answer.
+        InvalidInput: the answer does not match the request.
+    """
+    if wait.answerer is Answerer.ADMIN and not user.administers(wait.domain_id):
+        raise Forbidden("Only an admin of the domain may answer this.")
+    if wait.state is WaitState.OPEN:
+        content = read_answer(wait, action, content)
+    details = {"kind": wait.kind.value, "conversationId": wait.conversation_id, **(via or {})}
+    entry = change(f"wait.{action.value}", wait.id, **details)
+    scope = content.get("scope", "once") if wait.kind is WaitKind.APPROVAL else "once"
+    if scope == "domain" and not user.administers(wait.domain_id):
+        raise Forbidden("Only an admin of the domain may allow a tool in the whole domain.")
+    return content, entry, scope
 
 
 def _sees(user: User, wait: WaitRecord) -> bool:

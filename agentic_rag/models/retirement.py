@@ -27,8 +27,9 @@ _RETIREMENTS: Final[dict[str, tuple[str, str]]] = {
     "claude-sonnet-4-0": ("2026-06-15", "claude-sonnet-5-5"),
     "claude-mythos-preview": ("2026-06-30", "claude-mythos-5-2"),
     "claude-sonnet-4-5": ("2026-11-30", "claude-sonnet-5-5"),
+    "claude-opus-4-5": ("2027-01-22", "claude-opus-5-5"),
 }
-"""Name without its date → day of the retirement, and the successor. State of the anthropic SDK 2.12."""
+"""Name without its date → day of the retirement, and the successor. State of the anthropic SDK 2.14."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import remove_workspace
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import budgets, conversations, deliveries, domains, retrievals, schedules, sessions
-from agentic_rag.store.clock import now
+from agentic_rag.store import budgets, conversations, deliveries, domains, retrievals, schedules, sessions, tool_calls
+from agentic_rag.store.clock import later, now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Scope
@@ -151,6 +151,11 @@ class Deletion:
         )
         for conversation in await self._db.read(find):
             await self.remove(conversation)
+
+    async def end_left_calls_of_apps(self, *, seconds: float = LEFT_SECONDS) -> None:
+        """End calls of apps that began longer ago and whose process died. Their outcome is unknown."""
+        before = later(-seconds)
+        await self._db.write(lambda conn: tool_calls.end_left_of_apps(conn, before))
 
     async def remove(self, conversation: ConversationRecord, *, because: str = "") -> None:
         """Delete a conversation of any user after ending its turns. ``because`` is the reason in the audit log."""

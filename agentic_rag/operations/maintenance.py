@@ -96,6 +96,7 @@ class Upkeep:
         await self.alone.run("finishing removals", finish)
         if not self._db.shared:  # no other process has turns there
             await self._deletion.end_left_calls(at_start=True)
+            await self._deletion.end_left_calls_of_apps(seconds=0)
         await self.alone.run("making the demo domain", self._load_demo)
         await self._look_for_default_domain()
 
@@ -124,6 +125,7 @@ class Upkeep:
         for name, work, seconds, at_once in (
             ("removing old logs", self._prune_logs, PRUNE_SECONDS, True),
             ("removing leftovers of calls", self._deletion.end_left_calls, LEFT_SECONDS, False),
+            ("ending calls of apps whose server died", self._deletion.end_left_calls_of_apps, LEFT_SECONDS, False),
             ("removing conversations that are kept no longer", retention.run, SWEEP_SECONDS, True),
         ):
             workers.repeat(name, self.alone.job(name, work, REST * seconds), seconds, at_once=at_once)

@@ -231,7 +231,8 @@ class Archive:
 class ToolCall:
     """The record of a tool call. ``result`` holds the blocks for the model, null while the call runs.
 
-    ``agent`` is the path of the delegate that made it, empty for the main agent. ``structured`` is the structured
+    ``agent`` is the path of the delegate that made it, empty for the main agent. ``appOf`` is the call whose app asked
+    for it, absent for a call of a model; such a call has no stored result. ``structured`` is the structured
     content of a user's server, or ``{"_ref": …}`` if it is stored separately (``GET /api/payloads/{ref}``).
     """
 
@@ -247,12 +248,16 @@ class ToolCall:
     ref: str | None
     started_at: str
     duration_ms: int | None
+    app_of: Absent[str] = None
     structured: Absent[Any] = None
 
 
 @answer()
 class ReportedCall:
-    """A tool call without its texts. ``hitCount`` counts the found passages, ``size`` the bytes of its result."""
+    """A tool call without its texts. ``hitCount`` counts the found passages, ``size`` the bytes of its result.
+
+    ``appOf`` is the call whose app asked for it, absent for a call of a model.
+    """
 
     turn_id: TurnId
     tool_call_id: str
@@ -264,6 +269,7 @@ class ReportedCall:
     size: int | None
     started_at: str
     duration_ms: int | None
+    app_of: Absent[str] = None
 
 
 @answer()
@@ -422,13 +428,13 @@ def show_child(child: transcripts.Child) -> Child:
 def show_tool_call(record: ToolCallRecord) -> ToolCall:
     result = None if record.result is None else without_private(record.result["content"])
     structured = None if record.result is None else record.result.get(STRUCTURED)
-    return answer_from(ToolCall, record, result=result, structured=structured)
+    return answer_from(ToolCall, record, result=result, structured=structured, app_of=record.app_of or None)
 
 
 def report_tool_call(record: ToolCallRecord) -> ReportedCall:
     blocks = [] if record.result is None else record.result["content"]
     hits = sum(block["type"] == "search_result" for block in blocks)
-    return answer_from(ReportedCall, record, hit_count=hits)
+    return answer_from(ReportedCall, record, hit_count=hits, app_of=record.app_of or None)
 
 
 def show_contract_message(message: Message) -> ContractMessage:

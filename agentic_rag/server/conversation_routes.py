@@ -275,13 +275,15 @@ class ToolCallQuery(Form):
     """Filters for tool calls; the last ones are listed in order.
 
     ``agent`` is the path of a delegate, empty for the main agent. ``toolName`` may be repeated. ``turnId`` selects one
-    turn; delegates have turns of their own.
+    turn; delegates have turns of their own. ``appOf`` lists the calls that the app of this call asked for; without it,
+    only calls of models are listed.
     """
 
     tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
     agent: str | None = Field(None, max_length=500)
     status: ToolStatus | None = None
     turn_id: TurnId | None = Field(None, max_length=200)
+    app_of: str = Field("", max_length=200)
     limit: int = Field(100, ge=1, le=500)
 
 
@@ -526,6 +528,7 @@ class ConversationRoutes:
             status=query.status,
             agent=query.agent,
             turn_id=query.turn_id,
+            app_of=query.app_of,
         )
         shown = [show_tool_call(each) for each in calls[-query.limit :]]
         return await self._within(user, conversation, Part(shown, len(calls) > query.limit))

@@ -22,6 +22,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -365,7 +366,7 @@ class _Offer:
 
     async def get_task(self, context: _Context, params: TaskParams) -> Json:
         """Return a task's state, and its result once it has ended."""
-        visit = _visit_task(context)
+        visit = _visit_task(context, params)
         kept = await self._find_task(visit, params.task_id)
         described = await self._describe(visit, kept.turn.id)
         if described["status"] == "completed":
@@ -378,12 +379,12 @@ class _Offer:
 
     async def update_task(self, context: _Context, params: TaskParams) -> Json:
         """Acknowledge answers to a task's questions. They are ignored: no task of this server asks."""
-        await self._find_task(_visit_task(context), params.task_id)
+        await self._find_task(_visit_task(context, params), params.task_id)
         return {"resultType": "complete"}
 
     async def cancel_task(self, context: _Context, params: TaskParams) -> Json:
         """Interrupt the turn of a task."""
-        visit = _visit_task(context)
+        visit = _visit_task(context, params)
         kept = await self._find_task(visit, params.task_id)
         await self._calls.interrupt(visit.caller.user, Call(kept.conversation, kept.turn.id))
         return {"resultType": "complete"}
@@ -499,17 +500,22 @@ def _accepts_tasks(context: _Context) -> bool:
     return is_modern and offered is not None and TASKS in (offered.extensions or {})
 
 
-def _visit_task(context: _Context) -> _Visit:
+def _visit_task(context: _Context, params: TaskParams) -> _Visit:
     """Return the visit of a request about a task.
 
     Raises:
-        MCPError: the client did not declare the extension.
+        MCPError: the client did not declare the extension, or its header names another task. The library compares this
+            header only for the protocol's own methods.
         InsufficientScope: the token does not permit to ask.
     """
     if not _accepts_tasks(context):
         needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         problem = f"This method needs the client capability {TASKS}."
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, problem, needed)
+    assert isinstance(context.request, Request)
+    if decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != params.task_id:
+        problem = f"The header {MCP_NAME_HEADER} must hold the request's 'taskId'."
+        raise MCPError(types.HEADER_MISMATCH, problem)
     visit = _Visit.of(context)
     visit.check_may("ask")
     return visit

@@ -44,6 +44,8 @@ class ToolCallRecord(Record, table=True):
     """The payload with the whole result, if the block holds only a part."""
     task: str = ""
     """The id of the MCP server's task that runs the call; empty if the server answers directly."""
+    app_of: str = ""
+    """The call whose app asked for this one; empty for a call of a model. Such a call stores no result."""
 
 
 TOOL_CALLS = ToolCallRecord.__table__
@@ -69,6 +71,33 @@ def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
     """
     for call in calls:
         call.insert(conn)
+
+
+MOST_APP_CALLS = 500
+"""Calls of one app that are stored; the oldest ended ones are deleted."""
+
+
+def start_of_app(conn: Connection, call: ToolCallRecord) -> None:
+    """Store a running call of an app, and delete the app's oldest ended calls beyond `MOST_APP_CALLS`."""
+    of_app = (_calls.turn_id == call.turn_id, _calls.app_of == call.app_of)
+    newest = sa.select(_calls.tool_call_id).where(*of_app).order_by(_calls.tool_call_id.desc())
+    oldest = conn.execute(newest.offset(MOST_APP_CALLS - 2).limit(1)).scalar()
+    if oldest is not None:
+        ended = _calls.status != ToolStatus.RUNNING
+        conn.execute(sa.delete(TOOL_CALLS).where(*of_app, ended, _calls.tool_call_id < oldest))
+    call.insert(conn)
+
+
+def end_of_app(conn: Connection, call: ToolCallRecord, status: ToolStatus, duration_ms: int, size: int | None) -> None:
+    """End a call of an app."""
+    key = (_calls.turn_id == call.turn_id, _calls.tool_call_id == call.tool_call_id)
+    conn.execute(update(TOOL_CALLS).where(*key).values(status=status, duration_ms=duration_ms, size=size))
+
+
+def end_left_of_apps(conn: Connection, before: str) -> int:
+    """End the running calls of apps that began before a time: their process died. Return how many there were."""
+    left = (_calls.app_of != "", _calls.status == ToolStatus.RUNNING, _calls.started_at < before)
+    return conn.execute(update(TOOL_CALLS).where(*left).values(status=ToolStatus.INTERRUPTED)).rowcount
 
 
 def note_task(conn: Connection, turn_id: TurnId, tool_call_id: str, task: str) -> None:
@@ -120,8 +149,8 @@ def get(conn: Connection, turn_id: TurnId, tool_call_id: str) -> ToolCallRecord 
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> list[ToolCallRecord]:
-    """Return the turn's calls, oldest first."""
-    return ToolCallRecord.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
+    """Return the calls of the turn's model, oldest first."""
+    return ToolCallRecord.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id, _calls.app_of == ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +164,10 @@ class CallSummary:
 
 
 def summaries(conn: Connection, turn_ids: Collection[TurnId]) -> dict[TurnId, list[CallSummary]]:
-    """Return the calls of several turns, oldest first, without their arguments and results."""
+    """Return the models' calls of several turns, oldest first, without their arguments and results."""
     columns = (_calls.turn_id, _calls.tool_call_id, _calls.server, _calls.status, _calls.duration_ms)
-    query = sa.select(*columns).where(_calls.turn_id.in_(turn_ids)).order_by(_calls.started_at, _calls.tool_call_id)
+    own = (_calls.turn_id.in_(turn_ids), _calls.app_of == "")
+    query = sa.select(*columns).where(*own).order_by(_calls.started_at, _calls.tool_call_id)
     found: dict[TurnId, list[CallSummary]] = {}
     for turn_id, *fields in conn.execute(query):
         found.setdefault(turn_id, []).append(CallSummary(*fields))
@@ -152,13 +182,15 @@ def of_sessions(
     status: ToolStatus | None = None,
     agent: str | None = None,
     turn_id: TurnId | None = None,
+    app_of: str = "",
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
     """Return the calls made in these sessions, oldest first; with ``limit``, only the last ones.
 
-    Optional filters: tool names, status, agent (its path, empty for the main agent) and turn.
+    Optional filters: tool names, status, agent (its path, empty for the main agent) and turn. ``app_of``: return the
+    calls that the app of this call asked for, instead of those of models.
     """
-    query = sa.select(TOOL_CALLS).where(_calls.session_id.in_(session_ids))
+    query = sa.select(TOOL_CALLS).where(_calls.session_id.in_(session_ids), _calls.app_of == app_of)
     if tool_names:
         query = query.where(_calls.tool_name.in_(tool_names))
     for column, wanted in (

@@ -10,7 +10,7 @@ declares in ``_meta.ui.csp`` are not opened, as the extension allows a host to b
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agentic_rag.base.json_form import Json
 from agentic_rag.tools.errors import AppUnreadable
@@ -18,6 +18,8 @@ from agentic_rag.tools.errors import AppUnreadable
 if TYPE_CHECKING:
     from mcp_types import Tool  # loading the library takes a second; routes need only the policy
 
+Audience = Literal["model", "app"]
+"""Who may call a tool: models, or apps of the tool's own server."""
 APPS: Final = "io.modelcontextprotocol/ui"
 """Identifier of the extension."""
 SCHEME: Final = "ui://"
@@ -72,9 +74,9 @@ def app_meta_of(tool: "Tool") -> Json:
     return given if isinstance(given, dict) else {}
 
 
-def is_for_models(meta: Json) -> bool:
-    """Whether a model may see a tool. Tools for apps alone are hidden from models."""
-    return "model" in meta.get("visibility", ("model",))
+def is_visible(meta: Json, audience: Audience) -> bool:
+    """Return whether a server offers a tool to models, or to its own apps. By default it offers a tool to both."""
+    return audience in meta.get("visibility", ("model", "app"))
 
 
 def read_app_page(uri: str, answer: Json) -> str:

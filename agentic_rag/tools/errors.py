@@ -28,6 +28,17 @@ class AppUnreadable(AgenticRagError, code="MCP_APP_UNREADABLE", status=502, fact
     text = "The app {self.uri!r} cannot be shown: {self.problem}."
 
 
+class AppToolUnavailable(AgenticRagError, code="MCP_APP_TOOL_UNAVAILABLE", status=404, facts=("server", "tool")):
+    """An app asked for a tool that its server does not offer to apps."""
+
+    server: str
+    tool: str
+    text = (
+        "The MCP server {self.server!r} offers no tool {self.tool!r} to its apps. An app can call only tools of its "
+        'own server whose `_meta.ui.visibility` contains "app".'
+    )
+
+
 class AppNotAllowed(AgenticRagError, code="MCP_APP_NOT_ALLOWED", status=403, facts=("server",)):
     """The domain does not show apps of this MCP server."""
 

@@ -265,8 +265,12 @@ def _read_sent(sent: Json) -> types.CallToolResult:
     read = read_result(with_few_blocks(sent))
     if read.problem:
         raise UnreadableAnswer(read.problem)
+    meta = sent.get("_meta")  # for apps; models do not read it
     return types.CallToolResult(
-        content=_BLOCKS.validate_python(read.content), structured_content=read.structured, is_error=read.is_error
+        content=_BLOCKS.validate_python(read.content),
+        structured_content=read.structured,
+        is_error=read.is_error,
+        meta=meta if isinstance(meta, dict) else None,
     )
 
 

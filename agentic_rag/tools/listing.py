@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from anyascii import anyascii
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.tools.apps import is_for_models
+from agentic_rag.tools.apps import Audience, is_visible
 from agentic_rag.tools.base import Origin, ToolInfo
 from agentic_rag.tools.bounds import AGENT_BYTES, DESCRIPTION_BYTES, describe_left_out, find_schema_problem, size_of
 from agentic_rag.tools.system import SYSTEM_TOOLS
@@ -94,11 +94,13 @@ class Catalog:
         read_only: Collection[str] = (),
         idempotent: Collection[str] = (),
         changed: Collection[str] = (),
+        audience: Audience = "model",
     ) -> None:
         """Add the tools of one server; call it for our own servers first.
 
         ``read_only`` and ``idempotent`` are trusted tools of a user's server. ``changed`` are tools that are not
-        accepted. All three hold the server's names.
+        accepted. All three hold the server's names. ``audience``: who is to call the tools; a server can offer a tool
+        to its own apps alone, or to models alone.
         """
         tools = list(listed)
         counts = Counter(tool.name for tool in tools)
@@ -106,8 +108,8 @@ class Catalog:
         for tool in tools:
             if include is not None and tool.name not in include:
                 continue
-            if not is_for_models((tool.meta or {}).get("ui") or {}):
-                continue  # its server offers it to its own app alone
+            if not is_visible((tool.meta or {}).get("ui") or {}, audience):
+                continue
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed

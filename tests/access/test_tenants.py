@@ -27,6 +27,8 @@ BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/api/render"): {"texts": []},
     ("PUT", "/api/conversations/{conversation}/messages/{message}/feedback"): {"rating": "up"},
     ("POST", "/api/waits/{wait}"): {"action": "accept"},
+    ("POST", "/api/turns/{turn}/tool-calls/{call}/app/tools"): {"name": "refresh"},
+    ("POST", "/api/turns/{turn}/tool-calls/{call}/app/resources"): {"uri": "data://points"},
     ("POST", "/api/authorizations/requests/{request_id}"): {"allow": True, "scopes": ["search"]},
 }
 NAME_A_DOMAIN = {

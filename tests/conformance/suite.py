@@ -46,6 +46,18 @@ GENERIC = (
 The other scenarios use tools, prompts and resources of the suite's reference server.
 """
 
+EXTENSIONS = ("auth/client-credentials-jwt", "auth/client-credentials-basic")
+"""Scenarios of extensions that the product has as a client. They belong to no revision."""
+
+NOT_HELD = {
+    "auth/enterprise-managed-authorization": "sign-in by an ID-JAG of the company's identity provider is not offered",
+    "auth/dpop": "tokens are bearer tokens, sealed in the vault and bound to one server; DPoP is not offered",
+    "auth/dpop-nonce": "as auth/dpop",
+    "auth/wif-jwt-bearer": "the server has no workload identity of a platform that it could present",
+    "sep-2640-client-*": "as a client, the product reads no skills of other servers",
+}
+"""Scenarios of extensions that the product does not have as a client, with the reasons."""
+
 _CHECK = re.compile(r"^  - (\w+: .*)(?:\n    Error: (.*))?$", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -75,14 +87,15 @@ def required(revision: str, leg: Leg) -> list[str]:
     return re.findall(r"^  - (\S+)$", found[1], re.MULTILINE)
 
 
-def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "") -> Result:
+def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "", extension: bool = False) -> Result:
     """Run one scenario with the revision's protocol version.
 
-    ``url`` is the server's address, for scenarios of servers.
+    ``url`` is the server's address, for scenarios of servers. ``extension``: the scenario belongs to an extension, and
+    so to no revision.
     """
     command = [str(node()), str(SUITE / "dist" / "index.js"), leg, "--scenario", scenario, "--spec-version", revision]
     whom = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
-    whom += ["--timeout", str(PATIENCE * 1000)]
+    whom += ["--timeout", str(PATIENCE * 1000), *(["--force"] if extension else [])]
     with tempfile.TemporaryDirectory() as folder:  # folder for the suite's results
         done = subprocess.run(
             [*command, *whom, "-o", folder],
@@ -100,8 +113,10 @@ def verdict(said: str, code: int) -> tuple[bool, tuple[str, ...]]:
     """Return whether a scenario passed, and its failed checks with the suite's reasons.
 
     ``said`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
-    server can pass does not count.
+    server can pass does not count. A scenario that the suite skipped has not passed.
     """
+    if skipped := re.search(r"^SKIPPED: .*", said, re.MULTILINE):
+        return False, (skipped[0],)
     _, _, end = said.partition("Failed Checks")
     found = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
     counting = tuple(f"{name} {why}".strip() for name, why in found if not FIXTURE.search(why))

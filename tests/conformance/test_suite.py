@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.authorization import SCENARIOS as AUTHORIZATION
+from tests.conformance.authorization import run_authorization
 from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required, run_scenario, verdict
+from tests.conformance.tasks import run_tasks
 from tests.node import node
 
 SAID = """Passed: 3/5, 2 failed, 0 warnings
@@ -70,3 +73,19 @@ def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
 def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenario: str) -> None:
     result = run_scenario(scenario, revision, "client")
     assert result.passed, result.said[-4000:]
+
+
+def test_a_scenario_that_the_suite_skipped_has_not_passed() -> None:
+    skipped = "SKIPPED: scenario 'tasks-lifecycle' is not applicable at spec version 2026-07-28"
+    assert verdict(skipped, 0) == (False, (skipped,))
+
+
+async def test_the_suite_gets_a_token_from_the_authorization_server(tmp_path: Path) -> None:
+    results = await run_authorization(tmp_path)
+    assert [each.scenario for each in results if each.passed] == [*AUTHORIZATION], results[-1].said[-4000:]
+
+
+@pytest.mark.nightly("a minute of waiting for tasks; test_mcp_door tests the same with the SDK's client")
+async def test_tasks_of_the_door_hold_against_the_suite(tmp_path: Path) -> None:
+    for result in await run_tasks(tmp_path):
+        assert result.passed, (result.scenario, result.failed, result.said[-4000:])

@@ -2,11 +2,19 @@
 
 import base64
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
+from sqlalchemy import Connection
 
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.ids import TurnId
+from agentic_rag.store import tool_calls
 from agentic_rag.testing.steps import Step, Use, say
 from agentic_rag.tools.apps import MEDIA_TYPE, MOST_CHARS, read_app_meta, read_app_page
 from agentic_rag.tools.errors import AppUnreadable
@@ -37,6 +45,142 @@ async def test_the_page_of_a_call_has_no_origin_and_no_network(tmp_path: Path) -
         assert not any("http" in each or "allow-same-origin" in each for each in policy)
         assert (await rig.refused("GET", pages[1]))[:2] == (404, "MCP_APP_NOT_FOUND")
         assert (await rig.refused("GET", pages[0].replace(chart["toolCallId"], "toolu_1")))[0] == 404
+
+
+@asynccontextmanager
+async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> AsyncGenerator[tuple[Rig, str, str]]:
+    """Yield a rig whose conversation has a chart, the domain, and the path of the chart's app."""
+    steps = (Step((Use("charts__chart", {"title": "Sales"}),)), say("There it is."))
+    async with Rig(folder, *steps, any_command=True) as rig:
+        rules = {"charts__chart": "allow", **policy}
+        domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy=rules, mcpApps=["charts"], **settings)
+        assert (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/charts/restart"))["state"] == "ready"
+        events = await rig.say(await rig.conversation(domain), "Show the sales")
+        (call,) = (each for each in events if each["type"] == "tool_call")
+        yield rig, domain, f"/api/turns/{call['turnId']}/tool-calls/{call['toolCallId']}/app"
+
+
+async def calls_of(rig: Rig, domain: str) -> list[tuple[str, str]]:
+    items = (await rig.ok("GET", f"/api/domains/{domain}/tool-calls"))["items"]
+    return [(each["toolName"], each["status"]) for each in items if "appOf" in each]
+
+
+async def test_an_app_calls_tools_that_its_server_offers_to_apps(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"charts__refresh": "allow"}) as (rig, domain, app):
+        answer = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": "Rest"}})
+        assert answer["result"]["content"] == [{"type": "text", "text": "Chart of Rest"}]
+        assert answer["result"]["structuredContent"] == {"points": [1, 2]}
+        assert answer["result"]["_meta"]["unit"] == "EUR"
+        for name in ("report", "promptx_recall", "charts__refresh", "search_documents", "x" * 200):
+            assert (await rig.refused("POST", f"{app}/tools", {"name": name}))[:2] == (404, "MCP_APP_TOOL_UNAVAILABLE")
+        unfit = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": {"a": 1}}})
+        assert "do not fit" in unfit["result"]["content"][0]["text"]
+        read = await rig.ok("POST", f"{app}/resources", {"uri": "data://points"})
+        assert read == {"contents": [{"uri": "data://points", "mimeType": "text/csv", "text": "a,b"}]}
+        assert await calls_of(rig, domain) == [("resources/read", "ok"), ("charts__refresh", "ok")]
+        conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+        shown = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
+        assert [each["toolName"] for each in shown] == ["charts__chart"]
+        of_app = f"/api/conversations/{conversation}/tool-calls?appOf={shown[0]['toolCallId']}"
+        assert (await rig.ok("GET", of_app))["items"][0]["arguments"] == {"title": "Rest"}
+
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpApps": []}})
+        assert (await rig.refused("POST", f"{app}/tools", {"name": "refresh"}))[:2] == (403, "MCP_APP_NOT_ALLOWED")
+        assert (await rig.refused("POST", f"{app}/resources", {"uri": "data://points"}))[0] == 403
+
+
+async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"charts__*": "allow"}) as (rig, domain, app):
+        call = {"name": "refresh", "arguments": {"title": "Rest"}}
+        question = (await rig.ok("POST", f"{app}/tools", call))["question"]
+        assert question["message"] == "The app of 'charts__chart' wants to call 'refresh' of the server 'charts'."
+        assert question["arguments"] == {"title": "Rest"}
+        assert question["sources"] == [{"kind": "tool", "name": "charts__chart"}]
+        assert await calls_of(rig, domain) == []  # nothing ran
+
+        async def answer(action: str, **content: Any) -> Any:
+            approval = {"action": action, "content": content}
+            return (await rig.ok("POST", f"{app}/tools", {**call, "approval": approval}))["result"]
+
+        declined = await answer("decline", reason="Not now")
+        assert declined["isError"]
+        assert "declined: Not now" in declined["content"][0]["text"]
+        changed = await answer("accept", arguments={"title": "Less"}, scope="conversation")
+        assert changed["content"][0]["text"] == "Chart of Less"
+        assert "question" in await rig.ok("POST", f"{app}/tools", call)  # it may have effects, and a result was read
+        wrong = {**call, "approval": {"action": "accept", "content": {"arguments": {"title": 1}}}}
+        assert (await rig.refused("POST", f"{app}/tools", wrong))[:2] == (422, "VALIDATION_ERROR")
+        assert (await answer("accept", scope="domain"))["content"][0]["text"] == "Chart of Rest"
+        assert "result" in await rig.ok("POST", f"{app}/tools", call)
+        states = [each["state"] for each in (await rig.ok("GET", "/api/waits"))["items"]]
+        assert states == ["accepted", "accepted", "declined"]
+        audit = (await rig.ok("GET", "/api/audit"))["items"]
+        assert sum(each["action"] == "wait.accept" and "appOf" in each["details"] for each in audit) == 2
+
+
+async def test_denied_and_secret_calls_of_an_app_do_not_run_and_are_audited(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"charts__refresh": "deny", "charts__plain": "allow"}) as (rig, domain, app):
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": "Sales-secret-1234"})
+        denied = (await rig.ok("POST", f"{app}/tools", {"name": "refresh"}))["result"]
+        assert denied["isError"]
+        assert "toolPolicy" in denied["content"][0]["text"]
+        secret = {"name": "plain", "arguments": {"title": "Sales-secret-1234"}}
+        assert "secret of this domain" in (await rig.ok("POST", f"{app}/tools", secret))["result"]["content"][0]["text"]
+        audit = (await rig.ok("GET", "/api/audit"))["items"]
+        because = [each["details"]["because"] for each in audit if each["outcome"] == "denied"]
+        assert because == ["secret", "toolPolicy"]
+        assert await calls_of(rig, domain) == []
+
+
+async def test_an_app_that_asks_too_much_is_slowed_down_and_gets_no_huge_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
+        big = (await rig.ok("POST", f"{app}/tools", {"name": "big"}))["result"]
+        assert big["isError"]
+        assert "longer than" in big["content"][0]["text"]
+        assert await calls_of(rig, domain) == [("charts__big", "error")]
+        long = {"name": "big", "arguments": {"title": "x" * 70_000}}
+        assert (await rig.refused("POST", f"{app}/tools", long))[:2] == (422, "VALIDATION_ERROR")
+        answers = [await rig.http.post(f"{app}/tools", json={"name": "nothing"}) for _ in range(40)]
+        assert {each.status_code for each in answers} == {404, 429}
+
+
+async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversation(tmp_path: Path) -> None:
+    policy = {"charts__slow": "allow", "charts__cancelled": "allow"}
+    async with opened(tmp_path, policy) as (rig, domain, app):
+        conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+        with anyio.move_on_after(0.5):  # the page has gone
+            await rig.http.post(f"{app}/tools", json={"name": "slow"})
+        assert await calls_of(rig, domain) == [("charts__slow", "interrupted")]
+        told = (await rig.ok("POST", f"{app}/tools", {"name": "cancelled"}))["result"]
+        assert told["content"][0]["text"] == "1"
+        async with anyio.create_task_group() as group:
+            ends: list[int] = []
+
+            async def call() -> None:
+                ends.append((await rig.http.post(f"{app}/tools", json={"name": "slow"})).status_code)
+
+            group.start_soon(call)
+            while ("charts__slow", "running") not in await calls_of(rig, domain):
+                await anyio.lowlevel.checkpoint()
+            await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert ends == [404]
+
+
+async def test_calls_that_a_killed_server_left_are_ended_at_its_next_start(tmp_path: Path) -> None:
+    async with opened(tmp_path, {}) as (rig, domain, app):
+        turn, call = TurnId(app.split("/")[3]), app.split("/")[5]
+        database = rig.application.database
+
+        def leave(conn: Connection) -> None:
+            parent = tool_calls.get(conn, turn, call)
+            assert parent is not None
+            left = parent.replace(tool_call_id="call_1", app_of=call, status=ToolStatus.RUNNING, result=None)
+            tool_calls.start_of_app(conn, left)
+
+        await database.write(leave)
+        assert await calls_of(rig, domain) == [("charts__chart", "running")]
+    async with Rig(tmp_path, any_command=True) as rig:
+        assert await calls_of(rig, domain) == [("charts__chart", "interrupted")]
 
 
 @pytest.mark.parametrize(

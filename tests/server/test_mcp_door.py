@@ -16,7 +16,16 @@ from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolResult, Request, RequestParams, Result, TextContent, TextResourceContents
+from mcp_types import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    CallToolResult,
+    Request,
+    RequestParams,
+    Result,
+    TextContent,
+    TextResourceContents,
+)
 from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
@@ -500,15 +509,19 @@ class _TaskRequest(Request[_TaskParams, str]):
     name_param: ClassVar[str | None] = "taskId"
 
 
+class _UnroutedRequest(_TaskRequest):
+    name_param: ClassVar[str | None] = None
+
+
 class _Created(Result):
     result_type: Literal["task"]
     task_id: str
     status: str
 
 
-async def about_task(session: Any, method: str, task_id: str) -> Json:
+async def about_task(session: Any, method: str, task_id: str, kind: type[_TaskRequest] = _TaskRequest) -> Json:
     """Ask about a task, as the extension's specification says; return the result."""
-    request = _TaskRequest(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
+    request = kind(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
     return dict(await session.send_request(request, TypeAdapter(dict[str, Any])))
 
 
@@ -560,6 +573,9 @@ async def test_a_task_is_cancelled_and_outlives_the_request_that_began_it(tmp_pa
         working = await about_task(client.session, "get", created.task_id)
         assert (working["status"], working["statusMessage"], working["ttlMs"]) == ("working", "Step 1", None)
         assert (await about_task(client.session, "update", created.task_id))["resultType"] == "complete"
+        with pytest.raises(MCPError, match="must hold the request's 'taskId'") as mismatch:
+            await about_task(client.session, "get", created.task_id, _UnroutedRequest)
+        assert mismatch.value.error.code == HEADER_MISMATCH
         await about_task(client.session, "cancel", created.task_id)
         with anyio.fail_after(60):
             while (await about_task(client.session, "get", created.task_id))["status"] != "cancelled":

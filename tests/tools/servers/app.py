@@ -1,6 +1,7 @@
 """An MCP server over stdio with an app (SEP-1865): tool ``chart`` names a page, and ``refresh`` is for the page alone.
 
-Plain JSON-RPC without a library. The page tries what an app must not reach, and shows what came of it.
+``report`` is for models alone, ``slow`` never ends until it is cancelled, and ``big`` answers with too much. Plain
+JSON-RPC without a library. The page tries what an app must not reach, and shows what came of it.
 """
 
 import json
@@ -10,7 +11,9 @@ from typing import Any
 URI = "ui://charts/page"
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"></head><body>
-<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="said"></p>
+<p id="input"></p><p id="result"></p><p id="reached"></p><p id="tools"></p><p id="data"></p><p id="refused"></p>
+<p id="theme"></p>
+<p id="said"></p>
 <button id="message">Message</button><button id="link">Link</button><button id="script">Script</button>
 <script>
 let last = 0;
@@ -23,6 +26,8 @@ const note = (method, params) => parent.postMessage({ jsonrpc: "2.0", method, pa
 const show = (id, text) => { document.getElementById(id).textContent = text; };
 addEventListener("message", ({ source, data }) => {
   if (source !== parent) return;
+  if (data.method === "ui/notifications/host-context-changed") show("theme", data.params.theme);
+  if (data.method === "ui/resource-teardown") parent.postMessage({ jsonrpc: "2.0", id: data.id, result: {} }, "*");
   if (data.method === "ui/notifications/tool-input") show("input", data.params.arguments.title);
   if (data.method === "ui/notifications/tool-result") show("result", JSON.stringify(data.params));
   const [done, fail] = waiting.get(data.id) ?? [];
@@ -42,8 +47,10 @@ const attempt = async (name, act) => {
   await attempt("storage", () => localStorage.getItem("a"));
   await attempt("network", () => fetch(location.href));
   show("reached", blocked.join(" ") + " " + hostContext.displayMode);
-  const call = ask("tools/call", { name: "refresh", arguments: {} });
-  await call.then(() => show("tools", "called"), (error) => show("tools", error.message));
+  ask("resources/read", { uri: "data://points" }).then(({ contents }) => show("data", contents[0].text));
+  ask("tools/call", { name: "report", arguments: {} }).catch((error) => show("refused", error.message));
+  const call = ask("tools/call", { name: "refresh", arguments: { title: "Rest" } });
+  await call.then(({ content }) => show("tools", content[0].text), (error) => show("tools", error.message));
 })();
 const onClick = (id, method, params) => {
   document.getElementById(id).onclick = () =>
@@ -64,8 +71,18 @@ TOOLS = [
         "inputSchema": SCHEMA,
         "_meta": {"ui": {"resourceUri": URI, "visibility": ["app"]}},
     },
+    {
+        "name": "report",
+        "description": "Is for models.",
+        "inputSchema": SCHEMA,
+        "_meta": {"ui": {"resourceUri": URI, "visibility": ["model"]}},
+    },
+    {"name": "slow", "description": "Ends when it is cancelled.", "inputSchema": SCHEMA},
+    {"name": "big", "description": "Answers with too much.", "inputSchema": SCHEMA},
+    {"name": "cancelled", "description": "Counts cancelled calls.", "inputSchema": SCHEMA},
     {"name": "plain", "description": "Has no app.", "inputSchema": SCHEMA},
 ]
+cancelled = 0
 
 
 def answer(method: str, params: dict[str, Any]) -> Any:
@@ -80,7 +97,14 @@ def answer(method: str, params: dict[str, Any]) -> Any:
             return {"tools": TOOLS}
         case "tools/call":
             text = f"Chart of {params['arguments'].get('title')}"
-            return {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+            if params["name"] == "big":
+                text = "x" * 4_100_000
+            if params["name"] == "cancelled":
+                text = str(cancelled)
+            said = {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+            return {**said, "_meta": {"unit": "EUR"}}
+        case "resources/read" if params["uri"] == "data://points":
+            return {"contents": [{"uri": params["uri"], "mimeType": "text/csv", "text": "a,b"}]}
         case "resources/read":
             page = {"uri": params["uri"], "mimeType": "text/html;profile=mcp-app", "text": PAGE}
             return {"contents": [page]}
@@ -93,7 +117,9 @@ def main() -> None:
     """Answer one request a line."""
     for line in sys.stdin:
         request = json.loads(line)
-        if "id" not in request:
+        if request["method"] == "notifications/cancelled":
+            globals()["cancelled"] += 1
+        if "id" not in request or request.get("params", {}).get("name") == "slow":
             continue
         result = answer(request["method"], request.get("params") or {})
         said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "unknown method"}}

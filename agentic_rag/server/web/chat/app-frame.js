@@ -1,10 +1,13 @@
 // The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's side
 // of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to open a link
-// or to send a message; a person confirms each. It cannot call tools.
+// or to send a message; a person confirms each. It can call tools and read resources of its own server: the server decides
+// which, and a person decides where the domain's rules say so. All requests end when the app is closed or leaves the page.
 
+import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { button, isDark, openDialog } from "../ui.js";
+import { WaitCard } from "./waits.js";
 
 const VERSION = "2026-01-26";
 const LEAST_HEIGHT = 40;
@@ -14,24 +17,56 @@ const MOST_CHARACTERS = 4_000;
 const NO_METHOD = -32601;
 const WRONG_PARAMS = -32602;
 const DECLINED = -32000;
+const LAST_WORDS_MS = 500;
+const LOOK_MS = 1_000;
 
-/** The app of one call. `address`: of its page; `name`: of its tool; `send(text)`: sends a message of the person.
- * `update(call)` tells the app the call's result; `end()` removes it. */
+/** The app of one call. `address`: of its page; `name`: of its tool; `send(text)`: sends a message of the person;
+ * `mayAnswer(wait)` and `mayAllowAlways`: as for the card of a wait; `onEnd()`: the app was closed.
+ * `update(call)` tells the app the call's result. An app that is no longer on the page ends by itself. */
 export class AppFrame {
-  constructor({ address, name, send }) {
-    this.name = name;
-    this.send = send;
+  constructor({ address, name, send, mayAnswer, mayAllowAlways, onEnd }) {
+    Object.assign(this, { address, name, send, mayAnswer, mayAllowAlways, onEnd });
     this.hear = (event) => event.source === this.frame.contentWindow && this.#take(event.data);
     this.frame = h("iframe", { class: "app-frame", title: t("chat.app.of", { name }), sandbox: "allow-scripts allow-forms", referrerpolicy: "no-referrer", src: address });
     this.frame.style.height = `${FIRST_HEIGHT}px`;
-    this.element = h("div", { class: "app" }, this.frame);
+    this.questions = h("div", { class: "stack-small" });
+    this.element = h("div", { class: "app" }, this.frame, this.questions, button(t("chat.app.close"), { kind: "quiet", class: "button button-small", onclick: () => this.#close() }));
     this.isAsking = false;
+    this.requests = new AbortController();
+    this.lastId = 0;
+    this.waiting = new Map();
     addEventListener("message", this.hear);
+    const { signal } = this.requests;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#tellTheme(), { signal });
+    this.themes = new MutationObserver(() => this.#tellTheme());
+    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    this.looking = setInterval(() => !this.element.isConnected && this.#end(), LOOK_MS);
+    addEventListener("pagehide", () => this.#end(), { signal });
   }
 
-  end() {
+  /** Close the app as the protocol asks: it may put its things in order first. */
+  async #close() {
+    if (this.isReady) {
+      const id = `teardown-${++this.lastId}`;
+      const answered = new Promise((resolve) => this.waiting.set(id, resolve));
+      this.#post({ id, method: "ui/resource-teardown", params: {} });
+      await Promise.race([answered, new Promise((resolve) => setTimeout(resolve, LAST_WORDS_MS))]);
+    }
+    this.#end();
+    this.onEnd();
+  }
+
+  /** End all requests, and hear the app no longer. */
+  #end() {
     removeEventListener("message", this.hear);
+    clearInterval(this.looking);
+    this.themes.disconnect();
+    this.requests.abort();
     replace(this.element);
+  }
+
+  #tellTheme() {
+    if (this.isReady) this.#post({ method: "ui/notifications/host-context-changed", params: { theme: isDark() ? "dark" : "light" } });
   }
 
   update(call) {
@@ -52,11 +87,19 @@ export class AppFrame {
       this.hasResult = true;
       return void this.#post({ method: "ui/notifications/tool-cancelled", params: { reason: call.status } });
     }
-    if (!call.result) return; // it is loaded with the call's details
+    if (!call.result || call.stored) return; // it is loaded with the call's details
     this.hasResult = true;
-    const { content, structured } = call.result;
-    const whole = structured && !structured._ref ? { structuredContent: structured } : {};
-    this.#post({ method: "ui/notifications/tool-result", params: { content: content ? [{ type: "text", text: content }] : [], ...whole, isError: call.status === "error" } });
+    this.#tellResult(call).catch((error) => error.name !== "AbortError" && this.#post({ method: "ui/notifications/tool-cancelled", params: { reason: String(error.message) } }));
+  }
+
+  /** Send the app the whole result; a long one is stored apart. */
+  async #tellResult({ result, status }) {
+    const { signal } = this.requests;
+    const load = async (ref) => (await apiFile(`/api/payloads/${encodeURIComponent(ref)}`, { signal })).text();
+    const content = result.ref ? await load(result.ref) : result.content;
+    const structured = result.structured?._ref ? JSON.parse(await load(result.structured._ref)) : result.structured;
+    const params = { content: content ? [{ type: "text", text: content }] : [], ...(structured ? { structuredContent: structured } : {}), isError: status === "error" };
+    this.#post({ method: "ui/notifications/tool-result", params });
   }
 
   #post(message) {
@@ -64,7 +107,8 @@ export class AppFrame {
   }
 
   #take(data) {
-    if (data?.jsonrpc !== "2.0" || typeof data.method !== "string") return;
+    if (data?.jsonrpc !== "2.0") return;
+    if (typeof data.method !== "string") return void this.waiting.get(data.id)?.();
     const params = data.params && typeof data.params === "object" ? data.params : {};
     if (typeof data.id !== "string" && typeof data.id !== "number") return this.#note(data.method, params);
     this.#answer(data.method, params).then(
@@ -79,6 +123,8 @@ export class AppFrame {
       this.#tell();
     } else if (method === "ui/notifications/size-changed" && Number.isFinite(params.height)) {
       this.frame.style.height = `${Math.min(Math.max(Math.ceil(params.height), LEAST_HEIGHT), MOST_HEIGHT)}px`;
+    } else if (method === "ui/notifications/request-teardown") {
+      this.#close();
     }
   }
 
@@ -94,6 +140,10 @@ export class AppFrame {
         return this.#openLink(params.url);
       case "ui/message":
         return this.#message(params.content);
+      case "tools/call":
+        return this.#callTool(params);
+      case "resources/read":
+        return this.#request("resources", { uri: params.uri });
       default:
         throw refusal(NO_METHOD, `${method.slice(0, 100)} is not available in this host`);
     }
@@ -103,7 +153,7 @@ export class AppFrame {
     return {
       protocolVersion: VERSION,
       hostInfo: { name: "agentic-rag", version: "1" },
-      hostCapabilities: { openLinks: {}, message: { text: {} }, sandbox: { permissions: {}, csp: {} } },
+      hostCapabilities: { openLinks: {}, message: { text: {} }, serverTools: {}, serverResources: {}, sandbox: { permissions: {}, csp: {} } },
       hostContext: {
         toolInfo: { tool: { name: this.name, inputSchema: { type: "object" } } },
         theme: isDark() ? "dark" : "light",
@@ -114,6 +164,43 @@ export class AppFrame {
         platform: "web",
       },
     };
+  }
+
+  /** Ask the server of the product, as the person. An ended app has nothing to ask. */
+  async #request(what, body) {
+    try {
+      return await api("POST", `${this.address}/${what}`, { body, signal: this.requests.signal });
+    } catch (error) {
+      throw refusal(error.status === 404 || error.status === 422 ? WRONG_PARAMS : DECLINED, error.message, error);
+    }
+  }
+
+  async #callTool({ name, arguments: given }) {
+    const call = { name, arguments: given ?? {} };
+    const { result, question } = await this.#request("tools", call);
+    return question ? await this.#approve(call, question) : result;
+  }
+
+  /** Ask the person whether a call may run. Returns what came of it. */
+  #approve(call, question) {
+    if (this.isAsking) throw refusal(DECLINED, "another question is open");
+    this.isAsking = true;
+    return new Promise((resolve, fail) => {
+      const end = (settle, value) => {
+        this.isAsking = false;
+        replace(this.questions);
+        settle(value);
+      };
+      const answer = async (_, action, content) => {
+        const { result } = await this.#request("tools", { ...call, approval: { action, content } }).catch((error) => Promise.reject(error.cause ?? error));
+        end(resolve, result);
+      };
+      const card = new WaitCard(answer, this.mayAnswer, this.mayAllowAlways);
+      card.update({ ...question, waitId: question.id, expiresAt: null });
+      replace(this.questions, card.element);
+      card.element.scrollIntoView({ block: "nearest" });
+      this.requests.signal.addEventListener("abort", () => end(fail, refusal(DECLINED, "the app was closed")));
+    });
   }
 
   async #openLink(given) {
@@ -150,4 +237,4 @@ export class AppFrame {
   }
 }
 
-const refusal = (code, message) => Object.assign(new Error(message), { code });
+const refusal = (code, message, cause) => Object.assign(new Error(message, { cause }), { code });

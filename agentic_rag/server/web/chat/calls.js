@@ -103,7 +103,7 @@ export class CallCard {
       try {
         const { AppFrame } = await appParts();
         await this.around.app.check();
-        this.app = new AppFrame(this.around.app);
+        this.app = new AppFrame({ ...this.around.app, onEnd: () => this.#closeApp() });
         replace(this.appPlace, this.app.element);
         this.app.update(this.call);
       } catch (error) {
@@ -112,6 +112,12 @@ export class CallCard {
     };
     replace(this.appPlace, button(t("chat.app.show"), { kind: "quiet", class: "button button-small", onclick: open }));
     this.appPlace.hidden = false;
+  }
+
+  #closeApp() {
+    this.app = null;
+    replace(this.appPlace);
+    this.#offerApp();
   }
 
   #result({ content, structured, truncated, ref, images = [] }) {

@@ -527,7 +527,15 @@ export class ConversationView {
   #app(turn, call) {
     if (!turn.id || !call.server || !this.desk.domain.apps?.includes(call.server)) return null;
     const path = `/api/turns/${encodeURIComponent(turn.id)}/tool-calls/${encodeURIComponent(call.id)}/app`;
-    return { address: path, name: call.name, check: () => apiFile(path, { accept: "text/html" }), send: (content) => this.send({ content, images: [] }) };
+    const isAdmin = this.desk.app.can(this.desk.domain.id, "admin");
+    return {
+      address: path,
+      name: call.name,
+      check: () => apiFile(path, { accept: "text/html" }),
+      send: (content) => this.send({ content, images: [] }),
+      mayAnswer: (wait) => wait.answerer !== "admin" || isAdmin,
+      mayAllowAlways: isAdmin,
+    };
   }
 
   /** What a stored call leaves out: its server, how long it took, the delegates it made. */

@@ -89,6 +89,8 @@ export const sentences = [
   // Waits
   [/^The assistant asks$/, "助手提问"],
   [/^Run (\S+)\?$/, "要运行 $1 吗？"],
+  [/^The app of '(.+)' wants to call '(.+)' \((.+)\) of the server '(.+)'\.$/, "“$1”的应用想调用服务器“$4”的“$2”（$3）。"],
+  [/^The app of '(.+)' wants to call '(.+)' of the server '(.+)'\.$/, "“$1”的应用想调用服务器“$3”的“$2”。"],
   [/^The assistant wants to call '(.+)' \((.+)\) of the server '(.+)'\.$/, "助手想调用服务器“$3”的“$1”（$2）。"],
   [/^The assistant wants to call '(.+)' of the server '(.+)'\.$/, "助手想调用服务器“$2”的“$1”。"],
   [/^Waiting for (\S+)$/, "等待 $1"],

@@ -59,6 +59,7 @@ export const codes = {
   LLM_SERVICE_ERROR: "模型服务出错：{message}",
   LOG_GONE: "此轮回答的事件已不再保留。请重新加载消息。",
   MCP_APP_NOT_ALLOWED: ["此处不显示 MCP 服务器“{server}”的应用。管理员可在设置的 mcpApps 中添加它。", "此处不显示此 MCP 服务器的应用。"],
+  MCP_APP_TOOL_UNAVAILABLE: ["MCP 服务器“{server}”没有向其应用提供工具“{tool}”。应用只能调用其自身服务器中 _meta.ui.visibility 包含 \"app\" 的工具。", "此 MCP 服务器没有向其应用提供此工具。"],
   MCP_APP_UNREADABLE: ["无法显示应用“{uri}”：{problem}。", "无法显示此应用。"],
   MCP_COMMAND_NOT_ALLOWED: ["此命令尚未获准运行：{reason}", "此命令尚未获准运行：{message}"],
   MCP_PACKAGE_CHANGED: "软件包的内容与批准时不同：{message}",

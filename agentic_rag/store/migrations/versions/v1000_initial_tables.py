@@ -1028,6 +1028,7 @@ def upgrade() -> None:
         sa.Column("size", sa.Integer(), nullable=True),
         sa.Column("ref", sa.String(), nullable=True),
         sa.Column("task", sa.String(), nullable=False),
+        sa.Column("app_of", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("turn_id", "tool_call_id"),
     )
     with op.batch_alter_table("tool_calls", schema=None) as batch_op:

@@ -4,6 +4,7 @@ export default {
   "chat.announce.interrupted": "The answer was stopped.",
   "chat.answerMenu": "More about this answer",
   "chat.app.asks": "The app of “{name}” asks for this.",
+  "chat.app.close": "Close app",
   "chat.app.of": "App of {name}",
   "chat.app.open": "Open link",
   "chat.app.openLink": "Open this link?",

@@ -79,7 +79,7 @@ export default {
   "settings.hint.language": "A code such as en, zh or pt-BR. “auto” answers in the user’s language.",
   "settings.hint.maxSteps": "Model calls per turn. Each step is one call with its tools.",
   "settings.hint.maxTokens": "Maximum length of the answer. Thinking is counted separately.",
-  "settings.hint.mcpApps": "Names of MCP servers, one per line. People can open the apps of these servers below their tool calls. An app runs without network and without access to this page.",
+  "settings.hint.mcpApps": "Names of MCP servers, one per line. People can open the apps of these servers below their tool calls. An app runs without network and without access to this page. It can call tools of its own server; the tool rules decide, as for the assistant.",
   "settings.hint.memory": "Memories that the server proposes from conversations.",
   "settings.hint.memoryScope": "Whether each user has their own memories of a role, or all share them.",
   "settings.hint.model": "The model’s name, with its provider if needed, for example anthropic:claude-sonnet-5-5.",

@@ -4,6 +4,7 @@ export default {
   "chat.announce.interrupted": "回答已停止。",
   "chat.answerMenu": "关于此回答的更多信息",
   "chat.app.asks": "“{name}”的应用提出了此请求。",
+  "chat.app.close": "关闭应用",
   "chat.app.of": "{name} 的应用",
   "chat.app.open": "打开链接",
   "chat.app.openLink": "打开此链接？",

@@ -79,7 +79,7 @@ export default {
   "settings.hint.language": "语言代码，如 en、zh 或 pt-BR；auto 表示使用用户的语言。",
   "settings.hint.maxSteps": "一轮中可调用模型的次数：每步包含一次调用及其工具。",
   "settings.hint.maxTokens": "回答本身的长度；思考另有空间。",
-  "settings.hint.mcpApps": "每行一个 MCP 服务器名称。用户可在工具调用下方打开这些服务器的应用。应用无法访问网络，也无法访问本页面。",
+  "settings.hint.mcpApps": "每行一个 MCP 服务器名称。用户可在工具调用下方打开这些服务器的应用。应用无法访问网络，也无法访问本页面。应用可调用其自身服务器的工具；是否允许由工具规则决定，与助手相同。",
   "settings.hint.memory": "服务器从对话中读取并建议保存的记忆。",
   "settings.hint.memoryScope": "角色的记忆归属：每位用户各自的，或所有人共享。",
   "settings.hint.model": "模型名称，必要时带提供方，如 anthropic:claude-sonnet-5-5。",
