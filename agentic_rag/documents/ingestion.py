@@ -445,6 +445,7 @@ class Ingestion:
             document_id,
             status=DocumentStatus.INDEXED,
             dense_state=DenseState.PENDING if self._dense.wanted else DenseState.NONE,
+            lines_joined=False,
             progress=DocumentProgress(
                 stage=DocumentStatus.INDEXED,
                 languages=summary.languages,
