@@ -71,3 +71,9 @@ def list_rebuilding(conn: Connection) -> list[str]:
             sa.select(_collections.domain_id).where(_collections.state == CollectionState.REBUILDING)
         ).scalars()
     )
+
+
+def with_lines(conn: Connection) -> list[str]:
+    """Return the ids of domains whose collections have context lines, or are about to have them."""
+    query = sa.select(_collections.domain_id).where(_collections.lines != LinesUse.NONE)
+    return list(conn.execute(query).scalars())

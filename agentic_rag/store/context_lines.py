@@ -177,6 +177,11 @@ def batches(conn: Connection, domain_id: str) -> list[LineBatch]:
     return [LineBatch(*row) for row in conn.execute(query.where(*where).order_by(_lines.batch_id))]
 
 
+def waiting_domains(conn: Connection) -> list[str]:
+    """Return the domains with rows that wait for a batch."""
+    return list(conn.execute(sa.select(_lines.domain_id).where(_lines.batch_id != "").distinct()).scalars())
+
+
 def of_batch(conn: Connection, domain_id: str, batch_id: str) -> list[ContextLineRecord]:
     """Return the rows that wait for a batch."""
     where = (_lines.domain_id == domain_id, _lines.batch_id == batch_id)
