@@ -18,9 +18,20 @@ from agentic_rag.tools.entries.entry import McpEntry, SealedValue
 from agentic_rag.tools.entries.reading import Note, read_entries
 
 LOCAL_KEYS = frozenset(
-    {"model", "fallbackModel", "temperature", "effort", "thinking", "primaryRoleId", "subRoleIds", "reranker"}
+    {
+        "model",
+        "fallbackModel",
+        "temperature",
+        "effort",
+        "thinking",
+        "primaryRoleId",
+        "subRoleIds",
+        "reranker",
+        "scans",
+        "contextLines",
+    }
 )
-"""Settings that name things which another server may lack: models, roles."""
+"""Settings that name or need things which another server may lack: models, roles."""
 
 
 @dataclass(frozen=True, slots=True)

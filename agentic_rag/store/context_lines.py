@@ -202,6 +202,16 @@ def counts(conn: Connection, domain_id: str, model: str) -> dict[str, LineCounts
     return {ident: LineCounts(made, lacking, of, reason or "") for ident, made, lacking, of, reason in rows}
 
 
+def total(conn: Connection, domain_id: str) -> LineCounts:
+    """Return the progress of a whole domain, whichever models were asked."""
+    query = sa.select(_lines.document_id, _lines.digest, _lines.line != "", _lines.failure)
+    rows = conn.execute(query.where(_lines.domain_id == domain_id)).all()
+    written = {(document_id, digest) for document_id, digest, has_line, _ in rows if has_line}
+    failed = {(row[0], row[1]): str(row[3]) for row in rows if row[3] and (row[0], row[1]) not in written}
+    of = len({(row[0], row[1]) for row in rows})
+    return LineCounts(len(written), len(failed), of, min(failed.values(), default=""))
+
+
 def list_written(conn: Connection, document_id: str) -> list[ContextLineRecord]:
     """Return the rows of a document that have a line, in a stable order."""
     query = sa.select(LINES).where(_lines.document_id == document_id, _lines.line != "")

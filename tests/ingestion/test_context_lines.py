@@ -146,9 +146,9 @@ async def test_a_bad_answer_costs_one_line_and_is_asked_for_later(tmp_path: Path
         assert len(api.requests) == 5, "a failed line waits before it is asked for again"
         await ask_again(rig)
         await look(rig)
-        assert (len(api.requests), await progress(rig, domain, document["id"])) == (
-            8,
-            {"made": 5, "failed": 0, "of": 5},
+        shown = await progress(rig, domain, document["id"])
+        assert shown == {"made": 4, "failed": 1, "of": 5, "reason": "the model declined to write it"}, (
+            "it refuses again"
         )
         assert len(api.requests) == 8
 
@@ -309,12 +309,9 @@ async def test_lines_need_a_language_model(tmp_path: Path) -> None:
         ("\u201cStaff handbook, leave.\u201d\n", "Staff handbook, leave."),
         ("one\r\ntwo\x00\x1b[31m\u202ethree\u2066", "one two [31mthree"),
         ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
-        (
-            "\u5458\u5de5\u624b\u518c\uff1a\u5e74\u5047" * 60,
-            "\u5458\u5de5\u624b\u518c\uff1a\u5e74\u5047" * 42 + "\u5458\u5de5\u624b\u518c\uff1a\u5e74",
-        ),
+        ("\u5458\u5de5\u624b\u518c" * 90, "\u5458\u5de5\u624b\u518c" * 75),
         ("...\n---", ""),
     ],
 )
 def test_an_answer_becomes_one_line_of_bounded_length(answer: str, line: str) -> None:
-    assert clean_line(answer) == line[:MAX_LINE]
+    assert clean_line(answer) == line
