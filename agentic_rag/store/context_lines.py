@@ -19,8 +19,11 @@ from agentic_rag.store.record import Record
 
 MAX_TRIES = 5
 """Failed requests after which a passage stays without a line, until the passage or the model changes."""
-IMPORTED = "sha256:"
-"""Beginning of the ``document_id`` of lines that a bundle brought, followed by the hash of their document's bytes."""
+
+
+def imported_id(domain_id: str, sha256: str) -> str:
+    """Return the ``document_id`` of lines that a bundle brought, until a document with these bytes adopts them."""
+    return f"{domain_id}:{sha256}"
 
 
 class ContextLineRecord(Record, table=True):
@@ -89,7 +92,7 @@ def in_use(conn: Connection, domain_id: str, document_id: str) -> dict[str, str]
 
 def adopt(conn: Connection, domain_id: str, document_id: DocumentId, sha256: str) -> None:
     """Give a document the lines that a bundle brought for its bytes."""
-    where = (_lines.document_id == IMPORTED + sha256, _lines.domain_id == domain_id)
+    where = (_lines.document_id == imported_id(domain_id, sha256),)
     for row in ContextLineRecord.all(conn, sa.select(LINES).where(*where)):
         put(conn, [row.replace(document_id=document_id)])
     conn.execute(sa.delete(LINES).where(*where))
@@ -205,7 +208,8 @@ def counts(conn: Connection, domain_id: str, model: str) -> dict[str, LineCounts
 def total(conn: Connection, domain_id: str) -> LineCounts:
     """Return the progress of a whole domain, whichever models were asked."""
     query = sa.select(_lines.document_id, _lines.digest, _lines.line != "", _lines.failure)
-    rows = conn.execute(query.where(_lines.domain_id == domain_id)).all()
+    where = (_lines.domain_id == domain_id, _lines.document_id.not_like("%:%"))  # imported lines have no document yet
+    rows = conn.execute(query.where(*where)).all()
     written = {(document_id, digest) for document_id, digest, has_line, _ in rows if has_line}
     failed = {(row[0], row[1]): str(row[3]) for row in rows if row[3] and (row[0], row[1]) not in written}
     of = len({(row[0], row[1]) for row in rows})

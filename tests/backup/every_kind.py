@@ -37,6 +37,7 @@ from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.record import Record
 from agentic_rag.store.run_events import Batch
+from agentic_rag.store.context_lines import ContextLineRecord
 from agentic_rag.store.scans import ScanRecord
 from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
 from agentic_rag.store.shares import ShareRecord
@@ -197,6 +198,10 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
         document_id=document["id"], sha256="7" * 64, page=1, domain_id=domain, content={"lines": []}, created_at=now()
     )
     await rig.application.database.write(lambda conn: scans.put(conn, scan))
+    line = ContextLineRecord(
+        document_id=document["id"], digest="7" * 32, model="claude", domain_id=domain, line="Pumps.", updated_at=now()
+    )
+    await rig.application.database.write(lambda conn: context_lines.put(conn, [line]))
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
     group = [Batch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))

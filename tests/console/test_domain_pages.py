@@ -39,6 +39,7 @@ WORDS = {
         "expertise": "Expertise",
         "scans": "Scanned pages are read by",
         "scan pages": "Pages per document",
+        "lines": "Context lines",
         "preview": "What the model receives",
         "save": "Save",
         "saved": "Saved. Applies from the next message.",
@@ -64,6 +65,7 @@ WORDS = {
         "expertise": "专长",
         "scans": "扫描页的读取方式",
         "scan pages": "每个文档的页数",
+        "lines": "上下文行",
         "preview": "模型收到的内容",
         "save": "保存",
         "saved": "已保存，从下一轮起生效。",
@@ -137,12 +139,16 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
         await expect(page.get_by_label(words["scan pages"])).to_be_hidden()
         await page.get_by_label(words["scans"]).select_option("model")
         await page.get_by_label(words["scan pages"]).fill("20")
+        await page.get_by_label(words["lines"]).check()
         await page.get_by_role("button", name=words["save"], exact=True).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["expertise"].startswith("Leave, notice")
         assert settings["retrievalThreshold"] == 0.2
         assert settings["scans"] == {"reader": "model", "pages": 20}
+        assert settings["contextLines"] is True
+        await desk.goto(f"#/domains/{domain}/documents")
+        await expect(page.get_by_text(re.compile(f"^{words['lines']}.+0.+[1-9]")).first).to_be_visible()
 
         conversation = await desk.rig.conversation(domain)
         await desk.rig.say(conversation, "How many days?")

@@ -1,6 +1,11 @@
 """Context lines: written by the domain's model, found by searches, and shown to nobody."""
 
+import hashlib
+import io
+import json
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -197,6 +202,44 @@ async def test_lines_follow_the_document_the_index_and_the_setting_without_a_sec
         assert len(api.requests) == 4
         await rig.ok("DELETE", f"{path}/documents/{document}")
         assert await rig.application.database.read(_count) == 0
+
+
+async def test_a_bundle_carries_the_lines_and_cleans_what_it_brings(tmp_path: Path) -> None:
+    async with one_by_one() as api, serving(tmp_path, api) as rig:
+        domain, _ = await handbook(rig)
+        await look(rig)
+        bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
+        changed = _repacked(
+            bundle, lambda text: text.replace("theft of equipment", "theft\\u0000\\n\\u202eof equipment")
+        )
+        headers = {"content-type": "application/zip"}
+        imported = (await rig.ok("POST", "/api/bundles", content=changed, headers=headers))["domainId"]
+        await rig.taken_up(imported)
+        await look(rig)
+        assert sorted(await in_index(rig, imported)) == sorted(WRITTEN.values())
+        assert len(api.requests) == 3
+        assert (await rig.http.get(f"/api/domains/{imported}/bundle")).content == bundle
+        odd = _repacked(bundle, lambda text: text.replace('"line"', '"lines"'))
+        refused = await rig.refused("POST", "/api/bundles", content=odd, headers=headers)
+        assert refused[:2] == (422, "BUNDLE_DAMAGED")
+
+
+def _repacked(bundle: bytes, edit: Callable[[str], str]) -> bytes:
+    """Return a bundle whose context lines were edited, with a manifest that fits."""
+    name = "context-lines.json"
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    members[name] = edit(members[name].decode()).encode()
+    manifest = json.loads(members["bundle.json"])
+    for each in manifest["files"]:
+        if each["path"] == name:
+            each.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
+    members["bundle.json"] = json.dumps(manifest).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, data in members.items():
+            archive.writestr(path, data)
+    return packed.getvalue()
 
 
 async def in_index(rig: Rig, domain: str) -> list[str]:

@@ -307,7 +307,7 @@ function noteView(item, remedy) {
 function linesText(lines) {
   if (!lines) return "";
   const { made, of, failed, reason } = lines;
-  const said = [t("documents.contextLines", { made, of }), failed > 0 && t("documents.contextLinesFailed", { failed })].filter(Boolean).join(t("documents.comma"));
+  const said = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made, of, failed });
   return reason ? `${said}: ${reason}` : said;
 }
 
