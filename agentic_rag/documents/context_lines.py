@@ -119,7 +119,7 @@ class ContextLines:
             more = True
             while more:  # a domain with many passages gets several turns, and the others have theirs between
                 more = False
-                unfinished = await self._db.read(_unfinished)
+                unfinished = await self._db.read(_busy_domains)
                 for domain in await self._db.read(domains.list_all):
                     if domain.settings.get("contextLines") or domain.id in unfinished:
                         more |= await self._attempt(self._writer, domain.id)
@@ -326,7 +326,7 @@ class ContextLines:
                 stopped.append(exc)
             except AgenticRagError as exc:
                 failed += 1
-                failure = _failed(row, writer.redact(domain_id, str(exc)))
+                failure = _failed_row(row, writer.redact(domain_id, str(exc)))
                 await self._db.write(lambda conn: context_lines.change(conn, failure))
             failpoints.reached("context.asked")
 
@@ -349,7 +349,7 @@ class ContextLines:
 
     def _keep(self, writer: LineWriter, row: ContextLineRecord, conn: Connection, answer: Answer) -> None:
         line, failure = read_answer(writer.redact(row.domain_id, answer.text), answer.stop_reason)
-        context_lines.change(conn, _failed(row, failure) if failure else _made(row, line))
+        context_lines.change(conn, _failed_row(row, failure) if failure else _made_row(row, line))
 
     # Collecting
 
@@ -384,8 +384,8 @@ class ContextLines:
             if not failure:
                 line, failure = read_answer(writer.redact(domain_id, answer.text))
             if not failure:
-                return _made(row, line)
-            ended = _failed(row, writer.redact(domain_id, failure))
+                return _made_row(row, line)
+            ended = _failed_row(row, writer.redact(domain_id, failure))
             return ended if wanted else ended.replace(failure="", tries=row.tries, retry_at="")
 
         def store(conn: Connection) -> None:
@@ -399,7 +399,7 @@ class ContextLines:
             await self._db.write(store, durable=True)
 
 
-def _unfinished(conn: Connection) -> set[str]:
+def _busy_domains(conn: Connection) -> set[str]:
     """Return the domains with lines in the index or batches at a service, whatever their settings say."""
     return {*collections.with_lines(conn), *context_lines.waiting_domains(conn)}
 
@@ -414,10 +414,10 @@ def custom_id(row: ContextLineRecord) -> str:
     return hashlib.sha256(f"{row.document_id}\0{row.digest}".encode()).hexdigest()[:40]
 
 
-def _made(row: ContextLineRecord, line: str) -> ContextLineRecord:
+def _made_row(row: ContextLineRecord, line: str) -> ContextLineRecord:
     return row.replace(line=line, failure="", retry_at="", batch_id="", updated_at=now())
 
 
-def _failed(row: ContextLineRecord, failure: str) -> ContextLineRecord:
+def _failed_row(row: ContextLineRecord, failure: str) -> ContextLineRecord:
     delay = RETRY_SECONDS[min(row.tries, len(RETRY_SECONDS) - 1)]
     return row.replace(failure=failure[:300], tries=row.tries + 1, retry_at=later(delay), batch_id="", updated_at=now())

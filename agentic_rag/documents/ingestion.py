@@ -501,8 +501,8 @@ class Ingestion:
         lines = await self._db.read(lambda conn: context_lines.in_use(conn, document.domain_id, document.id))
         while batch := await reader.batch():
             failpoints.reached("ingest.batch")
-            batch = batch.with_lines(lines)
-            await self._index.upsert(collection, batch.chunks, lexical=batch.lexical)
+            chunks, lexical = batch.with_lines(lines)
+            await self._index.upsert(collection, chunks, lexical=lexical)
             failpoints.reached("ingest.upserted")
             stored += len(batch.chunks)
             if (moment := time.monotonic()) - reported >= PROGRESS_SECONDS:

@@ -37,17 +37,20 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Chunks in order with their BM25 vectors, or None if the index has to compute these."""
+    """Chunks in order with their BM25 vectors."""
 
     chunks: list[Chunk]
-    lexical: list[Sparse] | None
+    lexical: list[Sparse]
 
-    def with_lines(self, lines: Mapping[str, str]) -> "Batch":
-        """Return the batch with the context lines of its chunks, by digest."""
+    def with_lines(self, lines: Mapping[str, str]) -> tuple[list[Chunk], list[Sparse] | None]:
+        """Return the chunks with their context lines, and their vectors, or None if the index has to compute these.
+
+        ``lines`` are those of the document by digest (`line_writer.digest_of`).
+        """
         if not lines:
-            return self
+            return self.chunks, self.lexical
         chunks = with_lines(self.chunks, lines)
-        return Batch(chunks, None if any(chunk.context for chunk in chunks) else self.lexical)
+        return chunks, None if any(chunk.context for chunk in chunks) else self.lexical
 
 
 class ReadingProcess:

@@ -330,8 +330,8 @@ class Reindexing:
                 scans = ScansOfJob(tuple((await self._scans.pages(document)).values()))
                 await reader.begin(file, document.name, document.id, document.sha256, scans)
             while batch := await reader.batch():
-                batch = batch.with_lines(lines)
-                await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
+                chunks, lexical = batch.with_lines(lines)
+                await self._index.upsert(generation, chunks, lexical=lexical)
         except DocumentError as exc:
             log.warning("%s cannot be read again, its chunks are copied: %s", document.name, exc)
             await reader.reset()

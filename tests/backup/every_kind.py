@@ -16,7 +16,17 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
+from agentic_rag.store import (
+    collections,
+    context_lines,
+    conversations,
+    evaluation,
+    logins,
+    payloads,
+    probe,
+    run_groups,
+    scans,
+)
 from agentic_rag.store.authorizations import (
     AuthorizationRecord,
     ClientRecord,
@@ -28,6 +38,7 @@ from agentic_rag.store.authorizations import (
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.columns import BigInt
+from agentic_rag.store.context_lines import ContextLineRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.documents import ExpectedLabelsRecord
@@ -37,7 +48,6 @@ from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.record import Record
 from agentic_rag.store.run_events import Batch
-from agentic_rag.store.context_lines import ContextLineRecord
 from agentic_rag.store.scans import ScanRecord
 from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
 from agentic_rag.store.shares import ShareRecord

@@ -47,7 +47,7 @@ def asked_passage(body: Json) -> str:
     return str(body["messages"][-1]["content"][-1]["text"])
 
 
-def line_of(body: Json) -> Scripted:
+def line_of(body: Json) -> Step:
     """Answer a request for a context line."""
     passage = asked_passage(body)
     return say(next(line for words, line in WRITTEN.items() if words in passage))
