@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.base import failpoints
 from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
-from agentic_rag.base.errors import AgenticRagError, NotFound, StorageError
+from agentic_rag.base.errors import AgenticRagError, GenerationTimeout, NotFound, StorageError
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.directory.collection import collection_of
@@ -290,16 +290,18 @@ class ContextLines:
     ) -> bool:
         """Submit a batch and store its id; returns False if the service has no batches."""
         failpoints.reached("context.submitting")
-        batch_id: str | None = ""
+        batch_id: str | None = None
         stored = True
         # Once the service has the batch, its id must be stored even if the server stops now.
-        with anyio.move_on_after(SUBMIT_SECONDS, shield=True):
+        with anyio.move_on_after(SUBMIT_SECONDS, shield=True) as waited:
             batch_id = await writer.submit(domain_id, model, requests)
             if batch_id is not None:
                 fields = {"batch_id": batch_id, "batch_at": now(), "failure": "", "updated_at": now()}
                 waiting = [row.replace(**fields) for row in rows.values()]
                 change = partial(_change_all, rows=waiting)
                 stored = await self._db.write(change, durable=True)
+        if waited.cancelled_caught:
+            raise GenerationTimeout("Submitting the batch of context lines", SUBMIT_SECONDS)
         if batch_id and not stored:  # the documents were deleted meanwhile
             await writer.cancel(model, batch_id)
         failpoints.reached("context.submitted")
@@ -320,14 +322,17 @@ class ContextLines:
             nonlocal failed
             row = rows[ident]
             try:
-                await writer.ask(domain_id, requests[ident], partial(self._keep, writer, row))
-                failed = 0
-            except (StorageError, BudgetExceeded, BudgetUnpriced) as exc:
-                stopped.append(exc)
+                try:
+                    await writer.ask(domain_id, requests[ident], partial(_keep, writer, row))
+                    failed = 0
+                except (StorageError, BudgetExceeded, BudgetUnpriced):
+                    raise
+                except AgenticRagError as exc:
+                    failed += 1
+                    failure = _failed_row(row, writer.redact(domain_id, str(exc)))
+                    await self._db.write(lambda conn: context_lines.change(conn, failure))
             except AgenticRagError as exc:
-                failed += 1
-                failure = _failed_row(row, writer.redact(domain_id, str(exc)))
-                await self._db.write(lambda conn: context_lines.change(conn, failure))
+                stopped.append(exc)
             failpoints.reached("context.asked")
 
         cached = None
@@ -341,15 +346,9 @@ class ContextLines:
             async with anyio.create_task_group() as tasks:
                 for ident in some:
                     tasks.start_soon(ask, ident)
-        changed = {row.document_id for row in rows.values()}
-        await self._db.write(lambda conn: documents.unmark_joined(conn, domain_id, changed))
         if stopped:
             raise stopped[0]
         return failed < TOLERATED
-
-    def _keep(self, writer: LineWriter, row: ContextLineRecord, conn: Connection, answer: Answer) -> None:
-        line, failure = read_answer(writer.redact(row.domain_id, answer.text), answer.stop_reason)
-        context_lines.change(conn, _failed_row(row, failure) if failure else _made_row(row, line))
 
     # Collecting
 
@@ -412,6 +411,13 @@ def _change_all(conn: Connection, rows: Sequence[ContextLineRecord]) -> bool:
 def custom_id(row: ContextLineRecord) -> str:
     """Return the id of a row's request within a batch."""
     return hashlib.sha256(f"{row.document_id}\0{row.digest}".encode()).hexdigest()[:40]
+
+
+def _keep(writer: LineWriter, row: ContextLineRecord, conn: Connection, answer: Answer) -> None:
+    """Store a single answer. In the same transaction, its document is marked to get the line."""
+    line, failure = read_answer(writer.redact(row.domain_id, answer.text), answer.stop_reason)
+    context_lines.change(conn, _failed_row(row, failure) if failure else _made_row(row, line))
+    documents.unmark_joined(conn, row.domain_id, [row.document_id])
 
 
 def _made_row(row: ContextLineRecord, line: str) -> ContextLineRecord:

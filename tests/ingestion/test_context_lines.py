@@ -282,6 +282,23 @@ async def test_a_batch_writes_the_lines_and_a_kill_pays_none_twice(tmp_path: Pat
         assert api.refused == []
 
 
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_kill_between_two_calls_loses_no_line(tmp_path: Path) -> None:
+    def keep(reached: str) -> None:
+        if reached == "context.asked" and not (tmp_path / "killed").exists():
+            shutil.copytree(tmp_path / "data", tmp_path / "killed" / "data")
+
+    async with one_by_one() as api:
+        async with serving(tmp_path, api, failpoint=keep) as rig:
+            domain, document = await handbook(rig)
+            await look(rig)
+        async with serving(tmp_path / "killed", api) as rig:
+            assert (await progress(rig, domain, document))["made"] == 1
+            await look(rig)
+            assert sorted(await in_index(rig, domain)) == sorted(WRITTEN.values())
+            assert len(api.requests) == 3 + 2
+
+
 async def test_turning_lines_off_cancels_their_batch(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=line_of) as api, serving(tmp_path, api) as rig:
         domain, document = await handbook(rig)
