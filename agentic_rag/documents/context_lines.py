@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 30.0
 """Between two looks at all domains."""
-RETRY_SECONDS: Final = (60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
+RETRY_SECONDS: Final = (300.0, 1_800.0, 7_200.0, 21_600.0, 86_400.0)
 """Delays after the first and each further failure for a passage; there are `context_lines.MAX_TRIES` attempts."""
 AT_ONCE: Final = 4
 """Single calls of a domain in parallel."""
