@@ -340,18 +340,22 @@ def doctor(
     """Check database, documents, stored results, memories, secrets and index. Exit code 1: a problem remains.
 
     Stop the server first. `--repair` rebuilds derived data. Damaged source data is listed with how to restore it. The
-    first line names the embedder that searches use and the number of tokens it reads.
+    first line names the embedder that searches use and the number of tokens it reads. Further lines show the progress
+    of domains that use context lines.
     """
     import anyio
 
     from agentic_rag.base.settings import load_settings
-    from agentic_rag.commands.doctor import describe_embedder, examine
+    from agentic_rag.commands.doctor import DATABASE_CODES, describe_embedder, describe_lines, examine
     from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
     settings = load_settings(data=data)
     with advising("Run the command again: it begins with the first check."):
         found = anyio.run(examine, settings, repair)
         say(printable(anyio.run(describe_embedder, settings)))
+        if DATABASE_CODES.isdisjoint(finding.code for finding in found):
+            for line in anyio.run(describe_lines, settings):
+                say(printable(line))
     if isinstance(sandbox := find_sandbox(), str):
         say(printable(f"There is no sandbox: {sandbox}. {WITHOUT}"))
     for finding in found:

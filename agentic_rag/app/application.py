@@ -55,10 +55,13 @@ from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.attachments import Attachments
+from agentic_rag.documents.context_lines import LOOK_SECONDS as LINES_SECONDS
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
+from agentic_rag.documents.line_writer import LineWriter
 from agentic_rag.documents.model_scans import PageModel
+from agentic_rag.documents.paid_calls import PaidCalls
 from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
@@ -387,6 +390,8 @@ async def _begin_work(
         "nightly evaluation", business.gate.run_nightly
     )
     scoring = ExclusiveJobs(ground.database, machinery.runtime.owner).job("scoring answers", business.scoring.look)
+    lines = ExclusiveJobs(ground.database, machinery.runtime.owner).job("context lines", machinery.knowledge.lines.look)
+    workers.repeat("writing context lines", lines, LINES_SECONDS, at_once=True)
     workers.repeat("scoring answers in batches", scoring, SCORING_SECONDS, at_once=True)
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
 
@@ -530,9 +535,11 @@ async def _open_machinery(
     stack.push_async_callback(choice.model.aclose)
     reindex_gate = ReindexGate(database, ground.directory)
     model, chain = _language_model(choice.model, observer), _defaults(settings, choice).chain
-    page_model = PageModel(database, ground.directory, model, calls, ground.spending, chain)
+    paid = None if model is None else PaidCalls(database, model, calls, ground.spending)
+    page_model = PageModel(ground.directory, paid, chain)
+    writer = LineWriter(paid, choice.model, ground.spending, ground.redactor, chain)
     knowledge = await stack.enter_async_context(
-        open_knowledge(settings, database, ground.directory, ground.threads, page_model, reindex_gate)
+        open_knowledge(settings, database, ground.directory, ground.threads, page_model, reindex_gate, writer)
     )
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     attachments = Attachments(

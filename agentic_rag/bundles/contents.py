@@ -22,6 +22,7 @@ from agentic_rag.bundles.form import (
     CASES,
     DOCUMENTS,
     DOMAIN,
+    LINES,
     MANIFEST,
     MAX_TEXT,
     MEMORIES,
@@ -101,11 +102,13 @@ def collect(
     redaction: Redaction,
     cases: Sequence[CaseForm] = (),
     notifications: Json | None = None,
+    lines: Json | None = None,
 ) -> Contents:
     """Return a domain's contents.
 
     ``documents``: its documents; ``memories``: JSON by role; ``cases``: its evaluation cases; ``notifications``: its
-    endpoints, schedules and sources (`domains.notification_records`), None without any.
+    endpoints, schedules and sources (`domains.notification_records`), None without any; ``lines``: the context lines of
+    its documents, None without any.
 
     ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """
@@ -122,6 +125,8 @@ def collect(
         openers[CASES] = _of_bytes(pretty(redaction.json(write_cases(cases))))
     if notifications is not None:
         openers[NOTIFICATIONS] = _of_bytes(pretty(redaction.json(notifications)))
+    if lines:
+        openers[LINES] = _of_bytes(pretty(redaction.json(lines)))
     texts = texts_of(record.workspace)
     remembered = {f"{role}.json": data for role, data in (memories or {}).items()}
     called = portable_names(memories_of(texts[ROLES]).union(remembered))

@@ -7,12 +7,15 @@ content and its form.
 import logging
 import re
 import unicodedata
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from sqlalchemy import Connection
+
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.contents import ContentChanged, Contents, collect
@@ -22,8 +25,9 @@ from agentic_rag.domains.case_records import form_of
 from agentic_rag.domains.notification_records import write_notifications
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.memories import Memories
-from agentic_rag.store import documents, endpoints, evaluation, schedules, sources
+from agentic_rag.store import context_lines, documents, endpoints, evaluation, schedules, sources
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentRecord
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +87,8 @@ class Exports:
             )
         )
         notified = write_notifications(*told_of) if any(told_of) else None
-        work = partial(collect, record, listed, kept, redaction, cases, notified)
+        lines = await self._db.read(lambda conn: _lines_of(conn, listed))
+        work = partial(collect, record, listed, kept, redaction, cases, notified, lines)
         contents = await self._threads.run(domain_id, work)
         for each in contents.left_out:
             log.warning("%s is not in the bundle of %s: %s", each.name, domain_id, each.reason)
@@ -98,6 +103,15 @@ class Exports:
             export = await self._memories.export(user, domain_id, role, unlabelled=True)
             found[role] = memory_to_bytes(export.engrams, export.frequencies, redaction)
         return found
+
+
+def _lines_of(conn: Connection, listed: Sequence[DocumentRecord]) -> Json:
+    """Return the context lines of documents: model and line by the passage's digest, by the hash of the bytes."""
+    found: Json = {}
+    for document in listed:
+        if rows := context_lines.list_written(conn, document.id):
+            found[document.sha256] = {row.digest: {"model": row.model, "line": row.line} for row in rows}
+    return found
 
 
 def _plain(name: str) -> str:

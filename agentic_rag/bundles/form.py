@@ -28,6 +28,8 @@ VERSION = 1
 MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 CASES = "cases.json"
 """The member with a domain's evaluation cases; missing if it has none."""
+LINES = "context-lines.json"
+"""The member with the context lines of a domain's documents; missing if there are none."""
 NOTIFICATIONS = "notifications.json"
 """The member with a domain's endpoints, schedules and sources; missing if it has none."""
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
@@ -195,7 +197,7 @@ def fold(path: str) -> str:
 
 def problem_of(path: str) -> str | None:
     """Return the reason why a member's name is not permitted, or None."""
-    if path in (MANIFEST, DOMAIN, SERVERS, CASES, NOTIFICATIONS):
+    if path in (MANIFEST, DOMAIN, SERVERS, CASES, LINES, NOTIFICATIONS):
         return None
     if leads_out(path) or "\\" in path or path[1:2] == ":":
         return "leads out of its folder"

@@ -62,7 +62,7 @@ from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, missing_names
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.roles import Roles
-from agentic_rag.store import documents, evaluation, imports
+from agentic_rag.store import context_lines, documents, evaluation, imports
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
@@ -205,9 +205,10 @@ class Imports:
             merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
             for each in labelled:
                 documents.expect_labels(conn, each)
+            context_lines.put(conn, lines)
             merge_notifications(conn, under_way.domain_id, described.notifications, under_way.user_id)
 
-        labelled = expected_labels(received, described, draft)
+        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
         target, storing = Path(draft.record.workspace), False
         try:
             with anyio.CancelScope(shield=True):
@@ -351,12 +352,14 @@ class Imports:
                     documents.add_labels(conn, before.id, each.labels)
             merge_cases(conn, record.id, described.cases, CaseOrigin.BUNDLE, user.id, redaction)
             merge_notifications(conn, record.id, described.notifications, user.id)
+            context_lines.put(conn, lines)
+            documents.unmark_joined(conn, record.id)  # also documents with the same bytes take their lines
             if remove_cases:
                 kept = {digest_of(each.questions) for each in described.cases}
                 others = [each for each in evaluation.list_cases(conn, record.id) if each.digest not in kept]
                 store_cases(conn, [(each, None) for each in others], user.id, redaction)
 
-        labelled = expected_labels(received, described, draft)
+        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
         paths_by_sha = {each.sha256: each.path for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
         redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
@@ -503,6 +506,25 @@ def expected_labels(
                 review_by=each.review,
             )
     return list(found.values())
+
+
+def expected_lines(
+    received: Received, described: DescribedDomain, draft: Draft
+) -> list[context_lines.ContextLineRecord]:
+    """Return the context lines of a bundle's documents, to be adopted by the documents with the same bytes."""
+    known = {each.sha256 for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
+    return [
+        context_lines.ContextLineRecord(
+            document_id=context_lines.imported_id(draft.record.id, each.sha256),
+            digest=each.digest,
+            model=each.model,
+            domain_id=draft.record.id,
+            line=each.line,
+            updated_at=now(),
+        )
+        for each in described.lines
+        if each.sha256 in known
+    ]
 
 
 def _is_unknown(exc: BaseException) -> bool:

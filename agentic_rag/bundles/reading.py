@@ -11,16 +11,38 @@ from pathlib import Path
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.json_form import Json
-from agentic_rag.bundles.form import CASES, DOMAIN, NOTIFICATIONS, SERVERS, read_object
+from agentic_rag.bundles.form import CASES, DOMAIN, LINES, NOTIFICATIONS, SERVERS, read_object
 from agentic_rag.directory.cases import CaseForm, read_cases
+from agentic_rag.documents.line_writer import DIGEST, clean_line
 from agentic_rag.domains.notification_records import BundledNotifications, read_notifications
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue
 from agentic_rag.tools.entries.reading import Note, read_entries
 
 LOCAL_KEYS = frozenset(
-    {"model", "fallbackModel", "temperature", "effort", "thinking", "primaryRoleId", "subRoleIds", "reranker"}
+    {
+        "model",
+        "fallbackModel",
+        "temperature",
+        "effort",
+        "thinking",
+        "primaryRoleId",
+        "subRoleIds",
+        "reranker",
+        "scans",
+        "contextLines",
+    }
 )
-"""Settings that name things which another server may lack: models, roles."""
+"""Settings that name or need things which another server may lack: models, roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundledLine:
+    """The context line of a passage: the hash of its document's bytes, its digest, the model, and the line."""
+
+    sha256: str
+    digest: str
+    model: str
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,7 @@ class DescribedDomain:
     """Evaluation cases; ``case_notes`` list those that are invalid and left out."""
     case_notes: tuple[Note, ...] = ()
     notifications: BundledNotifications = field(default_factory=BundledNotifications)
+    lines: tuple["BundledLine", ...] = ()
 
     @property
     def documents(self) -> Json:
@@ -63,7 +86,25 @@ def read_described(files: Path) -> DescribedDomain:
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
     cases, notes = _read_cases(files)
-    return DescribedDomain(name, description, settings, entries, cases, notes, _read_notifications(files))
+    told, lines = _read_notifications(files), _read_lines(files)
+    return DescribedDomain(name, description, settings, entries, cases, notes, told, lines)
+
+
+def _read_lines(files: Path) -> tuple[BundledLine, ...]:
+    """Return the context lines of a bundle. A line is cleaned like that of a model; without text it is left out."""
+    try:
+        data = (files / LINES).read_bytes()
+    except FileNotFoundError:
+        return ()
+    found: list[BundledLine] = []
+    for sha256, passages in read_object(LINES, data).items():
+        for digest, each in passages.items() if isinstance(passages, dict) else (("", None),):
+            match each:
+                case {"model": str(model), "line": str(line), **rest} if not rest and DIGEST.fullmatch(digest):
+                    found.append(BundledLine(sha256, digest, model[:200], clean_line(line)))
+                case _:
+                    raise BundleDamaged(f"{LINES}: model and line are expected for each passage, and nothing else")
+    return tuple(each for each in found if each.line)
 
 
 def _read_notifications(files: Path) -> BundledNotifications:

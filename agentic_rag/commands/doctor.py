@@ -28,7 +28,7 @@ from agentic_rag.operations.contents import (
 from agentic_rag.operations.data_folder import DataFolder, lent_files
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.findings import Finding
-from agentic_rag.store import run_groups
+from agentic_rag.store import context_lines, domains, run_groups
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
@@ -39,6 +39,8 @@ from mcp_servers.retriever.errors import EmbeddingError, IndexFault, ModelMissin
 from mcp_servers.retriever.wheel_embedder import WheelEmbedder, is_installed
 
 DATABASE = "agentic-rag.db"
+DATABASE_CODES = frozenset({"DATABASE_DAMAGED", "DATABASE_UNAVAILABLE"})
+"""Codes of findings after which the records cannot be read."""
 MADE_LATER = ("payloads", "index", "secret.key")
 """Entries that are created after the database; if one exists without the database, the database was lost."""
 
@@ -94,6 +96,24 @@ async def describe_embedder(settings: Settings) -> str:
         return f"The embedder {name or settings.embedding} cannot be used: {exc}"
     windows = f", which reads {limit} tokens at once; longer passages are read in overlapping windows" if limit else ""
     return f"Searches use the embedder {name}{windows}."
+
+
+async def describe_lines(settings: Settings) -> list[str]:
+    """Describe the context lines of each domain that has them on. Call it after `examine` found the database sound."""
+    try:
+        database = await open_database(settings)
+    except (BadConfiguration, StorageError):
+        return []
+    try:
+        wanted = [each for each in await database.read(domains.list_all) if each.settings.get("contextLines")]
+        said = []
+        for domain in wanted:
+            counts = await database.read(partial(context_lines.total, domain_id=domain.id))
+            failed = f", {counts.failed} failed: {counts.reason}" if counts.failed else ""
+            said.append(f"Context lines of {domain.id}: {counts.made} of {counts.of} passages{failed}.")
+        return said
+    finally:
+        await database.aclose()
 
 
 async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Finding]]:

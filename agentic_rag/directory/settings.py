@@ -193,6 +193,8 @@ class DomainSettings(Form):
     retrieval_prefer_newer: bool = False
     """Whether passages of an older version of a document come after those of its newer versions."""
     scans: ScanSettings = Field(default_factory=ScanSettings)
+    context_lines: bool = False
+    """Whether the model writes one line of context about each passage, which searches find but nobody is shown."""
     reranker: Reranker | None = None
     """Name of a fastembed cross-encoder, which must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
@@ -355,6 +357,8 @@ def _check_together(settings: DomainSettings, default_model: str) -> list[Invali
     if settings.scans.reader == "model" and not (model and profile_of(model).images):
         reason = f'the model {model!r} cannot see images; set reader "ocr".' if model else "there is no language model."
         problems.append(InvalidInput("settings.scans.reader", reason))
+    if settings.context_lines and not model:
+        problems.append(InvalidInput("settings.contextLines", "there is no language model to write the lines."))
     return problems
 
 

@@ -6,6 +6,7 @@ documents. Knows no file and no request.
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 import anyio
@@ -18,6 +19,7 @@ from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.search import DomainSearch
 from agentic_rag.store import documents
 from agentic_rag.store.documents import DenseState
+from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault, IndexMismatch
 from mcp_servers.retriever.windows import embed_chunks
@@ -40,6 +42,8 @@ class DenseVectors:
         self._embedding = embedding
         self._search = search
         self._wake = anyio.Event()
+        self._writing = anyio.Lock()
+        """Held while vectors are made from texts of the index and stored, so that no older text's vectors come last."""
         self._mismatched: set[str] = set()
         """Domains whose vectors come from another embedder."""
         workshop.workers.repeat("dense vectors", self._work, PAUSE_LIMIT)
@@ -97,14 +101,29 @@ class DenseVectors:
 
     async def _fill_some(self, collection: str) -> int:
         """Embed up to `BATCH` chunks that have no vectors; return the number of embedded chunks. Raises like `fill`."""
-        chunks = await self._index.without_dense(collection, BATCH)
-        if chunks:
-            await self._embedding.warm_up()  # takes seconds, in which a better model may arrive: choose after it
-            dense = await embed_chunks(await self._embedder_of(collection), chunks)
-            failpoints.reached("dense.embedded")
-            await self._index.add_dense(collection, [chunk.chunk_id for chunk in chunks], dense)
-            failpoints.reached("dense.stored")
-        return len(chunks)
+        async with self._writing:
+            chunks = await self._index.without_dense(collection, BATCH)
+            if chunks:
+                await self._embedding.warm_up()  # takes seconds, in which a better model may arrive: choose after it
+                dense = await embed_chunks(await self._embedder_of(collection), chunks)
+                failpoints.reached("dense.embedded")
+                await self._index.add_dense(collection, [chunk.chunk_id for chunk in chunks], dense)
+                failpoints.reached("dense.stored")
+            return len(chunks)
+        raise AssertionError("the lock suppresses no exception")
+
+    async def replace(self, collection: str, chunks: Sequence[Chunk]) -> None:
+        """Index chunks again whose context line has changed, with new vectors if the collection has any.
+
+        Chunks that were deleted meanwhile are skipped. Raises like `fill`.
+        """
+        async with self._writing:
+            meta = await self._index.meta(collection)
+            dense = None
+            if meta is not None and meta.embedder is not None:
+                await self._embedding.warm_up()
+                dense = await embed_chunks(await self._embedder_of(collection), chunks)
+            await self._index.upsert(collection, chunks, dense, known_only=True)
 
     async def _embedder_of(self, collection: str) -> Embedder:
         """Return the embedder that made a collection's vectors, even if another embedder has become the default since.

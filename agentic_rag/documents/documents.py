@@ -26,6 +26,7 @@ from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.context_lines import LineCounts
 from agentic_rag.store.documents import DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
@@ -137,6 +138,14 @@ class Documents:
         if document is None or not there or document.status is DocumentStatus.DELETING or not view.shows(document_id):
             raise NotFound("document", document_id, hidden=document is not None)
         return document
+
+    async def line_counts(self, domain_id: str) -> dict[DocumentId, LineCounts]:
+        """Return the context lines of each indexed document; nothing while the domain has them off.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        return await self.knowledge.lines.counts(domain_id)
 
     async def label_rules(self, domain_id: str) -> LabelRules:
         """Return the domain's rules for labels.

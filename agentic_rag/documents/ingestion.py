@@ -33,7 +33,7 @@ from agentic_rag.documents.model_scans import ModelPageReader
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.scan_reading import OcrProcess, ScanStore
 from agentic_rag.documents.search import index_errors
-from agentic_rag.store import documents, domains, scans
+from agentic_rag.store import context_lines, documents, domains, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
@@ -445,6 +445,7 @@ class Ingestion:
             document_id,
             status=DocumentStatus.INDEXED,
             dense_state=DenseState.PENDING if self._dense.wanted else DenseState.NONE,
+            lines_joined=False,
             progress=DocumentProgress(
                 stage=DocumentStatus.INDEXED,
                 languages=summary.languages,
@@ -497,9 +498,11 @@ class Ingestion:
         stored = 0
         progress = DocumentProgress(stage=DocumentStatus.INDEXING, pages=summary.pages, chunks=0, of=summary.chunks)
         await self._set(document.id, status=DocumentStatus.INDEXING, progress=progress)
+        lines = await self._db.read(lambda conn: context_lines.in_use(conn, document.domain_id, document.id))
         while batch := await reader.batch():
             failpoints.reached("ingest.batch")
-            await self._index.upsert(collection, batch.chunks, lexical=batch.lexical)
+            chunks, lexical = batch.with_lines(lines)
+            await self._index.upsert(collection, chunks, lexical=lexical)
             failpoints.reached("ingest.upserted")
             stored += len(batch.chunks)
             if (moment := time.monotonic()) - reported >= PROGRESS_SECONDS:

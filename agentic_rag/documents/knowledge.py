@@ -17,12 +17,14 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import Workers, attempt
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.context_lines import ContextLines
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
+from agentic_rag.documents.line_writer import LineWriter
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.documents.model_scans import PageModel
 from agentic_rag.documents.pages import Pages
@@ -52,7 +54,12 @@ class Knowledge:
     """All components for documents and searches. Each lives as long as the context of `open_knowledge`."""
 
     def __init__(
-        self, settings: Settings, workshop: DocumentServices, embedding: EmbeddingState, gate: SwapGate | None = None
+        self,
+        settings: Settings,
+        workshop: DocumentServices,
+        embedding: EmbeddingState,
+        gate: SwapGate | None = None,
+        writer: LineWriter | None = None,
     ) -> None:
         database, index = workshop.database, workshop.index
         self.workshop = workshop
@@ -69,6 +76,7 @@ class Knowledge:
         self.ingestion = Ingestion(workshop, self.dense, reserve)
         self.recovery = Recovery(workshop, self.lost, self.ingestion)
         self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding, self.search, gate)
+        self.lines = ContextLines(workshop, self.dense, self.reindexing, writer, gate)
         self.intake = Intake(workshop, self.ingestion, self.reindexing)
         self.pages = Pages(workshop)
         self.scans = ScanStore(workshop.database)
@@ -114,11 +122,12 @@ async def open_knowledge(
     threads: DomainThreads,
     page_model: PageModel | None = None,
     gate: SwapGate | None = None,
+    writer: LineWriter | None = None,
 ) -> AsyncIterator[Knowledge]:
     """Open the index and create all components. At the end, their work stops before the index is closed.
 
     ``page_model`` reads scanned pages with the models of their domains, if there is a language model. ``gate`` decides
-    whether rebuilt collections go live.
+    whether rebuilt collections go live. ``writer`` writes context lines.
 
     Raises:
         BadConfiguration: the embedder's setting has no known form.
@@ -133,7 +142,7 @@ async def open_knowledge(
             ocr = OcrBudget(settings.ocr_pages, settings.ocr_seconds)
             most = settings.max_upload_bytes
             workshop = DocumentServices(database, directory, index, threads, workers, most, ocr, page_model)
-            knowledge = Knowledge(settings, workshop, embedding, gate)
+            knowledge = Knowledge(settings, workshop, embedding, gate, writer)
             yield knowledge
         if database.shared:
             await attempt("giving documents back", knowledge.ingestion.give_back)

@@ -13,28 +13,18 @@ from typing import BinaryIO, Final
 
 import anyio
 import orjson
-from sqlalchemy import Connection
 
 from agentic_rag.base.errors import AgenticRagError, GenerationTimeout, ModelError, StorageError
-from agentic_rag.base.events import Usage
-from agentic_rag.base.ids import SessionId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import SIZE, Block, clean_text, text_block
-from agentic_rag.base.telemetry import working_for
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.page_job import PageFrame, PageJob
-from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
-from agentic_rag.models.calls import ModelCalls
+from agentic_rag.documents.paid_calls import Answer, PaidCalls
+from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
-from agentic_rag.store import usage
-from agentic_rag.store.budgets import Payer
-from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
-from agentic_rag.store.usage import UsageRecord
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import IMAGE_TYPES
 from mcp_servers.retriever.formats.scans import BY_MODEL
@@ -77,30 +67,21 @@ class _Drawing:
 class PageModel:
     """Reads images of pages with the models of their domains.
 
-    ``models_of`` returns the models of a domain in the order in which they are asked. ``model`` is None if there is no
+    ``models_of`` returns the models of a domain in the order in which they are asked. ``calls`` is None if there is no
     language model.
     """
 
     def __init__(
-        self,
-        database: Database,
-        directory: Directory,
-        model: Model | None,
-        calls: ModelCalls,
-        spending: Spending,
-        models_of: Callable[[DomainSettings], Sequence[str]],
+        self, directory: Directory, calls: PaidCalls | None, models_of: Callable[[DomainSettings], Sequence[str]]
     ) -> None:
-        self._db = database
         self._directory = directory
-        self._model = model
         self._calls = calls
-        self._spending = spending
         self._models_of = models_of
 
     @property
     def usable(self) -> bool:
         """Whether there is a language model."""
-        return self._model is not None
+        return self._calls is not None
 
     async def page_limit(self, domain_id: str) -> int | None:
         """Return how many pages of a document the model reads, or None if the domain reads scans with OCR."""
@@ -114,7 +95,7 @@ class PageModel:
             StorageError: the usage cannot be stored.
             NotFound: the domain was deleted.
         """
-        assert self._model is not None
+        assert self._calls is not None
         names = self._models_of(await self._directory.settings(document.domain_id))
         seeing = [name for name in names if profile_of(name).images]
         if not seeing:
@@ -124,34 +105,33 @@ class PageModel:
         error = ""
         for name in seeing:
             try:
-                text, stop_reason = await self._ask_patiently(self._model, name, image, document)
+                answer = await self._ask_patiently(self._calls, name, image, document)
             except StorageError:
                 raise
             except AgenticRagError as exc:
                 error = str(exc).rstrip(".")
                 log.info("a page of %s was not read by %s: %s", document.id, name, exc)
                 continue
-            if stop_reason == "refusal":
+            if answer.stop_reason == "refusal":
                 error = f"the model {name!r} declined to read it"
                 continue
-            if stop_reason == "max_tokens":
-                return text.rpartition("\n")[0], f"its text is longer than {MAX_TOKENS:,} tokens"
-            return text, None
+            if answer.stop_reason == "max_tokens":
+                return answer.text.rpartition("\n")[0], f"its text is longer than {MAX_TOKENS:,} tokens"
+            return answer.text, None
         return "", error
 
-    async def _ask_patiently(self, model: Model, name: str, image: Block, document: DocumentRecord) -> tuple[str, str]:
+    async def _ask_patiently(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> Answer:
         """Ask a model, and again after errors that may pass."""
         for delay in RETRY_SECONDS:
             try:
-                return await self._ask(model, name, image, document)
+                return await self._ask(calls, name, image, document)
             except (ModelError, GenerationTimeout) as exc:
                 if not exc.retryable:
                     raise
                 await anyio.sleep(max(delay, min(getattr(exc, "retry_after", None) or 0.0, CALL_SECONDS)))
-        return await self._ask(model, name, image, document)
+        return await self._ask(calls, name, image, document)
 
-    async def _ask(self, model: Model, name: str, image: Block, document: DocumentRecord) -> tuple[str, str]:
-        """Return a model's answer and stop reason. The cost is stored in any case."""
+    async def _ask(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> Answer:
         question = text_block("Transcribe this page.")
         request = ModelRequest(
             name,
@@ -160,41 +140,7 @@ class PageModel:
             ({"role": "user", "content": [image, question]},),
             thinking="off",
         )
-        account = self._spending.account(Payer(document.domain_id, ""))
-        pieces: list[str] = []
-        model_name, reported, stop_reason = name, Usage(), ""
-        try:
-            await account.reserve(request, CALL_SECONDS + PATIENCE_SECONDS)
-        except BaseException:
-            await account.aclose()
-            raise
-        try:
-            with self._calls.watch(name), working_for(document.domain_id):
-                with anyio.move_on_after(CALL_SECONDS) as waited:
-                    async with model.stream(request) as events:
-                        async for event in events:
-                            if isinstance(event, TextDelta):
-                                pieces.append(event.text)
-                            elif isinstance(event, MessageStarted):
-                                model_name, reported = event.model, event.usage
-                            elif isinstance(event, MessageCompleted):
-                                reported, stop_reason = event.usage, event.stop_reason
-                if waited.cancelled_caught:
-                    raise GenerationTimeout("Reading the page", CALL_SECONDS)
-        finally:
-            spent = _usage_row(document.domain_id, model_name, reported)
-
-            def store(conn: Connection) -> None:
-                usage.put(conn, [spent])
-                account.release(conn)
-
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self._db.write(store)
-                account.settle()
-            finally:
-                await account.aclose()
-        return "".join(pieces), stop_reason
+        return await calls.ask(request, document.domain_id, AGENT, "Reading the page", CALL_SECONDS)
 
 
 class ModelPageReader:
@@ -265,18 +211,3 @@ def lines_of(text: str) -> list[str]:
     if len(lines) == 1 and lines[0].strip(" .*[]").upper() == NO_TEXT:
         return []
     return [line.rstrip() for line in lines]
-
-
-def _usage_row(domain_id: str, model: str, spent: Usage) -> UsageRecord:
-    return UsageRecord(
-        id=new_id("usage"),
-        session_id=SessionId(""),
-        domain_id=domain_id,
-        agent=AGENT,
-        model=model,
-        input=spent.input,
-        cache_read=spent.cache_read,
-        cache_write=spent.cache_write,
-        output=spent.output,
-        created_at=now(),
-    )

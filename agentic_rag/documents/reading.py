@@ -4,6 +4,7 @@ Owns the exchange with a reading process; `child_process` owns its lifecycle and
 index. A file's text is never whole in memory here: the reading process makes the next batch only after one is taken.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -12,6 +13,7 @@ import orjson
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.child import NO_SCANS, Frame, Job, ScansOfJob
 from agentic_rag.documents.child_process import ChildProcess
+from agentic_rag.documents.line_writer import with_lines
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -39,6 +41,16 @@ class Batch:
 
     chunks: list[Chunk]
     lexical: list[Sparse]
+
+    def with_lines(self, lines: Mapping[str, str]) -> tuple[list[Chunk], list[Sparse] | None]:
+        """Return the chunks with their context lines, and their vectors, or None if the index has to compute these.
+
+        ``lines`` are those of the document by digest (`line_writer.digest_of`).
+        """
+        if not lines:
+            return self.chunks, self.lexical
+        chunks = with_lines(self.chunks, lines)
+        return chunks, None if any(chunk.context for chunk in chunks) else self.lexical
 
 
 class ReadingProcess:

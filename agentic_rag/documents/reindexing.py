@@ -26,13 +26,14 @@ from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
+from agentic_rag.documents.line_writer import with_lines
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.documents.scan_reading import ScanStore
 from agentic_rag.documents.search import DomainSearch
-from agentic_rag.store import collections, documents, domains
+from agentic_rag.store import collections, context_lines, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
-from agentic_rag.store.collections import CollectionRecord, CollectionState
+from agentic_rag.store.collections import CollectionRecord, CollectionState, LinesUse
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexDamaged, IndexFault
@@ -48,8 +49,15 @@ PAGE = 64
 class SwapGate(Protocol):
     """Decides whether a rebuilt collection may go live."""
 
-    async def refusal(self, search: DomainSearch, domain_id: str, collection: str) -> str:
-        """Return the reason why the rebuilt collection must not go live, or an empty text."""
+    async def compares(self, domain_id: str) -> bool:
+        """Return whether a rebuilt collection of a domain is compared with the live one."""
+        ...
+
+    async def refusal(self, search: DomainSearch, domain_id: str, collection: str, *, adds_lines: bool) -> str:
+        """Return the reason why the rebuilt collection must not go live, or an empty text.
+
+        ``adds_lines``: it has context lines, and the live one has none. Then it must make a case better.
+        """
         ...
 
 
@@ -137,7 +145,8 @@ class Reindexing:
                 raise NothingToRollBack(domain_id)
             # The next start must not rebuild this collection as outdated: it stays until someone requests a rebuild.
             entry = change("collection.rollback", domain_id)
-            row = await self._put(domain_id, CollectionState.ROLLED_BACK, row.generation, entry=entry)
+            lines = LinesUse.NONE if row.lines is LinesUse.NONE else LinesUse.HELD
+            row = await self._put(domain_id, CollectionState.ROLLED_BACK, row.generation, entry=entry, lines=lines)
             for document in await self._db.read(
                 lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED)
             ):
@@ -183,16 +192,29 @@ class Reindexing:
         generation: int,
         reason: str | None = None,
         entry: Entry | None = None,
+        lines: LinesUse | None = None,
     ) -> CollectionRecord:
-        row = CollectionRecord(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
-
-        def save(conn: Connection) -> None:
+        def save(conn: Connection) -> CollectionRecord:
+            before = collections.get(conn, domain_id)
+            use = lines if lines is not None else before.lines if before is not None else LinesUse.NONE
+            row = CollectionRecord(
+                domain_id=domain_id, state=state, generation=generation, reason=reason, lines=use, updated_at=now()
+            )
             collections.put(conn, row)
             if entry is not None:
                 audit(conn, entry)
+            return row
+
+        return await self._db.write(save, durable=True)
+
+    async def use_lines(self, domain_id: str, lines: LinesUse) -> None:
+        """Record whether the live collection has context lines, or a rebuild tries them."""
+
+        def save(conn: Connection) -> None:
+            before = collections.get(conn, domain_id) or CollectionRecord(domain_id=domain_id, updated_at=now())
+            collections.put(conn, before.replace(lines=lines, updated_at=now()))
 
         await self._db.write(save, durable=True)
-        return row
 
     async def _work(self) -> None:
         while True:
@@ -235,7 +257,7 @@ class Reindexing:
         generation = await self._index.rebuild(collection, CollectionMeta())
         await self._put(domain_id, CollectionState.REBUILDING, int(generation.partition("@")[2]))
         failpoints.reached("reindex.begun")
-        run = _Run(domain_id, generation)
+        run = _Run(domain_id, generation, await self._takes_lines(domain_id))
         async with aclosing(ReadingProcess(self._limits)) as reader:
             while await self._fill(run, reader):
                 pass
@@ -243,20 +265,35 @@ class Reindexing:
             await self._dense.fill(generation)
         failpoints.reached("reindex.filled")
         if self._gate is not None and domain_id not in self._ungated:
-            held = await self._gate.refusal(self._search, domain_id, generation)
+            before = (await self.state(domain_id)).lines
+            adds_lines = run.with_lines and before is not LinesUse.LIVE
+            held = await self._gate.refusal(self._search, domain_id, generation, adds_lines=adds_lines)
             if held:
+                if before is LinesUse.TRYING:
+                    await self.use_lines(domain_id, LinesUse.HELD)
                 raise ReindexHeld(held)
         async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
                 # Set before copying, so that `_settle` removes a document that is deleted in the meantime.
                 run.done[document.id] = document.sha256
                 await self._index.delete_document(generation, document.id)
-                await self._copy(generation, document)
+                await self._copy(run, document)
             await self._index.swap(collection, generation)
             failpoints.reached("reindex.swapped")
             await self._settle(run)
         self._ungated.discard(domain_id)
         self._tell_exchanged(domain_id)
+
+    async def _takes_lines(self, domain_id: str) -> bool:
+        """Return whether a rebuilt collection gets context lines.
+
+        It does if the live one has them, if this rebuild tries them, or if an admin applies them after the gate held
+        them.
+        """
+        use = (await self.state(domain_id)).lines
+        wanted = (await self._directory.settings(domain_id)).context_lines
+        applied = use is LinesUse.HELD and domain_id in self._ungated
+        return wanted and (use in (LinesUse.LIVE, LinesUse.TRYING) or applied)
 
     def _tell_exchanged(self, domain_id: str) -> None:
         self._directory.collection_changed(domain_id)
@@ -274,32 +311,39 @@ class Reindexing:
             return 0
         missing = await self._missing(run)
         for document in missing:
-            await self._read_into(run.generation, document, documents_of(domain.workspace), reader)
+            await self._read_into(run, document, documents_of(domain.workspace), reader)
             run.done[document.id] = document.sha256
             failpoints.reached("reindex.document")
         return len(missing)
 
-    async def _read_into(
-        self, generation: str, document: DocumentRecord, folder: Folder, reader: ReadingProcess
-    ) -> None:
+    async def _lines(self, run: "_Run", document: DocumentRecord) -> dict[str, str]:
+        """Return the context lines that a document gets in the new generation."""
+        if not run.with_lines:
+            return {}
+        return await self._db.read(lambda conn: context_lines.of_document(conn, document.id))
+
+    async def _read_into(self, run: "_Run", document: DocumentRecord, folder: Folder, reader: ReadingProcess) -> None:
+        generation, lines = run.generation, await self._lines(run, document)
         await self._index.delete_document(generation, document.id)
         try:
             with await self._threads.run(document.domain_id, open_document, folder, document.path) as file:
                 scans = ScansOfJob(tuple((await self._scans.pages(document)).values()))
                 await reader.begin(file, document.name, document.id, document.sha256, scans)
             while batch := await reader.batch():
-                await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
+                chunks, lexical = batch.with_lines(lines)
+                await self._index.upsert(generation, chunks, lexical=lexical)
         except DocumentError as exc:
             log.warning("%s cannot be read again, its chunks are copied: %s", document.name, exc)
             await reader.reset()
             await self._index.delete_document(generation, document.id)
-            await self._copy(generation, document)
+            await self._copy(run, document)
 
-    async def _copy(self, generation: str, document: DocumentRecord) -> None:
+    async def _copy(self, run: "_Run", document: DocumentRecord) -> None:
         collection = collection_of(document.domain_id)
+        lines = await self._lines(run, document)
         offset = 0
         while chunks := await self._index.chunks(collection, document.id, offset, PAGE):
-            await self._index.upsert(generation, chunks)
+            await self._index.upsert(run.generation, with_lines(chunks, lines))
             offset += PAGE
 
     async def _settle(self, run: "_Run") -> None:
@@ -319,16 +363,22 @@ class Reindexing:
 
         def save(conn: Connection) -> None:
             for document_id, count in counts.items():
-                documents.update(conn, document_id, chunk_count=count, dense_state=dense)
+                documents.update(conn, document_id, chunk_count=count, dense_state=dense, lines_joined=False)
 
         await self._db.write(save)
-        await self._put(run.domain_id, CollectionState.READY, (await self.state(run.domain_id)).generation)
+        generation = (await self.state(run.domain_id)).generation
+        lines = LinesUse.LIVE if run.with_lines else None
+        await self._put(run.domain_id, CollectionState.READY, generation, lines=lines)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One rebuild. ``done`` maps a document's id to the SHA-256 of the bytes that the generation has of it."""
+    """One rebuild. ``done`` maps a document's id to the SHA-256 of the bytes that the generation has of it.
+
+    ``with_lines``: passages get their context lines.
+    """
 
     domain_id: str
     generation: str
+    with_lines: bool = False
     done: dict[str, str] = field(default_factory=dict)

@@ -118,6 +118,7 @@ SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
 UNSEEN_FIELDS = frozenset(
     {
         "allowed_models",
+        "context_lines",
         "evaluation",
         "folder_labels",
         "group_labels",
@@ -129,7 +130,8 @@ UNSEEN_FIELDS = frozenset(
 )
 """Settings that no trial can show. MCP servers are tested separately, and rights must not wait for a trial.
 
-Trials ask the domain's own model, so a model that users may choose changes none of them.
+Trials ask the domain's own model, so a model that users may choose changes none of them. Context lines are compared
+once they are written, when the index would begin to use them.
 """
 
 

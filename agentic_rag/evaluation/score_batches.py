@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import AgenticRagError, ModelError
+from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import SessionId
 from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.base.messages import user_message
@@ -192,7 +193,7 @@ class ScoreBatches:
             failure = redact(answer.failure)
             scores = no_scores(criteria, failure) if failure else read_scores(redact(answer.text), criteria)
             scored.append(_with_scores(each, scores, answer.usage.sent + answer.usage.output))
-            if not answer.failure:
+            if answer.usage != Usage():
                 spent.append(_usage_row(run, answer, name))
         stopping = run.scoring is Scoring.STOPPING
         after = Scoring.PLANNED if len(sent) < len(unscored) and not stopping else Scoring.DONE

@@ -36,6 +36,8 @@ from agentic_rag.store.evaluation import (
 
 log = logging.getLogger(__name__)
 
+NO_HELP = "the context lines made no case better"
+
 
 class ReindexGate:
     """Compares the live collection of a domain with a rebuilt one."""
@@ -44,8 +46,17 @@ class ReindexGate:
         self._db = database
         self._directory = directory
 
-    async def refusal(self, search: DomainSearch, domain_id: str, collection: str) -> str:
-        """Return the reason why the rebuilt collection must not go live, or an empty text."""
+    async def compares(self, domain_id: str) -> bool:
+        """Return whether a rebuilt collection of a domain is compared with the live one."""
+        evaluated = (await self._directory.settings(domain_id)).evaluation
+        counts = await self._db.read(lambda conn: evaluation.count_cases(conn, domain_id))
+        return evaluated.mode_of("reindex") != "off" and bool(counts.get(CaseState.ACTIVE))
+
+    async def refusal(self, search: DomainSearch, domain_id: str, collection: str, *, adds_lines: bool) -> str:
+        """Return the reason why the rebuilt collection must not go live, or an empty text.
+
+        ``adds_lines``: it has context lines, and the live one has none. It is held if they make no case better.
+        """
         settings = await self._directory.settings(domain_id)
         mode = settings.evaluation.mode_of("reindex")
         cases = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))
@@ -55,9 +66,14 @@ class ReindexGate:
         draft_id = new_id("draft")
         before, old = await self._judge(search, search.index, domain_id, draft_id, "live index", present, cases)
         rebuilt = replace(present, collection=collection)
-        after, new = await self._judge(search, search.index, domain_id, draft_id, "rebuilt index", rebuilt, cases)
+        label = "index with context lines" if adds_lines else "rebuilt index"
+        after, new = await self._judge(search, search.index, domain_id, draft_id, label, rebuilt, cases)
         comparison = compare_runs(summaries_of(old), summaries_of(new), varies=False)
-        await self._store(draft_id, before, after, [*old, *new], comparison)
+        if adds_lines and not comparison.better and comparison.rank_better <= comparison.rank_worse:
+            reason = "; ".join(filter(None, [comparison.reason, NO_HELP]))
+            comparison = replace(comparison, decision=Decision.HOLD, reason=reason)
+        label = "context lines" if adds_lines else "re-index"
+        await self._store(draft_id, label, before, after, [*old, *new], comparison)
         held = comparison.decision is Decision.HOLD and mode == "hold"
         if comparison.decision is not Decision.PASS:
             log.warning("the re-index of %s: %s", domain_id, comparison.sentence)
@@ -131,6 +147,7 @@ class ReindexGate:
     async def _store(
         self,
         draft_id: str,
+        label: str,
         before: RunRecord,
         after: RunRecord,
         results: list[ResultRecord],
@@ -141,7 +158,7 @@ class ReindexGate:
             id=draft_id,
             domain_id=before.domain_id,
             kind="reindex",
-            label="re-index",
+            label=label,
             change={},
             author=SYSTEM,
             state=states[comparison.decision],

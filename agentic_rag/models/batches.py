@@ -84,7 +84,8 @@ def read_line(result: Any, prefix: str = "") -> BatchAnswer:
         used: Json = given if isinstance(given, dict) else {}
         names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
         usage = Usage(*(number if isinstance(number := used.get(name), int) else 0 for name in names))
-        return BatchAnswer(text, f"{prefix}{message.get('model') or ''}"[:200], usage)
+        refused = "the model declined to answer" if message.get("stop_reason") == "refusal" else ""
+        return BatchAnswer(text, f"{prefix}{message.get('model') or ''}"[:200], usage, refused)
     if kind == "errored":
         sent = result.get("error")
         error = sent.get("error") if isinstance(sent, dict) else None

@@ -41,6 +41,7 @@ from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
+from agentic_rag.store.context_lines import LineCounts
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever import chunking, hits
@@ -185,11 +186,25 @@ class Progress:
 
 
 @answer()
+class ContextLines:
+    """Passages of a document that have a context line, and that lack one after a request, ``of`` all its passages.
+
+    ``reason`` says why passages lack a line. Only the domain's admins get it.
+    """
+
+    made: int
+    failed: int
+    of: int
+    reason: Absent[str] = None
+
+
+@answer()
 class Document:
     """A file of a domain, and the state of its ingestion.
 
     ``date`` is the date given by an admin or a source, else the file's own, else the day it was added. ``sourceUri`` is
-    the address of the document's item at its source. Only the domain's admins get ``labels`` (the document's own) and
+    the address of the document's item at its source. ``contextLines`` is present if the domain has the setting on and
+    the document is indexed. Only the domain's admins get ``labels`` (the document's own) and
     ``folderLabels`` (those that folder rules add).
     """
 
@@ -205,6 +220,7 @@ class Document:
     chunk_count: int | None
     created_at: str
     date: str
+    context_lines: Absent[ContextLines] = None
     review_by: Absent[str] = None
     source_uri: Absent[str] = None
     labels: Absent[Sequence[str]] = None
@@ -412,7 +428,8 @@ class DocumentRoutes:
         """List documents."""
         records = await self._documents.list_of(domain, view, query.status)
         rules = await self._documents.label_rules(domain) if user.administers(domain) else None
-        return Items(await self._thread.run(user.id, _show_all, records, rules))
+        lines = await self._documents.line_counts(domain)
+        return Items(await self._thread.run(user.id, _show_all, records, rules, lines))
 
     @route("POST", f"{DOCUMENTS}/search", audited=False)
     async def search(self, domain: str, body: Search, view: DocumentView) -> Redacted[Retrieval]:
@@ -434,7 +451,8 @@ class DocumentRoutes:
     async def get(self, user: User, domain: str, document: DocumentId, view: DocumentView) -> Document:
         """Show a document."""
         rules = await self._documents.label_rules(domain) if user.administers(domain) else None
-        return _document(await self._documents.get(domain, document, view), rules)
+        record = await self._documents.get(domain, document, view)
+        return _document(record, rules, await self._documents.line_counts(domain))
 
     @route("PATCH", DOCUMENT)
     async def change(self, domain: str, document: DocumentId, body: DocumentChange) -> Document:
@@ -540,21 +558,34 @@ class CollectionRoutes:
         return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
 
 
-def _show_all(records: Sequence[DocumentRecord], rules: LabelRules | None) -> list[Document]:
-    return [_document(record, rules) for record in records]
+def _show_all(
+    records: Sequence[DocumentRecord], rules: LabelRules | None, lines: Mapping[DocumentId, LineCounts]
+) -> list[Document]:
+    return [_document(record, rules, lines) for record in records]
 
 
-def _document(record: DocumentRecord, rules: LabelRules | None) -> Document:
+NO_LINES: Mapping[DocumentId, LineCounts] = {}
+
+
+def _document(
+    record: DocumentRecord, rules: LabelRules | None, lines: Mapping[DocumentId, LineCounts] = NO_LINES
+) -> Document:
     """Return a document for a client. ``rules``: the domain's rules for labels, or None for readers without admin."""
+    counts = lines.get(record.id)
     error = None if record.error_code is None else Problem(record.error_code, record.error_message)
     return answer_from(
         Document,
         record,
         error=error,
         progress=answer_from(Progress, record.progress),
+        context_lines=None if counts is None else _lines(counts, shows_reason=rules is not None),
         labels=None if rules is None else record.labels,
         folder_labels=None if rules is None else distinct(rules.labels_of(record.path)),
     )
+
+
+def _lines(counts: LineCounts, *, shows_reason: bool) -> ContextLines:
+    return answer_from(ContextLines, counts, reason=counts.reason if counts.reason and shows_reason else None)
 
 
 def _show_upload(

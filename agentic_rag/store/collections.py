@@ -21,6 +21,19 @@ class CollectionState(StrEnum):
     ROLLED_BACK = "rolled_back"
 
 
+class LinesUse(StrEnum):
+    """Whether the passages of a live collection have context lines.
+
+    ``trying``: a rebuild with lines is requested, and the evaluation gate decides whether it goes live. ``held``: the
+    gate held it, or an admin returned to an earlier collection.
+    """
+
+    NONE = ""
+    TRYING = "trying"
+    HELD = "held"
+    LIVE = "live"
+
+
 class CollectionRecord(Record, table=True):
     """The rebuild state of a domain's collection; there is no record if the collection was never rebuilt."""
 
@@ -32,6 +45,7 @@ class CollectionRecord(Record, table=True):
     generation: int = 0
     """The newest generation built next to the live one; a deletion covers all generations up to this one."""
     reason: str | None = None
+    lines: LinesUse = LinesUse.NONE
     updated_at: str
 
 
@@ -57,3 +71,9 @@ def list_rebuilding(conn: Connection) -> list[str]:
             sa.select(_collections.domain_id).where(_collections.state == CollectionState.REBUILDING)
         ).scalars()
     )
+
+
+def with_lines(conn: Connection) -> list[str]:
+    """Return the ids of domains whose collections have context lines, or are about to have them."""
+    query = sa.select(_collections.domain_id).where(_collections.lines != LinesUse.NONE)
+    return list(conn.execute(query).scalars())

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Index
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_rag.base.ids import DocumentId
-from agentic_rag.store import deliveries, scans, signals, sources
+from agentic_rag.store import context_lines, deliveries, scans, signals, sources
 from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
@@ -95,6 +95,8 @@ class DocumentRecord(Record, table=True):
     """The path relative to the workspace's ``documents`` folder."""
     status: DocumentStatus = DocumentStatus.QUEUED
     dense_state: DenseState = DenseState.NONE
+    lines_joined: bool = False
+    """Whether its passages in the index have all context lines that are stored, as far as the domain uses lines."""
     progress: DocumentProgress = DocumentProgress(stage=DocumentStatus.QUEUED)
     page_count: int | None = None
     chunk_count: int | None = None
@@ -185,6 +187,7 @@ class DocumentFields(TypedDict, total=False):
     media_type: str
     status: DocumentStatus
     dense_state: DenseState
+    lines_joined: bool
     progress: DocumentProgress
     page_count: int | None
     chunk_count: int | None
@@ -499,6 +502,24 @@ def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
     return conn.execute(query.values(dense_state=after)).rowcount
 
 
+def mark_joined(conn: Connection, read: DocumentRecord) -> bool:
+    """Note that a document's passages have their context lines, unless the document changed since it was ``read``."""
+    same = sa.and_(
+        _documents.id == read.id,
+        _documents.updated_at == read.updated_at,
+        _documents.status == DocumentStatus.INDEXED,
+    )
+    return conn.execute(sa.update(DOCUMENTS).where(same).values(lines_joined=True)).rowcount == 1
+
+
+def unmark_joined(conn: Connection, domain_id: str, document_ids: Collection[str] | None = None) -> None:
+    """Have the passages of some documents, or of all documents of a domain, compared with the stored context lines."""
+    query = sa.update(DOCUMENTS).where(_documents.domain_id == domain_id, _documents.lines_joined)
+    if document_ids is not None:
+        query = query.where(_documents.id.in_(list(document_ids)))
+    conn.execute(query.values(lines_joined=False))
+
+
 def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
     """Mark documents whose vectors are complete, unless they changed since they were ``read``."""
     for document in read:
@@ -507,8 +528,9 @@ def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
 
 
 def delete(conn: Connection, document_id: DocumentId) -> bool:
-    """Delete the record and the OCR text of its pages. Returns False if there was no record."""
+    """Delete the record, the OCR text of its pages and its context lines. Returns False if there was no record."""
     scans.delete(conn, document_id)
+    context_lines.delete(conn, document_id)
     domain_id = conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar()
     if domain_id is not None:
         note_labels(conn, domain_id)

@@ -56,6 +56,9 @@ class Chunk:
     `chunk_id` is a UUID in its usual text form, so that it is a valid point id. `tables` are the tables among the
     lines, in order. `scanned` means that OCR read the text from an image, or a language model
     if `scanned_by` is "model".
+
+    `context` is a line about the chunk that a language model wrote. It is embedded and indexed with the text, and never
+    shown, cited or searched as text.
     """
 
     chunk_id: str
@@ -72,6 +75,7 @@ class Chunk:
     tables: tuple[ChunkTable, ...] = ()
     scanned: bool = False
     scanned_by: str = ""
+    context: str = ""
 
     def to_json(self) -> Json:
         """Return the chunk as JSON values for a point's payload on a server and for the output of a reading process.

@@ -95,6 +95,8 @@ class EdgeCollections:
         chunks: Sequence[Chunk],
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
+        *,
+        known_only: bool = False,
     ) -> Steps:
         at = 0
         while at < len(chunks):
@@ -102,7 +104,7 @@ class EdgeCollections:
             part = slice(at, at + self._upserts.batch)
             sparse = lexical[part] if lexical else None
             vectors = dense.of_chunks(part) if dense else None
-            count = self._upsert(collection, chunks[part], vectors, sparse)
+            count = self._upsert(collection, chunks[part], vectors, sparse, known_only)
             # CPU time and not wall time: on a busy machine, smaller steps would not get shorter.
             self._upserts.took(count, time.thread_time() - started)
             at += count
@@ -267,23 +269,34 @@ class EdgeCollections:
     # Single steps.
 
     def _upsert(
-        self, collection: str, chunks: Sequence[Chunk], dense: Dense | None, lexical: Sequence[Sparse] | None
+        self,
+        collection: str,
+        chunks: Sequence[Chunk],
+        dense: Dense | None,
+        lexical: Sequence[Sparse] | None,
+        known_only: bool,
     ) -> int:
-        shard = cast(Shard, self._store.shard(collection, create=True))
-        if dense:
-            shard = self._store.record_dense(shard, dense)
+        found = self._store.shard(collection, create=not known_only)
+        if found is None:
+            return len(chunks)
+        shard = self._store.record_dense(found, dense) if dense else found
+        ids = [chunk.chunk_id for chunk in chunks]
+        known = {str(record.id) for record in retrieve(shard, ids, False)} if known_only else {*ids}
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         of_chunks = dense.by_name() if dense else [{} for _ in chunks]
         for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
+            if chunk.chunk_id not in known:
+                continue
             vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
             if shard.documents:
                 shard.documents.add(chunk.document_id, chunk.document_name)
-        with engine_errors("store chunks"):
-            shard.update(engine.UpdateOperation.upsert_points(points))
-            _note_change(shard, len(points))
-        return len(points)
+        if points:
+            with engine_errors("store chunks"):
+                shard.update(engine.UpdateOperation.upsert_points(points))
+                _note_change(shard, len(points))
+        return len(chunks)
 
     def _index_field(self, collection: str) -> bool:
         """Create one missing payload index; return False if the collection has all that its size needs."""

@@ -55,8 +55,10 @@ class EdgeIndex:
         chunks: Sequence[Chunk],
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
+        *,
+        known_only: bool = False,
     ) -> None:
-        await self._take(self._collections.upsert(collection, chunks, dense, lexical))
+        await self._take(self._collections.upsert(collection, chunks, dense, lexical, known_only=known_only))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
         await self._take(self._collections.add_dense(collection, chunk_ids, dense))

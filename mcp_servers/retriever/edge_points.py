@@ -60,7 +60,8 @@ def point_payload(chunk: Chunk) -> Payload:
     offsets = [offset for span in chunk.sentences for offset in span]
     tables = [[*table] for table in chunk.tables]
     place = (chunk.heading_path, chunk.page, chunk.cells)
-    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, chunk.scanned, chunk.scanned_by)
+    added = (chunk.scanned, chunk.scanned_by, chunk.context)
+    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, *added)
     payload: Payload = {
         DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
         ORDINAL: chunk.ordinal,
@@ -76,8 +77,8 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
     """Return the chunk of a point; reverses `point_payload`."""
     document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
     headings, page, cells, text, start, end, offsets, *added = orjson.loads(payload[STORED])
-    absent: list[Any] = [(), False, ""]
-    tables, scanned, scanned_by = list(added) + absent[len(added) :]  # earlier points have fewer members
+    absent: list[Any] = [(), False, "", ""]
+    tables, scanned, scanned_by, context = list(added) + absent[len(added) :]  # earlier points have fewer members
     return Chunk(
         chunk_id=chunk_id,
         document_id=document_id,
@@ -93,6 +94,7 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
         tables=tuple(ChunkTable(first, last, tuple(header)) for first, last, header in tables),
         scanned=scanned,
         scanned_by=scanned_by,
+        context=context,
     )
 
 

@@ -231,10 +231,13 @@ class Index(Protocol):
         chunks: Sequence[Chunk],
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
+        *,
+        known_only: bool = False,
     ) -> None:
         """Insert chunks, or replace those of the same id; create the collection if needed.
 
-        `lexical` are the BM25 vectors, if the caller has computed them.
+        `lexical` are the BM25 vectors, if the caller has computed them. With `known_only`, chunks are only replaced:
+        those that were deleted meanwhile are skipped.
 
         Raises:
             IndexMismatch: the collection has vectors of another embedder or dimension than `dense`.
@@ -315,8 +318,9 @@ def split_name(collection: str) -> tuple[str, int | None]:
 
 
 def searchable_text(chunk: Chunk) -> str:
-    """Return the text of a chunk that its vectors represent: its headings and its text."""
-    return "\n".join((*chunk.heading_path, chunk.text))
+    """Return the text of a chunk that its vectors represent: its headings, its context line and its text."""
+    context = (chunk.context,) if chunk.context else ()
+    return "\n".join((*chunk.heading_path, *context, chunk.text))
 
 
 def ending(name: str) -> str:

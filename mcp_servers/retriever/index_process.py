@@ -144,7 +144,8 @@ def _delete_document(index: EdgeCollections, data: Json, _: bytes) -> Steps:
 def _upsert(index: EdgeCollections, data: Json, floats: bytes) -> Steps:
     chunks = unpack_chunks(data["chunks"])
     dense = unpack_dense(data, floats, len(chunks))
-    return index.upsert(data["collection"], chunks, dense, unpack_sparse(data["lexical"]))
+    lexical = unpack_sparse(data["lexical"])
+    return index.upsert(data["collection"], chunks, dense, lexical, known_only=data.get("known_only", False))
 
 
 Answering = Callable[[EdgeCollections, Json, bytes], Frame]

@@ -159,11 +159,15 @@ class ProcessIndex:
         chunks: Sequence[Chunk],
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
+        *,
+        known_only: bool = False,
     ) -> None:
+        only = {"known_only": True} if known_only else {}
+
         def pack(part: slice) -> _Packed:
             said, floats = pack_dense(dense.of_chunks(part) if dense else None)
             sparse = [[*each] for each in lexical[part]] if lexical else None
-            return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}, floats
+            return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **only, **said}, floats
 
         await self._write_in_parts("upsert", "store chunks", collection, _parts(len(chunks)), pack)
 

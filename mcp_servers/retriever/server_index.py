@@ -81,21 +81,29 @@ class ServerIndex:
         chunks: Sequence[Chunk],
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
+        *,
+        known_only: bool = False,
     ) -> None:
-        if not chunks:
+        known = await self._look(collection)
+        if not chunks or (known is None and known_only):
             return
-        known = await self._look(collection) or await self._create(collection)
+        known = known or await self._create(collection)
         if dense:
             await self._make_room(collection, known, dense)
+        ids = [chunk.chunk_id for chunk in chunks]
+        stored = await self.existing(collection, ids) if known_only else {*ids}
         for at in range(0, len(chunks), UPSERT_BATCH):
             batch = chunks[at : at + UPSERT_BATCH]
             sparse = lexical[at : at + UPSERT_BATCH] if lexical else bm25.document_vectors(map(searchable_text, batch))
             points: list[m.PointStruct] = []
             of_chunks = dense.of_chunks(slice(at, at + UPSERT_BATCH)).by_name() if dense else [{} for _ in batch]
             for chunk, weights, named in zip(batch, sparse, of_chunks, strict=True):
+                if chunk.chunk_id not in stored:
+                    continue
                 vectors: dict[str, Any] = {**named, LEXICAL: _sparse(weights)}
                 points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=_payload(chunk)))
-            await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
+            if points:
+                await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
         known = await self._look(collection)

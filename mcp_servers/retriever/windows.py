@@ -1,7 +1,8 @@
 """Embedding of chunks longer than an embedder's token limit, in overlapping windows of which the best one counts.
 
 A window begins with the chunk's headings and contains whole sentences if they fit. Its size follows from the embedder's
-token limit. An embedder without a limit gets each chunk whole.
+token limit. The context line of a chunk has a separate window, so that it takes no room from the text. An embedder
+without a limit gets each chunk whole.
 """
 
 import re
@@ -36,7 +37,8 @@ def chunk_windows(chunk: Chunk, limit: int | None) -> list[str]:
         return [whole]
     head = " › ".join(chunk.heading_path)[:limit]  # a long heading gets at most two fifths of the window
     sentences = [chunk.text[span.start : span.end] for span in chunk.sentences] or [chunk.text]
-    return _windows(sentences, limit, head + "\n" if head else "")
+    windows = _windows(sentences, limit, head + "\n" if head else "")
+    return [*windows, *_windows([chunk.context], limit)] if chunk.context else windows
 
 
 def text_windows(text: str, limit: int | None) -> list[str]:

@@ -16,7 +16,17 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
+from agentic_rag.store import (
+    collections,
+    context_lines,
+    conversations,
+    evaluation,
+    logins,
+    payloads,
+    probe,
+    run_groups,
+    scans,
+)
 from agentic_rag.store.authorizations import (
     AuthorizationRecord,
     ClientRecord,
@@ -28,6 +38,7 @@ from agentic_rag.store.authorizations import (
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.columns import BigInt
+from agentic_rag.store.context_lines import ContextLineRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.documents import ExpectedLabelsRecord
@@ -197,6 +208,10 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
         document_id=document["id"], sha256="7" * 64, page=1, domain_id=domain, content={"lines": []}, created_at=now()
     )
     await rig.application.database.write(lambda conn: scans.put(conn, scan))
+    line = ContextLineRecord(
+        document_id=document["id"], digest="7" * 32, model="claude", domain_id=domain, line="Pumps.", updated_at=now()
+    )
+    await rig.application.database.write(lambda conn: context_lines.put(conn, [line]))
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
     group = [Batch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))

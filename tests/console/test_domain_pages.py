@@ -39,6 +39,7 @@ WORDS = {
         "expertise": "Expertise",
         "scans": "Scanned pages are read by",
         "scan pages": "Pages per document",
+        "lines": "Context lines",
         "preview": "What the model receives",
         "save": "Save",
         "saved": "Saved. Applies from the next message.",
@@ -64,6 +65,7 @@ WORDS = {
         "expertise": "专长",
         "scans": "扫描页的读取方式",
         "scan pages": "每个文档的页数",
+        "lines": "上下文行",
         "preview": "模型收到的内容",
         "save": "保存",
         "saved": "已保存，从下一轮起生效。",
@@ -137,6 +139,8 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
         await expect(page.get_by_label(words["scan pages"])).to_be_hidden()
         await page.get_by_label(words["scans"]).select_option("model")
         await page.get_by_label(words["scan pages"]).fill("20")
+        await page.get_by_label(words["lines"]).check()
+        await page.get_by_label(words["lines"]).uncheck()  # the scripted model writes none
         await page.get_by_role("button", name=words["save"], exact=True).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]

@@ -83,7 +83,7 @@ def vectors(count: int, dimension: int = 4) -> list[list[float]]:
 
 
 async def test_a_stored_chunk_comes_back_as_it_was(index: Index, name: str) -> None:
-    chunks = [replace(chunk, page=3, cells="Sheet!A1:B2") for chunk in handbook()]
+    chunks = [replace(chunk, page=3, cells="Sheet!A1:B2", context="About leave.") for chunk in handbook()]
     await index.upsert(name, chunks)
     assert await index.chunks(name, "doc-en") == chunks
     assert await index.get(name, [chunks[1].chunk_id, str(uuid4())]) == {chunks[1].chunk_id: chunks[1]}
@@ -116,6 +116,21 @@ async def test_a_chunk_that_is_the_question_scores_the_self_score(index: Index, 
     # A question counts a repeated word once, a chunk each time it stands there.
     assert legs.lexical[0].score == pytest.approx(legs.self_score, rel=0.1)
     assert (await index.search_legs(name, "zebra")).self_score > 0
+    await index.drop(name)
+
+
+async def test_a_context_line_joins_a_stored_chunk_and_brings_no_deleted_one_back(index: Index, name: str) -> None:
+    first, second, *rest = [*handbook(), *rules()]
+    lined = [replace(each, context="The vacation allowance of zebra keepers.") for each in (first, second)]
+    await index.upsert(name, lined, known_only=True)
+    assert await index.count(name) == 0
+    await index.upsert(name, [first, *rest])
+    assert not (await index.search_legs(name, "zebra")).lexical
+    await index.upsert(name, lined, known_only=True)
+    assert await index.get(name, [first.chunk_id, second.chunk_id]) == {first.chunk_id: lined[0]}
+    assert [each.chunk_id for each in (await index.search_legs(name, "zebra")).lexical] == [first.chunk_id]
+    await index.upsert(name, [first], known_only=True)
+    assert not (await index.search_legs(name, "zebra")).lexical
     await index.drop(name)
 
 

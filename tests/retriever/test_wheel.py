@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
         assert text.strip()[-10:] in windows[-1]
     assert chunk_windows(chunk(1, FILLER), None) == [FILLER]
     assert chunk_windows(chunk(1, "short"), TOKEN_LIMIT) == ["short"]
+    lined = replace(chunk(1, FILLER, "A heading"), context="About vacation.")
+    plain = chunk_windows(replace(lined, context=""), TOKEN_LIMIT)
+    assert chunk_windows(lined, TOKEN_LIMIT) == [*plain, "About vacation."], "a line takes no room from the text"
 
 
 @pytest.mark.parametrize(

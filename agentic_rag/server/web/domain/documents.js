@@ -300,7 +300,15 @@ function noteView(item, remedy) {
   const { chunksPerSecond, notes } = item.progress;
   if (item.status === "indexing" && chunksPerSecond) return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
   if (item.status === "indexed" && item.denseState === "pending") return line(t("documents.searchable"));
-  return [item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })), line(notes?.[0])];
+  return [item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })), line(linesText(item.contextLines)), line(notes?.[0])];
+}
+
+/** Return how many passages have a context line, and why others have none. */
+function linesText(lines) {
+  if (!lines) return "";
+  const { made, of, failed, reason } = lines;
+  const said = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made, of, failed });
+  return reason ? `${said}: ${reason}` : said;
 }
 
 /** Ask for one file; resolves to undefined if none is chosen. */

@@ -10,7 +10,7 @@ export const GROUPS = [
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "allowedModels", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["access", ["groupLabels", "folderLabels"]],
-  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "scans"]],
+  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "contextLines", "scans"]],
   ["start", ["starters"]],
   ["tools", ["toolPolicy", "mcpApps", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],

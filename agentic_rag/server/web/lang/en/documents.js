@@ -5,6 +5,8 @@ export default {
   "documents.chooseFolder": "Choose a folder",
   "documents.chunks": { one: "{count} passage", other: "{count} passages" },
   "documents.citedTimes": { one: "cited {count} time", other: "cited {count} times" },
+  "documents.contextLines": "Context lines: {made} of {of}",
+  "documents.contextLinesFailed": "Context lines: {made} of {of}, {failed} failed",
   "documents.cutOff": "The connection broke during the upload. A file may be over the size limit. Send the remaining files again.",
   "documents.dated": "Dated",
   "documents.datedHint": "Empty: the date in the file, or the day it was added.",

@@ -5,6 +5,8 @@ export default {
   "documents.chooseFolder": "选择文件夹",
   "documents.chunks": { other: "{count} 个段落" },
   "documents.citedTimes": { other: "被引用 {count} 次" },
+  "documents.contextLines": "上下文行：{made}/{of}",
+  "documents.contextLinesFailed": "上下文行：{made}/{of}，{failed} 条失败",
   "documents.cutOff": "发送文件时连接中断。可能有文件超过服务器允许的大小，请重新发送其余文件。",
   "documents.dated": "文档日期",
   "documents.datedHint": "留空：使用文件中的日期或添加日期。",

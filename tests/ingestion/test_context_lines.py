@@ -1,0 +1,377 @@
+"""Context lines: written by the domain's model, found by searches, and shown to nobody."""
+
+import hashlib
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.documents.line_writer import MAX_LINE, clean_line
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.store.clock import now
+from agentic_rag.store.context_lines import LINES
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted
+from agentic_rag.testing.steps import Step, say
+from tests.retriever.tiny_model import write_model
+from tests.server.rig import Json, Rig
+
+MODEL = "claude-haiku-5-5"
+HANDBOOK = b"""# Staff handbook
+
+## Time off
+
+Full-time staff have 27 days a year.
+
+## Lateness
+
+Call your lead before nine.
+
+## Kit
+
+Report a stolen laptop within one hour.
+"""
+WRITTEN = {
+    "27 days": "Staff handbook, time off: the annual vacation allowance.",
+    "before nine": "Staff handbook, lateness: phoning in when delayed.",
+    "stolen laptop": "Staff handbook, kit: theft of equipment.",
+}
+
+
+def asked_passage(body: Json) -> str:
+    """Return the text of the passage that a request asks about."""
+    return str(body["messages"][-1]["content"][-1]["text"])
+
+
+def line_of(body: Json) -> Step:
+    """Answer a request for a context line."""
+    passage = asked_passage(body)
+    return say(next(line for words, line in WRITTEN.items() if words in passage))
+
+
+def one_by_one(*script: Scripted, then: Scripted = line_of) -> FakeMessagesAPI:
+    return FakeMessagesAPI(*script, then=then, batches_api=False)
+
+
+def serving(folder: Path, api: FakeMessagesAPI, **more: object) -> Rig:
+    return Rig(folder, instead=AnthropicModel(api.key, api.url), **more)  # type: ignore[arg-type]
+
+
+async def look(rig: Rig) -> None:
+    await rig.application.machinery.knowledge.lines.look()
+
+
+async def handbook(rig: Rig, **settings: object) -> tuple[str, str]:
+    """Make a domain with context lines and one document; return their ids."""
+    domain = await rig.domain(model=MODEL, **{"contextLines": True, **settings})
+    document = await rig.upload(domain, "handbook.md", HANDBOOK)
+    assert document["status"] == "indexed"
+    return domain, str(document["id"])
+
+
+async def found(rig: Rig, domain: str, query: str) -> list[str]:
+    """Return the texts of the passages that a search finds."""
+    hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query}))["hits"]
+    return [" ".join(each["text"] for each in hit["sentences"]) for hit in hits]
+
+
+async def progress(rig: Rig, domain: str, document: str) -> Json:
+    shown: Json = (await rig.ok("GET", f"/api/domains/{domain}/documents/{document}")).get("contextLines", {})
+    return shown
+
+
+def calls(rows: Json) -> dict[str, int]:
+    return {row["agent"]: row["calls"] for row in rows["items"]}
+
+
+async def test_a_question_in_other_words_is_found_by_the_line_and_answered_with_the_passage(tmp_path: Path) -> None:
+    async with one_by_one() as api, serving(tmp_path, api) as rig:
+        domain, document = await handbook(rig, contextLines=False)
+        path = f"/api/domains/{domain}"
+        before = (await rig.ok("GET", f"{path}/documents/{document}/chunks"))["items"]
+        await look(rig)
+        assert (await found(rig, domain, "vacation allowance"), await progress(rig, domain, document)) == ([], {})
+        await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
+        assert (await progress(rig, domain, document))["of"] == 3
+        assert await found(rig, domain, "stolen laptop"), "a document is searchable without its lines"
+        await look(rig)
+        assert await found(rig, domain, "vacation allowance") == ["Full-time staff have 27 days a year."]
+        assert await progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
+        assert (await rig.ok("GET", f"{path}/documents/{document}/chunks"))["items"] == before
+        shown = str([await rig.ok("GET", f"{path}/chunks/{each['chunkId']}/place") for each in before])
+        assert "vacation" not in shown
+        assert calls(await rig.ok("GET", "/api/usage?groupBy=agent")) == {"(context)": 3}
+        first, *rest = api.requests
+        assert "Report a stolen laptop" in str(first["messages"][0]), "the model reads the document"
+        assert all(each["messages"][:2] == first["messages"][:2] for each in rest), "a shared prefix is cached"
+        assert "cache_control" in first["messages"][0]["content"][-1]
+        assert not any(each.get("tools") for each in api.requests)
+        await look(rig)
+        assert len(api.requests) == 3, "a line is paid once"
+
+
+async def ask_again(rig: Rig) -> None:
+    """Let the delay after a failure pass."""
+    await rig.application.database.write(lambda conn: conn.execute(sa.update(LINES).values(retry_at="")))
+
+
+async def test_a_bad_answer_costs_one_line_and_is_asked_for_later(tmp_path: Path) -> None:
+    """The other passages get their lines, and the document stays searchable."""
+    answers: list[Scripted] = [
+        say("  "),
+        Step((), stop_reason="refusal"),
+        Reply(say("-"), Fault(status=400, message="The passage is odd.")),
+        say("Pumps:\n\n" + "\n".join(f"line {n} about hydraulics" for n in range(10))),
+        say("hydrology " * 1_000),
+    ]
+    sections = "".join(f"## Part {n}\n\nThe valve {n} closes.\n\n" for n in range(5))
+    async with one_by_one(*answers, then=say("Valves of the station.")) as api, serving(tmp_path, api) as rig:
+        domain = await rig.domain(model=MODEL, contextLines=True)
+        document = await rig.upload(domain, "pumps.md", f"# Pumps\n\n{sections}".encode())
+        await look(rig)
+        shown = await progress(rig, domain, document["id"])
+        assert (shown["made"], shown["failed"], shown["of"]) == (2, 3, 5)
+        assert len(await found(rig, domain, "hydraulics")) == len(await found(rig, domain, "hydrology")) == 1
+        assert len(await found(rig, domain, "valve closes")) > 0
+        lines = await rig.application.database.read(
+            lambda conn: conn.execute(sa.select(LINES.c.line, LINES.c.failure, LINES.c.retry_at)).all()
+        )
+        assert max(len(line) for line, _, _ in lines) <= MAX_LINE
+        assert not any("\n" in line for line, _, _ in lines)
+        assert all(bool(failure) == (retry_at > now()) for _, failure, retry_at in lines), "a failed line waits"
+        assert sorted(failure.rpartition(": ")[2] for _, failure, _ in lines if failure) == [
+            "The passage is odd.",
+            "the model declined to write it",
+            "the model returned no text",
+        ]
+        await ask_again(rig)
+        await look(rig)
+        shown = await progress(rig, domain, document["id"])
+        assert shown == {"made": 4, "failed": 1, "of": 5, "reason": "the model declined to write it"}, (
+            "it refuses again"
+        )
+        assert len(api.requests) == 8
+
+
+async def test_a_model_that_is_down_is_not_asked_for_every_passage(tmp_path: Path) -> None:
+    sections = "".join(f"## Part {n}\n\nThe valve {n} closes.\n\n" for n in range(40))
+    down = Reply(say("-"), Fault(status=500, message="Out of order."))
+    async with one_by_one(then=down) as api, serving(tmp_path, api) as rig:
+        domain = await rig.domain(model=MODEL, contextLines=True)
+        document = await rig.upload(domain, "pumps.md", f"# Pumps\n\n{sections}".encode())
+        await look(rig)
+        assert 3 <= len(api.requests) < 20
+        shown = await progress(rig, domain, document["id"])
+        assert (shown["made"], shown["of"]) == (0, 40)
+        assert "Out of order." in shown["reason"]
+        assert len(await found(rig, domain, "valve closes")) > 0
+
+
+async def test_lines_follow_the_document_the_index_and_the_setting_without_a_second_payment(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model"))
+    async with one_by_one() as api, serving(tmp_path, api, embedding=model) as rig:
+        rig.application.begin()
+        domain, document = await handbook(rig)
+        await rig.dense(domain, document)
+        await look(rig)
+        path = f"/api/domains/{domain}"
+        assert (await rig.dense(domain, document))["contextLines"]["made"] == 3
+        await rig.ok("POST", f"{path}/reindex", {})
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        assert "Full-time staff have 27 days a year." in await found(rig, domain, "vacation allowance")
+        changed = HANDBOOK.replace(b"within one hour", b"within two hours")
+        files = {"file": ("handbook.md", changed)}
+        await rig.ok("POST", f"{path}/documents?replace=true", files=files)
+        await rig.settled(domain, document)
+        await look(rig)
+        asked = [asked_passage(each) for each in api.requests]
+        assert len(asked) == 4
+        assert "within two hours" in asked[3]
+        assert await progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
+        await rig.ok("PATCH", path, {"settings": {"contextLines": False}})
+        await look(rig)
+        assert [await in_index(rig, domain), await progress(rig, domain, document)] == [[""] * 3, {}]
+        await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
+        await look(rig)
+        assert sorted(await in_index(rig, domain)) == sorted(WRITTEN.values())
+        assert len(api.requests) == 4
+        await rig.ok("DELETE", f"{path}/documents/{document}")
+        assert await rig.application.database.read(_count) == 0
+
+
+async def test_a_bundle_carries_the_lines_and_cleans_what_it_brings(tmp_path: Path) -> None:
+    async with one_by_one() as api, serving(tmp_path, api) as rig:
+        domain, _ = await handbook(rig)
+        await look(rig)
+        bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
+        changed = _repacked(
+            bundle, lambda text: text.replace("theft of equipment", "theft\\u0000\\n\\u202eof equipment")
+        )
+        headers = {"content-type": "application/zip"}
+        imported = (await rig.ok("POST", "/api/bundles", content=changed, headers=headers))["domainId"]
+        await rig.taken_up(imported)
+        await look(rig)
+        assert sorted(await in_index(rig, imported)) == sorted(WRITTEN.values())
+        assert len(api.requests) == 3
+        assert (await rig.http.get(f"/api/domains/{imported}/bundle")).content == bundle
+        odd = _repacked(bundle, lambda text: text.replace('"line"', '"lines"'))
+        refused = await rig.refused("POST", "/api/bundles", content=odd, headers=headers)
+        assert refused[:2] == (422, "BUNDLE_DAMAGED")
+
+
+def _repacked(bundle: bytes, edit: Callable[[str], str]) -> bytes:
+    """Return a bundle whose context lines were edited, with a manifest that fits."""
+    name = "context-lines.json"
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    members[name] = edit(members[name].decode()).encode()
+    manifest = json.loads(members["bundle.json"])
+    for each in manifest["files"]:
+        if each["path"] == name:
+            each.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
+    members["bundle.json"] = json.dumps(manifest).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, data in members.items():
+            archive.writestr(path, data)
+    return packed.getvalue()
+
+
+async def in_index(rig: Rig, domain: str) -> list[str]:
+    """Return the context lines of all passages in the index."""
+    (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+    index = rig.application.machinery.knowledge.index
+    return [chunk.context for chunk in await index.chunks(f"domain_{domain}", document["id"])]
+
+
+def _count(conn: Connection) -> int:
+    return conn.execute(sa.select(sa.func.count()).select_from(LINES)).scalar_one()
+
+
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_batch_writes_the_lines_and_a_kill_pays_none_twice(tmp_path: Path) -> None:
+    places = ("context.submitted", "context.collected")
+
+    def keep(reached: str) -> None:
+        if reached in places and not (tmp_path / reached).exists():
+            shutil.copytree(tmp_path / "data", tmp_path / reached / "data")
+
+    async with FakeMessagesAPI(then=line_of) as api:
+        async with serving(tmp_path, api, failpoint=keep) as rig:
+            domain, document = await handbook(rig)
+            await look(rig)
+            assert await progress(rig, domain, document) == {"made": 0, "failed": 0, "of": 3}
+            assert await found(rig, domain, "vacation allowance") == []
+            api.end_batches(expired=1)
+            await look(rig)
+            shown = await progress(rig, domain, document)
+            reason = "the batch expired before the service answered this request"
+            assert shown == {"made": 2, "failed": 1, "of": 3, "reason": reason}
+        for place in places:
+            async with serving(tmp_path / place, api) as rig:
+                await look(rig)
+                assert (await progress(rig, domain, document))["made"] == 2
+                assert calls(await rig.ok("GET", "/api/usage?groupBy=agent")) == {"(context)": 2}
+        (batch,) = api.batches.values()
+        assert len(batch.requests) == 3
+        assert api.refused == []
+
+
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_kill_between_two_calls_loses_no_line(tmp_path: Path) -> None:
+    def keep(reached: str) -> None:
+        if reached == "context.asked" and not (tmp_path / "killed").exists():
+            shutil.copytree(tmp_path / "data", tmp_path / "killed" / "data")
+
+    async with one_by_one() as api:
+        async with serving(tmp_path, api, failpoint=keep) as rig:
+            domain, _ = await handbook(rig)
+            await look(rig)
+        async with serving(tmp_path / "killed", api) as rig:
+            await look(rig)
+            assert sorted(await in_index(rig, domain)) == sorted(WRITTEN.values())
+            assert len(api.requests) == 3 + 2
+
+
+async def test_turning_lines_off_cancels_their_batch(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=line_of) as api, serving(tmp_path, api) as rig:
+        domain, document = await handbook(rig)
+        await look(rig)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": False}})
+        await look(rig)
+        (batch,) = api.batches.values()
+        assert batch.canceled
+        api.end_batches()
+        await look(rig)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": True}})
+        assert await progress(rig, domain, document) == {"made": 0, "failed": 0, "of": 3}
+        await look(rig)
+        assert len(api.batches) == 2, "the cancelled requests are made again at once"
+
+
+async def with_case(rig: Rig) -> tuple[str, str]:
+    """Make a domain whose one case asks in other words than its document; return its path and the document's id."""
+    domain, document = await handbook(rig, contextLines=False)
+    path = f"/api/domains/{domain}"
+    cites = [{"document": "handbook.md", "section": "Time off", "text": "27 days"}]
+    case = {"questions": ["How large is the annual vacation allowance?"], "expect": {"cites": cites}}
+    await rig.ok("POST", f"{path}/evaluation/cases", case)
+    await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
+    await look(rig)
+    assert await progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
+    return path, domain
+
+
+async def test_lines_that_help_a_case_go_live_after_the_comparison(tmp_path: Path) -> None:
+    async with one_by_one() as api, serving(tmp_path, api) as rig:
+        path, domain = await with_case(rig)
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        assert await found(rig, domain, "vacation allowance") == ["Full-time staff have 27 days a year."]
+        (draft,) = (await rig.ok("GET", f"{path}/evaluation/drafts"))["items"]
+        assert (draft["label"], draft["state"]) == ("context lines", "passed")
+        assert draft["decision"]["sentence"] == "none of 1 worse, 1 better"
+
+
+async def test_lines_that_help_no_case_are_held_until_an_admin_applies_them(tmp_path: Path) -> None:
+    async with one_by_one(then=say("A page of a booklet.")) as api, serving(tmp_path, api) as rig:
+        path, domain = await with_case(rig)
+        state = await rig.reindexed(domain)
+        assert state["state"] == "failed"
+        assert "the context lines made no case better" in state["reason"]
+        assert await found(rig, domain, "booklet") == []
+        await look(rig)
+        (draft,) = (await rig.ok("GET", f"{path}/evaluation/drafts"))["items"]
+        assert draft["state"] == "held"
+        await rig.ok("POST", f"{path}/evaluation/drafts/{draft['id']}/apply")
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        assert len(await found(rig, domain, "booklet")) > 0
+
+
+async def test_lines_need_a_language_model(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scripted=False, model="extractive") as rig:
+        domain = await rig.domain()
+        refused = await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": True}})
+        assert refused == (
+            422,
+            "VALIDATION_ERROR",
+            "settings.contextLines: there is no language model to write the lines.",
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("\u201cStaff handbook, leave.\u201d\n", "Staff handbook, leave."),
+        ("one\r\ntwo\x00\x1b[31m\u202ethree\u2066", "one two [31mthree"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
+        ("\u5458\u5de5\u624b\u518c" * 90, "\u5458\u5de5\u624b\u518c" * 75),
+        ("...\n---", ""),
+    ],
+)
+def test_an_answer_becomes_one_line_of_bounded_length(answer: str, line: str) -> None:
+    assert clean_line(answer) == line
