@@ -93,6 +93,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("lines", sa.String(), nullable=False),
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("domain_id"),
     )
@@ -111,6 +112,25 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("compactions", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_compactions_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "context_lines",
+        sa.Column("document_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("model", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("line", sa.String(), nullable=False),
+        sa.Column("failure", sa.String(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("retry_at", sa.String(), nullable=False),
+        sa.Column("batch_id", sa.String(), nullable=False),
+        sa.Column("batch_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("document_id", "digest", "model"),
+    )
+    with op.batch_alter_table("context_lines", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_context_lines_batch_id"), ["batch_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_context_lines_domain_id"), ["domain_id"], unique=False)
 
     op.create_table(
         "contexts",
@@ -211,6 +231,7 @@ def upgrade() -> None:
         sa.Column("path", sa.String(), nullable=False),
         sa.Column("status", sa.String(), nullable=False),
         sa.Column("dense_state", sa.String(), nullable=False),
+        sa.Column("lines_joined", sa.Boolean(), nullable=False),
         sa.Column("progress", sa.JSON(), nullable=False),
         sa.Column("page_count", sa.Integer(), nullable=True),
         sa.Column("chunk_count", sa.Integer(), nullable=True),
