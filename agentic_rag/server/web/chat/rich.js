@@ -52,9 +52,14 @@ function linkFootnotes(element) {
     note.tabIndex = -1;
     references.forEach((each, at) => {
       each.id = `note-${notes}-${at + 1}`;
-      replace(each, h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnote", { number: Number(note.dataset.note) }), onclick: () => goTo(note) }, note.dataset.note));
+      // Inline, because a browser may break the line before a button.
+      Object.assign(each, { tabIndex: 0, role: "button", ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }) });
+      each.classList.add("note-link");
+      each.before("\u2060");
+      each.addEventListener("click", () => goTo(note));
+      each.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)));
     });
-    if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0].firstChild) }, "↩"));
+    if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0]) }, "↩"));
   }
 }
 
