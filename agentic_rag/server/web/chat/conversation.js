@@ -518,7 +518,7 @@ export class ConversationView {
 
   /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
   async #askReason() {
-    const reason = textarea({ maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
+    const reason = textarea({ autofocus: true, maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
     const actions = (close) => [button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }), button(t("chat.send"), { kind: "primary", onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }) })];
     return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
   }

@@ -61,7 +61,9 @@ export class AnswerPart {
     const marked = (number) => this.element.querySelectorAll(`[data-number="${CSS.escape(String(number))}"]`);
     const onshow = (shown) => {
       for (const each of this.element.querySelectorAll(".source-open")) each.classList.remove("source-open");
-      if (shown !== null) for (const each of marked(references[shown].number)) each.classList.add("source-open");
+      if (shown === null) return;
+      for (const each of marked(references[shown].number)) each.classList.add("source-open");
+      if (shown !== at) this.element.querySelector(".citation.source-open")?.scrollIntoView({ block: "nearest" });
     };
     const places = references.map(({ documentId, chunkId, citedText, documentName, table }) => ({ documentId, chunkId, sentence: citedText, documentName, table }));
     openSource({ domainId: this.around.domainId, ...places[at], places, at, opener, onshow });
