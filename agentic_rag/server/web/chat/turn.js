@@ -291,6 +291,8 @@ function nowOf(view) {
 
 const NOW = { search_documents: "chat.now.search", promptx_recall: "chat.now.recall", read_document: "chat.now.read", find_in_document: "chat.now.read", delegate: "chat.now.delegate" };
 const READS = new Set(["read_document", "find_in_document"]);
+/** A memory in the result of a recall: "- [ATOMIC 0.9 2026-11-26 its-id] …". */
+const MEMORY = /^- \[[A-Z]+ [\d.]+ \S+ (\S+)\]/gm;
 
 /** Return what was done as the parts of one line: "Searched 8 documents · recalled 1 memory · 0.3 s". */
 function stepsParts(shown) {
@@ -302,8 +304,11 @@ function stepsParts(shown) {
     const found = new Set(searches.flatMap(({ hits }) => hits ?? []).map((hit) => hit.documentId ?? hit.name));
     parts.push(found.size ? t("chat.did.searched", { count: found.size }) : t("chat.did.foundNothing"));
   }
-  const recalls = of((name) => name === "promptx_recall").length;
-  if (recalls) parts.push(t("chat.did.recalled", { count: recalls }));
+  const recalls = of((name) => name === "promptx_recall");
+  if (recalls.length) {
+    const memories = new Set(recalls.flatMap(({ item }) => [...(item.result?.content ?? "").matchAll(MEMORY)].map(([, id]) => id)));
+    parts.push(memories.size ? t("chat.did.recalled", { count: memories.size }) : t("chat.did.recalledNothing"));
+  }
   const reads = new Set(of((name) => READS.has(name)).map(({ item }) => subject(item))).size;
   if (reads) parts.push(t("chat.did.read", { count: reads }));
   const delegates = of((name) => name === "delegate").length;

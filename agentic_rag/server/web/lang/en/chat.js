@@ -58,6 +58,7 @@ export default {
   "chat.did.foundNothing": "searched, nothing found",
   "chat.did.read": { one: "read {count} document", other: "read {count} documents" },
   "chat.did.recalled": { one: "recalled {count} memory", other: "recalled {count} memories" },
+  "chat.did.recalledNothing": "found no memories",
   "chat.did.searched": { one: "searched {count} document", other: "searched {count} documents" },
   "chat.did.used": "used {tools}",
   "chat.did.usedMany": { one: "used {count} tool", other: "used {count} tools" },

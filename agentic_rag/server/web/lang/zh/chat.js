@@ -58,6 +58,7 @@ export default {
   "chat.did.foundNothing": "已检索，未找到内容",
   "chat.did.read": { other: "阅读了 {count} 份文档" },
   "chat.did.recalled": { other: "回忆了 {count} 次" },
+  "chat.did.recalledNothing": "未找到相关记忆",
   "chat.did.searched": { other: "检索了 {count} 份文档" },
   "chat.did.used": "使用了 {tools}",
   "chat.did.usedMany": { other: "使用了 {count} 个工具" },
