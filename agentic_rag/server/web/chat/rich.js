@@ -14,8 +14,14 @@ const MOST_DIAGRAM = 10_000;
 const DRAW_MS = 20_000;
 let notes = 0;
 
+const BLOCKS = "p, ul, ol, dl, h1, h2, h3, h4, h5, h6, blockquote, table";
+
 /** Complete rendered Markdown inside an element. */
 export function enrich(element) {
+  for (const block of element.querySelectorAll(BLOCKS)) {
+    // Arabic begins at the right, with its bullets. A block within another one follows that one.
+    if (!block.parentElement.closest("blockquote, li, table")) block.dir = "auto";
+  }
   for (const mark of element.querySelectorAll("sup.citation")) enrichCitation(mark);
   for (const code of element.querySelectorAll("pre > code")) enrichCode(code);
   linkFootnotes(element);

@@ -408,7 +408,7 @@ export class QuestionPart {
     this.around = around;
     this.images = h("div", { class: "question-images", hidden: true });
     this.files = h("ul", { class: "question-files", "aria-label": t("chat.attachments"), hidden: true });
-    this.text = h("div", { class: "question-text plain" });
+    this.text = h("div", { class: "question-text plain", dir: "auto" });
     this.acts = h("div", { class: "question-acts" });
     this.element = h("div", { class: "question" }, h("div", { class: "question-bubble" }, this.images, this.files, this.text), this.acts);
   }
@@ -556,7 +556,7 @@ function placeOf({ page, cells, ...reference }, view) {
 export function headingOf({ documentId, chunkId, citedText }, view) {
   const cited = folded(citedText);
   for (const item of view.items) {
-    for (const hit of item.kind === "retrieval" ? [...item.hits, ...(item.storedHits ?? [])] : []) {
+    for (const hit of item.kind === "retrieval" ? item.hits : []) {
       if (hit.documentId !== documentId || !(hit.chunkId === chunkId || (cited && folded(hit.snippet).includes(cited)))) continue;
       if (hit.headingPath?.length) return hit.headingPath.at(-1);
     }
