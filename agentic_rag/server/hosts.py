@@ -84,7 +84,7 @@ Field = tuple[bytes, bytes]
 ORIGIN_ADVICE: Final = "Pages of other origins are let in by AGENTIC_RAG_ALLOWED_ORIGINS."
 
 ORIGIN_HINT: Final = b"add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"
-"""Sent as the allowed origin in a refused preflight. It equals no origin, and browsers print it in their console."""
+"""Sent as the allowed origin to a refused page of another one. It equals no origin, and browsers print it."""
 
 PREFLIGHT_SECONDS: Final = 600
 """How long a browser may cache the answer to a preflight request."""

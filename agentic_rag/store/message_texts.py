@@ -210,6 +210,9 @@ _BY_FTS5 = sa.text(
     f" WHERE {INDEX} MATCH :query ORDER BY s.rowid DESC LIMIT :at_most"
 )
 
+_ALLOW_SCANS = sa.text("SELECT set_config('enable_seqscan', :allowed, true)")
+"""Whether PostgreSQL may read whole tables, until the end of the transaction."""
+
 
 def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int = MAX_MATCHES) -> list[Match]:
     """Return the newest messages of an owner that match all terms, newest first; at most ``at_most``."""
@@ -226,8 +229,14 @@ def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int 
     ]
     # The index ignores the order of words.
     where += [_texts.words.contains(f" {' '.join(p)}", autoescape=True) for p in terms.phrases if len(p) > 1]
-    rows = conn.execute(sa.select(*_FOUND).where(*where).order_by(_texts.id.desc()).limit(at_most))
-    return [Match(*row) for row in rows]
+    # PostgreSQL underestimates the work of reading a row's words. It would therefore often read all rows, newest first,
+    # instead of asking the index: seconds for 100 000 messages. The subquery and the setting prevent that.
+    matches = sa.select(_texts.id, *_FOUND).where(*where).cte("matches").prefix_with("MATERIALIZED")
+    newest = sa.select(*(matches.c[each.name] for each in _FOUND)).order_by(matches.c.id.desc()).limit(at_most)
+    conn.execute(_ALLOW_SCANS, {"allowed": "off"})
+    found = [Match(*row) for row in conn.execute(newest)]
+    conn.execute(_ALLOW_SCANS, {"allowed": "on"})
+    return found
 
 
 class _TsQuery(sa.types.UserDefinedType[str]):

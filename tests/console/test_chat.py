@@ -93,6 +93,8 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         await expect(page.locator(".call-body")).to_contain_text("paid leave days")
         await expect(page.locator(".call-body .hit").first).to_contain_text("twenty-five days")
         await expect(page.locator(".answer-sources")).to_contain_text(words["sources"])
+        await expect(page.locator(".source-place")).to_have_text("Leave")
+        await expect(page.locator(".call-body .hit").first).to_contain_text("Leave")
         await page.locator(".citation").click()
         panel = page.get_by_role("dialog", name=words["source"])
         await expect(panel.locator("mark")).to_have_text("Full-time staff have twenty-five days of paid leave.")
@@ -120,6 +122,32 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         assert (await page.locator(".answer .prose").all_inner_texts())[0] == "I will look that up."
         feedback = (await desk.rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
         assert [each["rating"] for each in feedback] == ["up"]
+
+
+async def test_the_line_of_steps_counts_what_was_recalled_and_the_text_follows_its_direction(tmp_path: Path) -> None:
+    engram = {"content": "Tea at four", "schema": "tea time", "strength": 1, "type": "ATOMIC"}
+    remember = use("promptx_remember", role="assistant", engrams=[engram])
+    recall = Step(tuple(Use("promptx_recall", {"role": "assistant", "query": word}) for word in ("tea", "time")))
+    none = use("promptx_recall", role="researcher", query="tea")
+    arabic = say("الشاي في الرابعة.\n\n> اقتباس\n\n- نعم\n\n| a | b |\n|---|---|\n| " + "z" * 90 + " | c |\n")
+    async with console(tmp_path, remember, recall, arabic, none, say("No."), size=(390, 780)) as desk:
+        page = desk.page
+        await desk.rig.domain(subRoleIds=["researcher"])
+        await desk.goto()
+        await ask(page, "متى الشاي؟")
+        await answered(page)
+        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
+        await expect(page.locator(".prose blockquote")).to_have_css("direction", "rtl")
+        for part in (".prose p", ".prose ul", ".question-text"):
+            await expect(page.locator(part).first).to_have_css("direction", "rtl")
+        cell = page.locator(".prose td").first
+        assert await cell.evaluate("(at) => at.scrollWidth <= at.clientWidth"), "a long word leaves its cell"
+        await page.reload()
+        await answered(page)
+        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
+        await ask(page, "And the other?")
+        await answered(page, 2)
+        await expect(page.locator(".steps-words").last).to_contain_text("Found no memories")
 
 
 async def test_a_question_is_edited_stopped_and_asked_again_and_its_branches_stay(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """The full-text index over questions and answers, on both databases."""
 
+from typing import Any
+
+import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -8,6 +11,7 @@ from agentic_rag.store import message_texts, sessions
 from agentic_rag.store.database import Database
 from agentic_rag.store.message_texts import SearchTerms, TextScope
 from agentic_rag.store.sessions import SessionLabels
+from tests.store.conftest import needs_postgresql
 from tests.store.records import AT
 
 MINE = TextScope("mira", "dom_1")
@@ -73,6 +77,45 @@ async def test_the_newest_messages_come_first_and_only_those_of_the_owner_and_th
         return [found(conn, "filter"), found(conn, "filter", TextScope("mira")), found(conn, "filter", TextScope("m"))]
 
     assert await database.write(run) == [["new", "old"], ["new", "other-domain", "old"], []]
+
+
+@needs_postgresql
+@pytest.mark.xdist_group("postgresql_url")
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_postgresql_asks_the_index_for_rare_and_for_common_words(database: Database) -> None:
+    """Without care it reads all messages, newest first, until it has enough matches: seconds for 100 000 messages."""
+
+    def fill(conn: Connection) -> None:
+        prefix = " ".join(MINE.words)
+        rows = [
+            {"id": n, "session_id": "s", "conversation_id": "c", "message_id": f"m{n}", "role": "user", "words": words}
+            for n in range(1, 3_001)
+            for words in [f"{prefix} the filter {'rare' if n == 7 else n}"]
+        ]
+        conn.execute(sa.insert(message_texts.TEXTS), rows)
+        conn.execute(sa.text("ANALYZE message_texts"))
+
+    def search(conn: Connection) -> dict[str, tuple[list[str], str]]:
+        asked: list[tuple[str, Any]] = []
+
+        def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+            asked.append((statement, parameters))
+
+        sa.event.listen(conn, "before_cursor_execute", note)
+        results = {query: found(conn, query) for query in ("rare", "the", "the rare", "missing")}
+        sa.event.remove(conn, "before_cursor_execute", note)
+        searches = [each for each in asked if "message_texts" in each[0]]
+        conn.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        plans = [conn.exec_driver_sql(f"EXPLAIN {statement}", given).scalars() for statement, given in searches]
+        return {query: (results[query], "\n".join(plan)) for query, plan in zip(results, plans, strict=True)}
+
+    await database.write(fill)
+    shown = await database.read(search)
+    assert shown["rare"][0] == shown["the rare"][0] == ["m7"]
+    assert shown["missing"][0] == []
+    assert shown["the"][0] == [f"m{n}" for n in range(3_000, 1_000, -1)]
+    for query, (_, plan) in shown.items():
+        assert "Bitmap Index Scan on message_search" in plan, (query, plan)
 
 
 async def test_a_deleted_session_leaves_the_index_in_the_same_transaction(database: Database) -> None:

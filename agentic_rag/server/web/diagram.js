@@ -21,6 +21,7 @@ function setUp(dark) {
     suppressErrorRendering: true,
     fontFamily: FONT,
     theme: "base",
+    themeCSS: ".node rect, .cluster rect, rect.actor { rx: 6px; ry: 6px } .edgePaths path, .messageLine0, .messageLine1 { stroke-width: 1.5px }",
     themeVariables: {
       darkMode: dark, background: ground, fontFamily: FONT, fontSize: "14px",
       primaryColor: node, primaryBorderColor: node, primaryTextColor: ink,

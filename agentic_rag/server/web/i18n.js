@@ -64,11 +64,13 @@ export function t(key, values = {}) {
 /** Whether there are words for a key: for codes of errors that not all have. */
 export const hasWords = (key) => words.has(key);
 
+/** The language as the reader's region writes it: en-GB has another order of days and months than en-US. */
+const region = navigator.languages?.find((each) => each.toLowerCase().split("-")[0] === language) ?? language;
 const formats = new Map();
 
 function format(kind, options) {
   const key = `${kind.name}${JSON.stringify(options)}`;
-  if (!formats.has(key)) formats.set(key, new kind(language, options));
+  if (!formats.has(key)) formats.set(key, new kind(kind === Intl.DateTimeFormat ? region : language, options));
   return formats.get(key);
 }
 
@@ -110,9 +112,16 @@ export function formatAgo(iso, now = Date.now()) {
 
 export function formatDuration(milliseconds) {
   if (milliseconds < 1000) return formatNumber(Math.round(milliseconds), { style: "unit", unit: "millisecond" });
+  return formatSeconds(milliseconds);
+}
+
+/** A duration in seconds with one digit, at least 0.1: "0.3 s"; longer ones in minutes and seconds. */
+export function formatSeconds(milliseconds) {
+  const unit = (value, name, options = {}) => formatNumber(value, { style: "unit", unit: name, unitDisplay: "narrow", ...options }).replace(/(\d)([a-z])/u, "$1\u00a0$2");
   const seconds = milliseconds / 1000;
-  if (seconds < 60) return formatNumber(seconds, { style: "unit", unit: "second", maximumFractionDigits: 1 });
-  return formatNumber(Math.floor(seconds / 60), { style: "unit", unit: "minute" }) + " " + formatNumber(Math.round(seconds % 60), { style: "unit", unit: "second" });
+  if (seconds < 59.95) return unit(Math.max(0.1, seconds), "second", { maximumFractionDigits: 1 });
+  const whole = Math.round(seconds);
+  return `${unit(Math.floor(whole / 60), "minute")} ${unit(whole % 60, "second")}`;
 }
 
 export function formatBytes(bytes) {

@@ -31,7 +31,7 @@ export class PageView {
     this.#show(this.number);
     const { marks, page } = this;
     // The sheet has the page's shape before the image is there: its place is known at once.
-    (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({ block: "center", inline: "nearest" });
+    (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({ block: "nearest", inline: "nearest" });
     this.counting = new AbortController();
     api("GET", this.address, { signal: this.counting.signal }).then(
       ({ pageCount }) => this.#setCount(Math.max(pageCount ?? 0, page.number) || null),

@@ -182,10 +182,10 @@ export function hitList(hits, domainId) {
 
 export function hitCard(hit, domainId) {
   const open = () => openSource({ domainId, documentId: hit.documentId, chunkId: hit.chunkId, sentence: "" });
-  const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, ...(hit.headingPath ?? [])].filter(Boolean).join(" › ");
+  const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, hit.headingPath?.at(-1)].filter(Boolean).join(", ");
   const content = [
     h("span", { class: "hit-head" }, icon("page", 15), h("span", { class: "strong clip", dir: "auto" }, hit.name), hit.score !== undefined && hit.score !== null && h("span", { class: "hit-score", title: t("chat.score") }, formatNumber(hit.score, { maximumFractionDigits: 2 }))),
-    place && h("span", { class: "faint small clip", dir: "auto" }, place),
+    place && h("span", { class: "faint small clip", dir: "auto", title: hit.headingPath?.join(" › ") }, place),
     h("span", { class: "hit-snippet", dir: "auto" }, hit.snippet),
     hit.legs && h("span", { class: "row small faint" }, hit.legs),
   ];

@@ -95,6 +95,11 @@ export class Composer {
     this.#keepAttached();
   }
 
+  /** Say what may be written here: a first question, or one that follows. */
+  setPlaceholder(text) {
+    this.text.placeholder = text;
+  }
+
   /** Offer the models that one may choose here, the domain's own first; none without a choice. */
   setModels(models) {
     this.models.hidden = models.length === 0;

@@ -178,10 +178,7 @@ export class ConversationView {
         const calls = new Map(items.filter((each) => each.kind === "call").map((each) => [each.id, each]));
         const stored = viewOfMessage(message);
         const kept = stored.items.map((each) => (each.kind === "call" && calls.has(each.id) ? { ...each, ...calls.get(each.id), stored: false } : each));
-        const found = new Map();
-        for (const each of items) if (each.kind === "retrieval") found.set(found.size, each);
-        let number = 0;
-        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? { ...found.get(number++), storedHits: each.hits } : each));
+        const withHits = withLiveHits(kept, items.filter((each) => each.kind === "retrieval"));
         const beside = items.filter((each) => each.kind === "wait" || each.kind === "notice" || each.kind === "compacted");
         turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
         turn.isLive = false;
@@ -518,7 +515,7 @@ export class ConversationView {
 
   /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
   async #askReason() {
-    const reason = textarea({ maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
+    const reason = textarea({ autofocus: true, maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
     const actions = (close) => [button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }), button(t("chat.send"), { kind: "primary", onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }) })];
     return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
   }
@@ -620,6 +617,21 @@ function rangesOf(element, words) {
     }
   }
   return ranges;
+}
+
+/** Return the items of a stored answer with the hits that came while it was written: these have scores and open their
+ * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is which. */
+function withLiveHits(items, live) {
+  const queries = new Map(items.filter((each) => each.kind === "call").map((each) => [`${each.id}:hits`, each.arguments?.query]));
+  const left = new Set(live);
+  const merged = items.map((each) => {
+    const found = each.kind === "retrieval" && [...left].find(({ source, query }) => source === "documents" && query === queries.get(each.id));
+    if (!found) return each;
+    left.delete(found);
+    const hits = found.hits.map((hit, at) => (each.hits[at]?.documentId === hit.documentId ? { headingPath: each.hits[at].headingPath, ...hit } : hit));
+    return { ...found, of: each.id.slice(0, -":hits".length), hits };
+  });
+  return [...merged, ...[...left].filter(({ source }) => source === "memory")];
 }
 
 /** Whether a turn is not to be had from the stored messages: its answer comes, or it waits to be sent or to begin. */

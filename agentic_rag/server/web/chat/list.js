@@ -26,12 +26,12 @@ export class ConversationList {
     Object.assign(this, { desk, items: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
     this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
-    this.search = input({ type: "search", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
+    this.search = h("input", { type: "search", autocomplete: "off", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
     this.archived = button(t("chat.archived"), { kind: "quiet", icon: "archive", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => this.#toggleArchived() });
     this.list = h("div", { class: "conversations" });
     this.sentinel = h("div", { class: "older" });
     this.frame = h("div", { class: "conversations-frame" }, this.list, this.sentinel);
-    this.element = h("div", { class: "chat-list" }, h("div", { class: "chat-list-head" }, this.only, this.choice, button(t("chat.new"), { kind: "primary", icon: "add", onclick: () => desk.begin() }), this.search), this.frame, h("div", { class: "chat-list-foot" }, this.archived));
+    this.element = h("div", { class: "chat-list" }, h("div", { class: "chat-list-head" }, this.only, this.choice, button(t("chat.new"), { kind: "quiet", icon: "compose", class: "button button-quiet chat-list-act", onclick: () => desk.begin() }), h("label", { class: "chat-list-act chat-search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/"))), this.frame, h("div", { class: "chat-list-foot" }, this.archived));
     new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(), { root: this.frame, rootMargin: "200px" }).observe(this.sentinel);
     this.wake = () => !document.hidden && this.#look();
     document.addEventListener("visibilitychange", this.wake);

@@ -44,7 +44,8 @@ class ChatPage {
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
-    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, menu(t("chat.more"), () => this.#items()));
+    this.share = button(t("chat.shareOrExport"), { kind: "quiet", icon: "upload", compact: true, hidden: true, onclick: () => this.#share() });
+    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, this.share, menu(t("chat.more"), () => this.#items()));
     this.starters = h("section", { class: "starters", "aria-label": t("chat.starters") });
     this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element), this.starters);
     this.keys = (event) => this.#key(event);
@@ -107,6 +108,7 @@ class ChatPage {
     if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
     this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.setPlaceholder(t(conversation ? "chat.followUp" : "chat.placeholder"));
     this.composer.setModels(found.models ?? []);
     this.prepared = null;
     this.composer.setRunning(false);
@@ -246,6 +248,7 @@ class ChatPage {
     const view = this.#makeView(record.id);
     view.record = record;
     this.list.add(record);
+    this.composer.setPlaceholder(t("chat.followUp"));
     this.composer.moveTo(record.id);
     this.app.navigate(`#/chat/${this.domain.id}/${record.id}`, { instead: true });
     this.stream.follow(record.id);
@@ -278,7 +281,17 @@ class ChatPage {
     await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch((error) => error.status === 404 || toastError(error));
   }
 
+  /** The record of the open conversation, as the list has it. */
+  get #record() {
+    return this.list.items.find((each) => each.id === this.view?.id) ?? this.view?.record;
+  }
+
+  async #share() {
+    if (this.#record) (await sharingParts()).openSharing(this.#record);
+  }
+
   #setTitle(title) {
+    this.share.hidden = !this.view;
     this.title.textContent = title || (this.view ? t("chat.untitled") : t("chat.new"));
     this.app.setTitle(title, this.domain?.name);
   }
@@ -293,13 +306,13 @@ class ChatPage {
 
   #items() {
     const { view } = this;
-    const record = this.list.items.find((each) => each.id === view?.id) ?? view?.record;
+    const record = this.#record;
     return [
       { label: t("chat.new"), icon: "add", act: () => this.#go(this.domain.id) },
       this.app.user.operator && { label: t("chat.makeDomain"), icon: "domain", act: () => this.#makeDomain() },
       view && null,
       view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
-      view && record && { label: t("chat.shareOrExport"), icon: "upload", act: async () => (await sharingParts()).openSharing(record) },
+      view && record && { label: t("chat.shareOrExport"), icon: "upload", act: () => this.#share() },
       view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
     ].filter((each) => each !== false && each !== undefined && !(each === null && !view));

@@ -14,8 +14,14 @@ const MOST_DIAGRAM = 10_000;
 const DRAW_MS = 20_000;
 let notes = 0;
 
+const BLOCKS = "p, ul, ol, dl, h1, h2, h3, h4, h5, h6, blockquote, table";
+
 /** Complete rendered Markdown inside an element. */
 export function enrich(element) {
+  for (const block of element.querySelectorAll(BLOCKS)) {
+    // Arabic begins at the right, with its bullets. A block within another one follows that one.
+    if (!block.parentElement.closest("blockquote, li, table")) block.dir = "auto";
+  }
   for (const mark of element.querySelectorAll("sup.citation")) enrichCitation(mark);
   for (const code of element.querySelectorAll("pre > code")) enrichCode(code);
   linkFootnotes(element);
@@ -52,9 +58,14 @@ function linkFootnotes(element) {
     note.tabIndex = -1;
     references.forEach((each, at) => {
       each.id = `note-${notes}-${at + 1}`;
-      replace(each, h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnote", { number: Number(note.dataset.note) }), onclick: () => goTo(note) }, note.dataset.note));
+      // Inline, because a browser may break the line before a button.
+      Object.assign(each, { tabIndex: 0, role: "button", ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }) });
+      each.classList.add("note-link");
+      each.before("\u2060");
+      each.addEventListener("click", () => goTo(note));
+      each.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)));
     });
-    if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0].firstChild) }, "↩"));
+    if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0]) }, "↩"));
   }
 }
 

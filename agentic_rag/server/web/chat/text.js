@@ -88,7 +88,7 @@ export class GrowingText {
   constructor() {
     this.element = h("div", { class: "prose" });
     this.open = document.createTextNode("");
-    this.tail = h("div", { class: "prose-part plain" }, this.open);
+    this.tail = h("div", { class: "prose-part plain", dir: "auto" }, this.open);
     this.element.append(this.tail);
     this.closed = []; // {from, to, points: [from, to], element, asked}
     this.at = 0;
@@ -116,7 +116,7 @@ export class GrowingText {
 
   #close(end) {
     const text = this.text.slice(this.at, end);
-    const element = h("div", { class: "prose-part plain" }, text.trim());
+    const element = h("div", { class: "prose-part plain", dir: "auto" }, text.trim());
     this.tail.before(element);
     const to = this.atPoints + points(text);
     this.closed.push({ text, from: this.atPoints, to, element, asked: null });
@@ -135,6 +135,7 @@ export class GrowingText {
       (html) => {
         if (part.asked !== wanted || !part.element.isConnected) return;
         part.element.classList.remove("plain");
+        part.element.removeAttribute("dir"); // each block has its own
         enrich(showHtml(part.element, html));
       },
       () => {}, // it stays text; the stored message brings the HTML

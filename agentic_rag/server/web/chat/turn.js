@@ -3,7 +3,7 @@
 import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { inWords } from "../errors/text.js";
-import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
+import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, formatSeconds, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { showHtml } from "../trusted.js";
 import { button, copyButton, menu, notice, toastError } from "../ui.js";
@@ -61,7 +61,9 @@ export class AnswerPart {
     const marked = (number) => this.element.querySelectorAll(`[data-number="${CSS.escape(String(number))}"]`);
     const onshow = (shown) => {
       for (const each of this.element.querySelectorAll(".source-open")) each.classList.remove("source-open");
-      if (shown !== null) for (const each of marked(references[shown].number)) each.classList.add("source-open");
+      if (shown === null) return;
+      for (const each of marked(references[shown].number)) each.classList.add("source-open");
+      if (shown !== at) this.element.querySelector(".citation.source-open")?.scrollIntoView({ block: "nearest" });
     };
     const places = references.map(({ documentId, chunkId, citedText, documentName, table }) => ({ documentId, chunkId, sentence: citedText, documentName, table }));
     openSource({ domainId: this.around.domainId, ...places[at], places, at, opener, onshow });
@@ -143,7 +145,8 @@ export class AnswerPart {
 
   #drawSources() {
     const { references, status } = this.view;
-    const key = RUNNING.has(status) ? "" : references.map((each) => each.number).join();
+    // The headings of the passages may come later, with the stored answer.
+    const key = RUNNING.has(status) ? "" : references.map((each) => `${each.number}:${placeOf(each, this.view)}`).join();
     if (this.sources.dataset.key === key) return;
     this.sources.dataset.key = key;
     this.sources.hidden = !key;
@@ -159,19 +162,18 @@ export class AnswerPart {
 
   /** A cited document with the places that are cited in it. */
   #documentLine(places) {
-    const isOnly = places.length === 1;
     const chip = ({ at, each }) =>
       h(
         "button",
         { type: "button", class: "source-chip", dataset: { number: each.number }, onclick: (event) => this.#openAt(at, event.currentTarget) },
         h("span", { class: "visually-hidden" }, t("chat.openSource", { number: each.number, name: each.documentName })),
         h("span", { class: "source-number" }, formatNumber(each.number)),
-        h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || (isOnly ? t("chat.sourceOpen") : shortened(each.citedText))),
+        h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || quoted(each.citedText)),
         each.scanned && h("span", { class: "faint" }, t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")),
         each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
     const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);
-    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each), places.map(chip)), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
+    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("p", { class: "source-title" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each)), h("div", { class: "source-chips" }, places.map(chip))), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
   }
 
   #drawFailure() {
@@ -238,12 +240,13 @@ class StepsFold {
       this.mark.dataset.kind = kind;
       replace(this.mark, now ? h("span", { class: "spinner" }) : icon("right", 16));
     }
-    const words = now || stepsText(shown, view);
-    if (this.words.textContent !== words) {
-      this.words.textContent = words;
+    const parts = now ? [now] : stepsParts(shown);
+    const key = parts.map((each) => each.textContent ?? each).join(" · ");
+    if (this.words.dataset.key !== key) {
+      this.words.dataset.key = key;
+      replace(this.words, parts.flatMap((each, number) => (number ? [" · ", each] : [each])));
       this.since = performance.now();
     }
-    this.details.classList.toggle("steps-bad", !now && shown.some(({ item }) => item.status === "error" || item.status === "denied"));
     this.#tick(Boolean(now));
     this.#drawBody();
   }
@@ -288,9 +291,11 @@ function nowOf(view) {
 
 const NOW = { search_documents: "chat.now.search", promptx_recall: "chat.now.recall", read_document: "chat.now.read", find_in_document: "chat.now.read", delegate: "chat.now.delegate" };
 const READS = new Set(["read_document", "find_in_document"]);
+/** A memory in the result of a recall: "- [ATOMIC 0.9 2026-11-26 its-id] …". */
+const MEMORY = /^- \[[A-Z]+ [\d.]+ \S+ (\S+)\]/gm;
 
-/** Return in one line what was done: "Searched 8 documents · recalled 1 memory · 0.3 s". */
-function stepsText(shown, view) {
+/** Return what was done as the parts of one line: "Searched 8 documents · recalled 1 memory · 0.3 s". */
+function stepsParts(shown) {
   const calls = shown.filter(({ item }) => item.kind === "call");
   const of = (test) => calls.filter(({ item }) => test(item.name));
   const parts = [];
@@ -299,8 +304,11 @@ function stepsText(shown, view) {
     const found = new Set(searches.flatMap(({ hits }) => hits ?? []).map((hit) => hit.documentId ?? hit.name));
     parts.push(found.size ? t("chat.did.searched", { count: found.size }) : t("chat.did.foundNothing"));
   }
-  const recalls = of((name) => name === "promptx_recall").length;
-  if (recalls) parts.push(t("chat.did.recalled", { count: recalls }));
+  const recalls = of((name) => name === "promptx_recall");
+  if (recalls.length) {
+    const memories = new Set(recalls.flatMap(({ item }) => [...(item.result?.content ?? "").matchAll(MEMORY)].map(([, id]) => id)));
+    parts.push(memories.size ? t("chat.did.recalled", { count: memories.size }) : t("chat.did.recalledNothing"));
+  }
   const reads = new Set(of((name) => READS.has(name)).map(({ item }) => subject(item))).size;
   if (reads) parts.push(t("chat.did.read", { count: reads }));
   const delegates = of((name) => name === "delegate").length;
@@ -312,11 +320,18 @@ function stepsText(shown, view) {
   else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));
   if (!parts.length) parts.push(t("chat.thought"));
   const failed = calls.filter(({ item }) => item.status === "error" || item.status === "denied").length;
-  if (failed) parts.push(t("chat.did.failed", { count: failed }));
-  const milliseconds = calls.reduce((sum, { item }) => sum + (item.durationMs ?? 0), 0);
-  if (milliseconds) parts.push(formatDuration(milliseconds));
-  const text = parts.join(" · ");
-  return text.charAt(0).toLocaleUpperCase() + text.slice(1);
+  parts[0] = parts[0].charAt(0).toLocaleUpperCase() + parts[0].slice(1);
+  if (failed) parts.push(h("span", { class: "steps-failed" }, t("chat.did.failed", { count: failed })));
+  const milliseconds = durationOf(calls);
+  if (milliseconds) parts.push(formatSeconds(milliseconds));
+  return parts;
+}
+
+/** Return how long calls took together. Calls of one step run at the same time, so the longest of them counts. */
+function durationOf(calls) {
+  const longest = new Map();
+  for (const { item } of calls) longest.set(item.iteration, Math.max(longest.get(item.iteration) ?? 0, item.durationMs ?? 0));
+  return [...longest.values()].reduce((sum, each) => sum + each, 0);
 }
 
 /** Words for a person of why a turn failed. */
@@ -393,7 +408,7 @@ export class QuestionPart {
     this.around = around;
     this.images = h("div", { class: "question-images", hidden: true });
     this.files = h("ul", { class: "question-files", "aria-label": t("chat.attachments"), hidden: true });
-    this.text = h("div", { class: "question-text plain" });
+    this.text = h("div", { class: "question-text plain", dir: "auto" });
     this.acts = h("div", { class: "question-acts" });
     this.element = h("div", { class: "question" }, h("div", { class: "question-bubble" }, this.images, this.files, this.text), this.acts);
   }
@@ -455,6 +470,7 @@ export function viewOfMessage(message) {
   const items = [];
   const calls = new Map();
   const summaries = new Map((message.metadata.toolCalls ?? []).map((each) => [each.id, each]));
+  let iteration = 1;
   const parts = new Map((message.parts ?? []).map((each) => [each.block, each.html]));
   let shownWhole = false;
   for (const [at, block] of message.blocks.entries()) {
@@ -467,14 +483,15 @@ export function viewOfMessage(message) {
       else if (html) items.push({ kind: "text", html, text: block.text, citations: [] });
     } else if (block.type === "tool_use") {
       const { server = "", durationMs = null } = summaries.get(block.id) ?? {};
-      const call = { kind: "call", id: block.id, name: block.name, server, arguments: block.input, written: "", status: "interrupted", progress: null, result: null, durationMs, waitIds: [], stored: true };
+      if (message.blocks[at - 1]?.type === "tool_result") iteration += 1;
+      const call = { kind: "call", id: block.id, name: block.name, server, iteration, arguments: block.input, written: "", status: "interrupted", progress: null, result: null, durationMs, waitIds: [], stored: true };
       calls.set(block.id, call);
       items.push(call);
     } else if (block.type === "tool_result") {
       const call = calls.get(block.tool_use_id);
       if (!call) continue;
       call.status = summaries.get(call.id)?.status ?? (block.is_error ? "error" : "ok");
-      const { text, hits, images } = readResult(block);
+      const { text, hits, images } = readResult(block, message.references ?? []);
       call.result = { content: text, structured: block.structuredContent ?? null, truncated: false, ref: null, images };
       if (hits.length) items.push({ kind: "retrieval", id: `${block.tool_use_id}:hits`, source: "documents", query: "", hits });
     }
@@ -503,18 +520,31 @@ export function viewOfMessage(message) {
   };
 }
 
-function readResult(block) {
+function readResult(block, references) {
   const texts = [];
   const hits = [];
   const images = [];
   const content = typeof block.content === "string" ? [{ type: "text", text: block.content }] : (block.content ?? []);
   for (const each of content) {
     if (each.type === "text") texts.push(each.text);
-    else if (each.type === "search_result") hits.push({ id: `${block.tool_use_id}:${hits.length}`, name: each.title, snippet: (each.content ?? []).map((part) => part.text).join(""), documentId: each.source });
+    else if (each.type === "search_result") hits.push(storedHit(`${block.tool_use_id}:${hits.length}`, each, references));
     else if (each.type === "image" && each.source?.ref) images.push({ ref: each.source.ref });
     else texts.push(`[${each.type}]`);
   }
   return { text: texts.join("\n"), hits, images };
+}
+
+/** Return a stored passage as a hit. Its title reads "leave.md › Leave › Rest (p. 2; passage 3 of 9)"; of a passage that
+ * the answer cites, the reference tells where it can be opened. */
+function storedHit(id, { title, source, content }, references) {
+  const sentences = (content ?? []).map((part) => part.text);
+  const snippet = sentences.reduce((text, each) => (/[\s\u3000-\u9fff\uff00-\uffef]$/u.test(text) || !text ? text + each : `${text} ${each}`), "");
+  const [, path, notes = ""] = /^(.*?)(?: \(([^()]*)\))?$/su.exec(title);
+  const [name, ...headingPath] = path.split(" › ");
+  const page = Number(/(?:^|; )p\. (\d+)/u.exec(notes)?.[1]) || null;
+  const words = folded(snippet);
+  const cited = references.find((each) => each.documentId === source && each.chunkId && folded(each.citedText) && words.includes(folded(each.citedText)));
+  return { id, name, headingPath, page, snippet, documentId: source, chunkId: cited?.chunkId ?? null };
 }
 
 /** Return where in its document a reference is: page, heading, rows. */
@@ -523,13 +553,12 @@ function placeOf({ page, cells, ...reference }, view) {
 }
 
 /** Return the heading above a cited passage, as the search found it; "" without one. */
-export function headingOf({ documentId, documentName, chunkId, citedText }, view) {
+export function headingOf({ documentId, chunkId, citedText }, view) {
   const cited = folded(citedText);
   for (const item of view.items) {
-    for (const hit of item.kind === "retrieval" ? [...item.hits, ...(item.storedHits ?? [])] : []) {
+    for (const hit of item.kind === "retrieval" ? item.hits : []) {
       if (hit.documentId !== documentId || !(hit.chunkId === chunkId || (cited && folded(hit.snippet).includes(cited)))) continue;
-      if (hit.headingPath) return hit.headingPath.at(-1) ?? "";
-      if (hit.name.startsWith(`${documentName} › `)) return hit.name.slice(documentName.length + 3).replace(/ \([^()]*\)$/, "").split(" › ").at(-1);
+      if (hit.headingPath?.length) return hit.headingPath.at(-1);
     }
   }
   return "";
@@ -538,6 +567,9 @@ export function headingOf({ documentId, documentName, chunkId, citedText }, view
 const folded = (text) => (text ?? "").replace(/\s+/g, "").toLowerCase();
 
 const shortened = (text) => (text.length > 60 ? `${text.slice(0, 59).trimEnd()}…` : text);
+
+/** Return the beginning of a quote, for a passage that stands below no heading. */
+const quoted = (text) => (text.length > 60 ? `“${text.slice(0, 59).trimEnd()}…”` : `“${text.trim()}”`);
 
 /** The date of a cited document, and a mark if the day of its review has passed. */
 function agesOf({ documentDate, reviewBy }) {
