@@ -126,6 +126,7 @@ from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
+from agentic_rag.server.web_files import WebFiles
 from agentic_rag.sources.folder import AllowedFolders
 from agentic_rag.sources.runs import SourceRuns
 from agentic_rag.sources.sources import Sources
@@ -224,6 +225,7 @@ class Application:
     upkeep: Upkeep
     workers: Workers
     app: Starlette
+    web_files: WebFiles
 
     @property
     def settings(self) -> Settings:
@@ -264,6 +266,7 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
+        self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
@@ -319,7 +322,8 @@ async def open_application(
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
+        web_files = WebFiles()
+        app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -333,7 +337,7 @@ async def open_application(
             upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, upkeep.alone)
             workers.start("backups that were asked for", business.backups.run)
-        yield Application(ground, machinery, business, doctor, upkeep, workers, app)
+        yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
 
 
 def _make_upkeep(
@@ -430,7 +434,14 @@ def _begin_notifications(
 
 
 async def _open_app(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
+    stack: AsyncExitStack,
+    ground: Ground,
+    policy: LaunchPolicy,
+    business: RouteServices,
+    dialect: str,
+    web_files: WebFiles,
+    *,
+    whole: bool,
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
@@ -447,6 +458,7 @@ async def _open_app(
         root_path=ground.settings.root_path,
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
+        web_files=web_files,
     )
 
 
