@@ -728,7 +728,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         servers=Servers(
             directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
         ),
-        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
+        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,

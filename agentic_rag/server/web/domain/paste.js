@@ -97,7 +97,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     const { command, allow } = row.approval;
     const line = h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command);
     const act = operator ? button(t("servers.approve"), { icon: "check", onclick: () => approve(row) }) : button(t("servers.request"), { icon: "send", onclick: () => ask(row) });
-    return h("div", { class: "stack-small" }, line, operator && allow && h("p", { class: "small soft wrap" }, t("servers.allowHow"), " ", h("code", {}, allow)), h("div", { class: "row" }, act));
+    return h("div", { class: "stack-small" }, h("p", { class: "wrap" }, t(operator ? "servers.approvalText" : "servers.approvalWaits")), line, operator && allow && h("p", { class: "small soft wrap" }, t("servers.allowHow"), " ", h("code", {}, allow)), h("div", { class: "row" }, act));
   }
 
   /** Ask for a row's line; the values of its variables stay here. */

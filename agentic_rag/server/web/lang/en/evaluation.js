@@ -84,7 +84,7 @@ export default {
   "evaluation.noDrafts": "No drafts",
   "evaluation.noDraftsText": "A thumbs down with a reason drafts a case for you to confirm.",
   "evaluation.noFeedback": "No feedback yet",
-  "evaluation.noFeedbackText": "Ratings of answers appear here.",
+  "evaluation.noFeedbackText": "Rate an answer in the chat with a thumb up or down. The rating appears here.",
   "evaluation.noRuns": "No runs yet",
   "evaluation.none": "No cases yet",
   "evaluation.noneText": "A case is a question with facts that its answer must meet. With cases, you see what a change makes worse before your users do.",

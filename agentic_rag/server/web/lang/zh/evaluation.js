@@ -84,7 +84,7 @@ export default {
   "evaluation.noDrafts": "没有草稿",
   "evaluation.noDraftsText": "带理由的差评会生成用例草稿，由您确认。",
   "evaluation.noFeedback": "尚无反馈",
-  "evaluation.noFeedbackText": "对回答的评价会显示在这里。",
+  "evaluation.noFeedbackText": "在对话中用拇指评价回答，评价会显示在这里。",
   "evaluation.noRuns": "尚无运行",
   "evaluation.none": "尚无用例",
   "evaluation.noneText": "用例是一个问题及其回答必须满足的事实。有了用例，您能先于用户看到更改让什么变差。",
