@@ -24,7 +24,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
 
   async function look() {
     text.setError("");
-    if (!text.control.value.trim()) return text.setError(t("servers.pasteMissing"));
+    if (!text.control.value.trim()) return text.refuse(t("servers.pasteMissing"));
     replace(report, notice("info", t("servers.checking")));
     try {
       const body = new Blob([text.control.value], { type: "application/json" });

@@ -113,6 +113,7 @@ export default {
   "evaluation.passage": "Part of the passage",
   "evaluation.passageHint": "A sentence or a few words of it; it is found again after re-indexing.",
   "evaluation.passedOf": "{passed} of {judged} as expected",
+  "evaluation.questionMissing": "Enter a question.",
   "evaluation.questions": "Questions",
   "evaluation.questionsHint": "The answer to the last line is judged; lines before it are asked first.",
   "evaluation.rank": "Rank",

@@ -113,6 +113,7 @@ export default {
   "evaluation.passage": "段落的一部分",
   "evaluation.passageHint": "一句话或几个词；重新索引后仍能找到。",
   "evaluation.passedOf": "{judged} 个中 {passed} 个符合预期",
+  "evaluation.questionMissing": "请输入问题。",
   "evaluation.questions": "问题",
   "evaluation.questionsHint": "判定最后一行的回答；之前的行先依次提问。",
   "evaluation.rank": "名次",
