@@ -125,7 +125,7 @@ class WebFiles:
         self._pages[language, theme] = page.tag, own
         return own
 
-    def kept(self, path: str) -> WebFile | None:
+    def find_kept(self, path: str) -> WebFile | None:
         """Return a file below the present version if it was sent before. Does not read the disk."""
         versioned = _VERSIONED.fullmatch(path)
         if versioned is None or versioned[1] != self._version[1]:

@@ -52,7 +52,7 @@ class WebRoutes:
     @route("GET", f"{FOLDER}{{path:path}}", allow="anyone")
     async def file(self, request: Request, path: str) -> PageAnswer:
         """Send a file of the console."""
-        kept = self._files.kept(path)
+        kept = self._files.find_kept(path)
         return self._answer(request, kept or await anyio.to_thread.run_sync(self._files.find, path))
 
     def _answer(self, request: Request, found: WebFile | None) -> PageAnswer:

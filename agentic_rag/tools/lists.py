@@ -97,7 +97,7 @@ class ToolLists:
         if len(self._tried) > MAX_TRIALS:
             self._tried.popitem(last=False)
 
-    async def expected(self, spec: LaunchSpec) -> "tuple[tuple[types.Tool, ...], frozenset[str]]":
+    async def list_expected(self, spec: LaunchSpec) -> "tuple[tuple[types.Tool, ...], frozenset[str]]":
         """Return what `current` returns of a server that is down. Before its first use, a test's tools count."""
         tools, changed = await self.current(spec, None)
         tried = self._tried.get((spec.domain, spec.name, spec.entry.hash()), ())

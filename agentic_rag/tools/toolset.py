@@ -209,7 +209,7 @@ async def list_known_tools(
     """Return the tools a turn would have, without starting users' servers: those of their last lists or tests."""
     ours, catalog = await open_toolset(pool, own), Catalog()
     for spec in specs:
-        tools, changed = await lists.expected(spec)
+        tools, changed = await lists.list_expected(spec)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
     return (*ours.tools, *catalog.tools)
 
