@@ -129,6 +129,7 @@ from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
+from agentic_rag.server.web_files import WebFiles
 from agentic_rag.sources.folder import AllowedFolders
 from agentic_rag.sources.runs import SourceRuns
 from agentic_rag.sources.sources import Sources
@@ -227,6 +228,7 @@ class Application:
     upkeep: Upkeep
     workers: Workers
     app: Starlette
+    web_files: WebFiles
 
     @property
     def settings(self) -> Settings:
@@ -267,6 +269,7 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
+        self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
@@ -322,7 +325,8 @@ async def open_application(
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
+        web_files = WebFiles()
+        app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -336,7 +340,7 @@ async def open_application(
             upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, upkeep.alone)
             workers.start("backups that were asked for", business.backups.run)
-        yield Application(ground, machinery, business, doctor, upkeep, workers, app)
+        yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
 
 
 def _make_upkeep(
@@ -435,7 +439,14 @@ def _begin_notifications(
 
 
 async def _open_app(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
+    stack: AsyncExitStack,
+    ground: Ground,
+    policy: LaunchPolicy,
+    business: RouteServices,
+    dialect: str,
+    web_files: WebFiles,
+    *,
+    whole: bool,
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
@@ -452,6 +463,7 @@ async def _open_app(
         root_path=ground.settings.root_path,
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
+        web_files=web_files,
     )
 
 
@@ -723,7 +735,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         servers=Servers(
             directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
         ),
-        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
+        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,

@@ -302,6 +302,9 @@ def _may_hold_nul(value: object) -> bool:
     return "\0" in value if isinstance(value, str) else bool(value) and isinstance(value, list | tuple | Mapping)
 
 
+_COLLECTION = re.compile(r"^\w+(?= should have )")
+
+
 def _problem(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
         return "this key is not known."
@@ -310,6 +313,8 @@ def _problem(kind: str, message: str) -> str:
     if kind == "string_pattern_mismatch":
         return "this does not have the form that is expected."
     message = message.removeprefix("Value error, ")
+    if kind in ("too_short", "too_long"):  # pydantic names its own type: "Tuple", "Frozenset"
+        message = _COLLECTION.sub("this", message.replace(" after validation", ""))
     return message if message.endswith(".") else f"{message}."
 
 

@@ -29,6 +29,7 @@ from agentic_rag.tools.entries.placeholders import find_placeholders, names_befo
 from agentic_rag.tools.entries.reading import LOOKS_SECRET, InputField, Note, PastedRow, PastedRows, collect_entries
 from agentic_rag.tools.launch.policy import LaunchPolicy, Review
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
+from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.status import ConnectionState, State
 
@@ -305,6 +306,7 @@ class PasteChecks:
         domains: Domains,
         vault: Vault,
         pool: McpPool,
+        lists: ToolLists,
         policy: LaunchPolicy,
         threads: DomainThreads,
     ) -> None:
@@ -312,6 +314,7 @@ class PasteChecks:
         self._domains = domains
         self._vault = vault
         self._pool = pool
+        self._lists = lists
         self._policy = policy
         self._threads = threads
 
@@ -400,6 +403,7 @@ class PasteChecks:
                 return replace(row, reason=f"Not tested: {package} is still being installed. Check again later.")
             state = ConnectionState(row.name, State.FAILED, reason=f"it was not ready after {TEST_SECONDS:g} s")
         if state.state is State.READY:
+            self._lists.note_trial(spec, state)
             return replace(row, connection=state)
         if state.state is State.NEEDS_AUTH:
             return replace(row, status=RowStatus.NEEDS_SIGN_IN, reason=state.reason, connection=state)

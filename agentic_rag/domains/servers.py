@@ -197,7 +197,11 @@ class Servers:
                 review = await self._threads.read(domain_id, self._policy.review, spec)
                 notes += [Note(f"mcpServers.{name}", sentence) for sentence in review.changes]
                 specs.append(_spec(record, replace(entry, target=review.target), secrets, user.id))
-            states = [(await self._pool.trial(spec)).redact(redaction) for spec in specs]
+            states = []
+            for spec in specs:
+                state = (await self._pool.trial(spec)).redact(redaction)
+                self._lists.note_trial(spec, state)
+                states.append(state)
         return Trial(tuple(states), (*change.changes, *notes), change.warnings)
 
 

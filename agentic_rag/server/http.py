@@ -82,6 +82,7 @@ from agentic_rag.server.ui_message_routes import UiMessageRoutes
 from agentic_rag.server.usage_routes import UsageRoutes
 from agentic_rag.server.user_routes import UserRoutes
 from agentic_rag.server.wait_routes import WaitRoutes
+from agentic_rag.server.web_files import WebFiles
 from agentic_rag.server.web_routes import FOLDER, WebRoutes
 from agentic_rag.server.ws import websocket_endpoint
 
@@ -239,13 +240,14 @@ def make_app(
     root_path: str = "",
     mcp_sign_in: OwnServer = "own",
     mcp_issuer: str = "",
+    web_files: WebFiles | None = None,
 ) -> Starlette:
     """Return the ASGI application over a running business layer. The application has no lifespan.
 
     ``socket_dialect`` is the default dialect of `/ws`. ``provider`` signs people in at an OpenID provider, if there is
     one. ``public_url`` is the server's public address with its root path; if empty, the browser's address is used.
     ``root_path`` is the path below which a proxy serves this application, or empty. ``mcp_sign_in`` says who issues
-    tokens for the MCP door, and ``mcp_issuer`` is the OpenID provider's issuer.
+    tokens for the MCP door, and ``mcp_issuer`` is the OpenID provider's issuer. ``web_files`` are the console's.
     """
     redactor = services.vault.redact
     runs = Runs(services.conversations, services.client_names, services.waits)
@@ -266,7 +268,7 @@ def make_app(
     kinds = [*map(type, owners), DocumentationRoutes, WebRoutes]
     declarations = [each for kind in kinds for each in declarations_of(kind)]
     owners.append(DocumentationRoutes(OpenApi([each for each in declarations if each.path.startswith(INTERFACES)])))
-    owners.append(WebRoutes())
+    owners.append(WebRoutes(web_files))
     open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
     endpoint = websocket_endpoint(
         services.conversations,

@@ -5,19 +5,28 @@ route. A changed file is read again at the next load of the page, so that its au
 
 The page names its files below a version, a hash of all of them (``/web/4f2a…/app.js``). A browser keeps these for a
 year without asking. The same files without a version, or below an old one, are sent with ``no-cache``.
+
+The page is sent in the reader's language and theme, so that a browser draws it before any script has run.
 """
 
 import base64
 import gzip
 import hashlib
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent / "web"
 INDEX: Final = "index.html"
 REFERENCE: Final = "reference.html"
+
+LANGUAGES: Final = {"en": "en", "zh": "zh-CN"}
+"""The console's languages, and their tags in HTML. The first is the default."""
+THEMES: Final = ("light", "dark")
+_ROOT_TAG: Final = b'<html lang="en">'
 
 MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -98,8 +107,37 @@ class WebFiles:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
-        self._kept: dict[str, tuple[object, WebFile]] = {}
+        self._kept: dict[str, tuple[tuple[object, ...], WebFile]] = {}
         self._version: tuple[object, str] = (None, "")
+        self._pages: dict[tuple[str, str], tuple[str, WebFile]] = {}
+
+    def page(self, language: str, theme: str) -> WebFile | None:
+        """Return the page in a language of `LANGUAGES` and a theme, or the system's theme if empty. Reads the disk."""
+        page = self.find(INDEX)
+        if page is None or (language == "en" and not theme):
+            return page
+        kept = self._pages.get((language, theme))
+        if kept is not None and kept[0] == page.tag:
+            return kept[1]
+        chosen = f' data-theme="{theme}"' if theme else ""
+        data = page.data.replace(_ROOT_TAG, f'<html lang="{LANGUAGES[language]}"{chosen}>'.encode())
+        own = replace(page, data=data, packed=_pack(data), tag=_tag_of(data))
+        self._pages[language, theme] = page.tag, own
+        return own
+
+    def find_kept(self, path: str) -> WebFile | None:
+        """Return a file below the present version if it was sent before. Does not read the disk."""
+        versioned = _VERSIONED.fullmatch(path)
+        if versioned is None or versioned[1] != self._version[1]:
+            return None
+        stamps, file = self._kept.get(f"True:{versioned[2]}", ((), None))
+        return file if stamps[1:] == (versioned[1],) else None
+
+    def pack(self) -> None:
+        """Read and compress the console's own files, so that the first visitor does not wait for it."""
+        for name in (entry[0] for entry in self._entries()):
+            if not name.startswith("vendor/"):
+                self.find(name if name == INDEX else f"{self._version[1] or self.version()}/{name}")
 
     def find(self, path: str) -> WebFile | None:
         """Return the file of a path below the folder, or None. Reads the disk."""
@@ -129,22 +167,31 @@ class WebFiles:
             headers |= {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
         if version and version == present:
             headers["cache-control"] = IMMUTABLE
-        packed = None if ending == ".woff2" else gzip.compress(data, 9, mtime=0)
-        file = WebFile(data, packed, MEDIA_TYPES[ending], f'"{hashlib.sha256(data).hexdigest()[:32]}"', headers)
+        packed = None if ending == ".woff2" else _pack(data)
+        file = WebFile(data, packed, MEDIA_TYPES[ending], _tag_of(data), headers)
         self._kept[key] = (stamp, present), file
         return file
 
     def version(self) -> str:
         """Return the hash of all files, which changes with each of them. Reads them again only after a change."""
-        paths = sorted(each for each in self._folder.rglob("*") if each.suffix in MEDIA_TYPES)
-        stamps = [(str(each), self._stamp(each)) for each in paths]
-        if self._version[0] != stamps:
+        entries = sorted(self._entries())
+        if self._version[0] != entries:
             digest = hashlib.sha256()
-            for each in paths:
-                digest.update(f"{each.relative_to(self._folder)}\n".encode())
-                digest.update(hashlib.sha256(each.read_bytes()).digest())
-            self._version = stamps, digest.hexdigest()[:16]
+            for name, *_ in entries:
+                digest.update(f"{name}\n".encode())
+                digest.update(hashlib.sha256((self._folder / name).read_bytes()).digest())
+            self._version = entries, digest.hexdigest()[:16]
         return self._version[1]
+
+    def _entries(self, below: str = "") -> Iterator[tuple[str, int, int]]:
+        """Yield name, time of change and size of each file. Each load of the page does this, so it must be fast."""
+        with os.scandir(self._folder / below) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from self._entries(f"{below}{entry.name}/")
+                elif entry.name[entry.name.rfind(".") :] in MEDIA_TYPES:
+                    stat = entry.stat()
+                    yield f"{below}{entry.name}", stat.st_mtime_ns, stat.st_size
 
     def _with_scripts(self, page: bytes) -> tuple[bytes, str]:
         """Return a page with its scripts inside it, and the policy that lets exactly these run."""
@@ -163,3 +210,11 @@ class WebFiles:
     def _stamp(path: Path) -> tuple[int, int]:
         found = path.stat()
         return found.st_mtime_ns, found.st_size
+
+
+def _pack(data: bytes) -> bytes:
+    return gzip.compress(data, 9, mtime=0)
+
+
+def _tag_of(data: bytes) -> str:
+    return f'"{hashlib.sha256(data).hexdigest()[:32]}"'

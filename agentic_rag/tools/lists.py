@@ -3,6 +3,7 @@
 Owns which list counts in a turn. Knows no database: the functions to load and save are passed in.
 """
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.fingerprints import Tool, ToolList, fingerprint_of_waiting, from_json, to_json
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import clean, clean_description, clean_title
-from agentic_rag.tools.status import ListedTool, PendingTools, WaitingTool
+from agentic_rag.tools.status import ConnectionState, ListedTool, PendingTools, WaitingTool
 
 if TYPE_CHECKING:  # takes 0.3 s to import
     import mcp_types as types
@@ -26,6 +27,8 @@ Load = Callable[[Key], Awaitable[ToolList | None]]
 Save = Callable[[Mapping[Key, ToolList], object], Awaitable[None]]
 """Stores lists in one transaction, with a note of the acting person (None: a server listed its tools again)."""
 LoadDomain = Callable[[str], Awaitable[Mapping[Key, ToolList]]]
+MAX_TRIALS = 256
+"""Maximum number of tested servers whose tools are remembered."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class ToolLists:
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
         self._known: dict[Key, _Known] = {}
+        self._tried: OrderedDict[Key, tuple[ListedTool, ...]] = OrderedDict()
+        """The tools that a test found, by domain, server and `McpEntry.hash`, oldest first."""
         self._writing = anyio.Lock()
         """Held from reading a stored list to writing it: a concurrent acceptance would be overwritten."""
 
@@ -85,6 +90,23 @@ class ToolLists:
                 known = await self._compare(key, entry, known, listed)
             self._known[key] = known
             return known.tools, known.changed
+
+    def note_trial(self, spec: LaunchSpec, state: ConnectionState) -> None:
+        """Remember the tools that a test of an entry found, without the secrets of its domain."""
+        self._tried[spec.domain, spec.name, spec.entry.hash()] = state.tools
+        if len(self._tried) > MAX_TRIALS:
+            self._tried.popitem(last=False)
+
+    async def list_expected(self, spec: LaunchSpec) -> "tuple[tuple[types.Tool, ...], frozenset[str]]":
+        """Return what `current` returns of a server that is down. Before its first use, a test's tools count."""
+        tools, changed = await self.current(spec, None)
+        tried = self._tried.get((spec.domain, spec.name, spec.entry.hash()), ())
+        if tools or not tried:
+            return tools, changed
+        forms = [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema} for tool in tried
+        ]
+        return from_json(forms), frozenset()
 
     def forget(self, domain: str | None) -> None:
         """Drop the cache of a domain, because another process changed its lists; None drops all domains."""

@@ -206,10 +206,10 @@ async def open_toolset(
 async def list_known_tools(
     pool: McpPool, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
-    """Return the tools a turn would have, without starting users' servers: of those, their last lists."""
+    """Return the tools a turn would have, without starting users' servers: those of their last lists or tests."""
     ours, catalog = await open_toolset(pool, own), Catalog()
     for spec in specs:
-        tools, changed = await lists.current(spec, None)
+        tools, changed = await lists.list_expected(spec)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
     return (*ours.tools, *catalog.tools)
 

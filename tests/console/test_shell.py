@@ -85,6 +85,25 @@ async def test_files_come_with_their_policy_and_only_those_of_the_folder(tmp_pat
             assert (await rig.http.get(missing)).status_code == 404, missing
 
 
+async def test_the_page_is_sent_in_the_readers_language_and_theme(tmp_path: Path) -> None:
+    cases = [
+        ("", "", '<html lang="en">'),
+        ("fr, zh-TW;q=0.4, en;q=0.3", "", '<html lang="zh-CN">'),
+        ("zh;q=0, de", "", '<html lang="en">'),
+        ("zh;q=x, *", "agentic-rag.theme=dark", '<html lang="en" data-theme="dark">'),
+        ("zh", "agentic-rag.language=en; agentic-rag.theme=light", '<html lang="en" data-theme="light">'),
+        ("en", 'agentic-rag.language=zh; agentic-rag.theme="><b>', '<html lang="zh-CN">'),
+        ("en", "agentic-rag.language=xx; other=1", '<html lang="en">'),
+    ]
+    async with Rig(tmp_path) as rig:
+        for accepted, cookies, opening in cases:
+            page = await rig.http.get("/", headers={"Accept-Language": accepted, "Cookie": cookies})
+            assert opening in page.text, (accepted, cookies)
+            assert {"cookie", "accept-language"} <= {name.strip() for name in page.headers["vary"].split(",")}
+            other = await rig.http.get("/", headers={"If-None-Match": page.headers["etag"], "Accept-Language": "fr"})
+            assert other.status_code == (304 if opening == '<html lang="en">' else 200), (accepted, cookies)
+
+
 async def test_the_page_names_files_that_a_browser_keeps_and_everything_is_compressed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = await rig.http.get("/", headers={"Accept-Encoding": "gzip"})

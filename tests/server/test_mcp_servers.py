@@ -219,6 +219,10 @@ async def test_what_a_get_shows_can_be_tested_as_it_is(tmp_path: Path) -> None:
             found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document)
             assert [(item["name"], item["state"]) for item in found["items"]] == [("a", "ready")]
             assert (found["changes"], found["warnings"]) == ([], [])
+        shown = (await rig.ok("GET", f"/api/domains/{domain}/effective-prompt"))["servers"]
+        (counted,) = [server for server in shown if server["name"] == "a"]
+        assert counted["tools"] == len(found["items"][0]["tools"])
+        assert counted["tokens"] > 0
         changed = {**everything, "promptx": {**everything["promptx"], "enabled": False}}
         assert (await rig.refused("POST", f"/api/domains/{domain}/mcp-servers/test", changed))[:2] == (
             409,

@@ -12,11 +12,11 @@ let plurals;
 /** The languages there are: code to name. */
 export const languages = LANGUAGES;
 
-/** The language of the page, which `early.js` has set on the document. */
+/** The language of the page, in which the server sent it. */
 export const language = document.documentElement.lang.split("-")[0];
 document.documentElement.dir = "ltr";
 
-/** Store a choice of this browser's reader for `early.js`: the theme or the language. "" deletes it. */
+/** Store a choice of this browser's reader, the theme or the language, for the next load of the page. "" deletes it. */
 export function storeChoice(name, value) {
   document.cookie = `agentic-rag.${name}=${value}; path=${ROOT}/; max-age=${value ? 34_560_000 : 0}; samesite=strict`;
 }

@@ -112,6 +112,9 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   });
   document.body.append(element);
   element.showModal();
+  // the browser would focus the button that closes the dialog
+  const fields = [...element.querySelectorAll(".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)")];
+  fields.find((each) => each.checkVisibility())?.focus();
   return { element, close, closed };
 }
 
@@ -124,7 +127,8 @@ export function confirmLoss(title, text, action) {
   return openDialog(title, { build: () => h("p", {}, text), actions }).closed.then(Boolean);
 }
 
-/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`. */
+/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`, and
+ * `refuse(text)`, which shows an error and focuses the control. */
 export function field(label, control, { hint = "", error = "", inline = false } = {}) {
   control.id ||= newId("field");
   const hintId = newId("hint");
@@ -143,6 +147,10 @@ export function field(label, control, { hint = "", error = "", inline = false } 
     errorLine.textContent = text;
     errorLine.hidden = !text;
     control.setAttribute("aria-invalid", text ? "true" : "false");
+  };
+  made.refuse = (text) => {
+    made.setError(text);
+    control.focus();
   };
   return made;
 }

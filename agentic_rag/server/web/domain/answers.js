@@ -15,7 +15,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function drawList() {
     await loadInto(panel, () => api("GET", base, { query: { limit } }), ({ items, hasMore }) => {
-      if (!items.length) return emptyState(t("retrieval.noAnswers"), t("retrieval.noAnswersText"), { icon: "history", actions: [h("a", { class: "button", href: `#/chat/${encodeURIComponent(domain.id)}` }, t("retrieval.toChat"))] });
+      if (!items.length) return emptyState(t("retrieval.noAnswers"), t("retrieval.noAnswersText"), { icon: "history", actions: [place.chatLink()] });
       const more = hasMore && limit < MOST && button(t("retrieval.more"), { onclick: () => ((limit = MOST), drawList()) });
       return h("div", { class: "stack" }, h("p", { class: "soft" }, t("retrieval.answersText")), h("ul", { class: "rows", "aria-label": t("retrieval.answers") }, items.map(row)), more);
     });

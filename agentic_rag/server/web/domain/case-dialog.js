@@ -110,9 +110,25 @@ export async function openCase(base, domain, known, start = {}) {
     ],
     actions: (close) => [remove, button(t("shell.cancel"), { onclick: () => close(false) }), save],
   });
+  /** The fields by the start of the path that an error of the server names; the first that fits is meant. */
+  const FIELDS = [
+    ["expect.cites.0.section", section], ["expect.cites.0.page", page], ["expect.cites.0.cells", cells], ["expect.cites.0.text", passage], ["expect.cites", document],
+    ["expect.contains", contains], ["expect.mustNotContain", mustNot], ["expect.declines", declines], ["expect.language", language], ["expect.calls", calls], ["expect.mustNotCall", mustNotCall],
+    ["expect.maxSeconds", seconds], ["expect.maxTokens", tokens], ["note", note], ["", questions],
+  ];
+
+  function refuse(error) {
+    const path = (error.path ?? "").replace(/^case\./, "");
+    const [, meant] = FIELDS.find(([start]) => path.startsWith(start));
+    meant.closest("details")?.setAttribute("open", "");
+    const words = error.details?.problem ?? error.message;
+    meant.refuse(words.charAt(0).toUpperCase() + words.slice(1));
+  }
+
   save.addEventListener("click", async () => {
+    for (const [, each] of FIELDS) each.setError("");
+    if (!lines(questions.control.value).length) return questions.refuse(t("evaluation.questionMissing"));
     save.disabled = true;
-    questions.setError("");
     try {
       const form = read();
       if (known) await api("PUT", `${base}/cases/${known.id}`, { body: { case: form, state: state ? state.control.value : "active", version: known.version } });
@@ -120,8 +136,9 @@ export async function openCase(base, domain, known, start = {}) {
       dialog.close(true);
     } catch (error) {
       save.disabled = false;
-      questions.setError(error.message);
+      refuse(error);
     }
+    return undefined;
   });
   remove?.addEventListener("click", async () => {
     try {

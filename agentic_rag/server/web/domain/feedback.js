@@ -25,7 +25,7 @@ export async function show(panel, { domain, place }) {
 
   async function draw() {
     await loadInto(panel, load, ({ feedback, byMessage }) => {
-      if (!feedback.items.length) return emptyState(t("evaluation.noFeedback"), t("evaluation.noFeedbackText"), { icon: "chat" });
+      if (!feedback.items.length) return emptyState(t("evaluation.noFeedback"), t("evaluation.noFeedbackText"), { icon: "chat", actions: [place.chatLink()] });
       const count = (rating) => feedback.items.filter((each) => !rating || each.rating === rating).length;
       const segment = (rating, words) => h("button", { type: "button", class: "segment", "aria-pressed": String(wanted === rating), onclick: () => ((wanted = rating), draw().catch(toastError)) }, words, " ", h("span", { class: "segment-count" }, formatNumber(count(rating))));
       const which = h("div", { class: "segments", role: "group", "aria-label": t("evaluation.whichFeedback") }, segment("", t("evaluation.allFeedback")), segment("down", t("evaluation.rating.down")), segment("up", t("evaluation.rating.up")));

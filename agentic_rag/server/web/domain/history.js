@@ -15,7 +15,13 @@ export async function show(panel, { domain, rest, app, place }) {
   let left = false;
   const kinds = app.can(domain.id, "admin") ? KINDS : FOR_AUTHORS;
 
-  const nameOf = ({ kind, subject }) => subject || t(`history.kind.${kind}`);
+  /** The questions of the evaluation cases, by the id under which the history has them. */
+  let questions = null;
+  const readQuestions = async () => new Map((await api("GET", `${base}/evaluation/cases`)).items.map((each) => [each.id, each.questions.at(-1)]));
+  const nameCases = async (changes) => {
+    if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject))) questions = await readQuestions();
+  };
+  const nameOf = ({ kind, subject }) => (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
 
   /** `parts`: a number, or a kind and a subject, each of which may be missing. */
   async function draw(parts = []) {
@@ -27,7 +33,11 @@ export async function show(panel, { domain, rest, app, place }) {
   async function drawList(kind, subject) {
     const list = h("ul", { class: "rows", "aria-label": t("history.list") });
     const more = h("div", { class: "row" });
-    const page = (below) => api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
+    const page = async (below) => {
+      const found = await api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
+      await nameCases(found.items);
+      return found;
+    };
     const add = ({ items, hasMore }) => {
       for (const each of items) list.append(row(each));
       const last = items.at(-1);
@@ -67,6 +77,7 @@ export async function show(panel, { domain, rest, app, place }) {
   /** A change, the newest one of the same thing, and how this differs from that: what restoring would do. */
   async function readChange(n) {
     const change = await api("GET", `${base}/history/${n}`);
+    await nameCases([change]);
     const newest = await newestOf(change);
     const would = newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
     return { change, newest, would };

@@ -70,6 +70,8 @@ export async function show(main, { params, app }) {
       href: (...parts) => ["#/domains", id, chosen.key, ...parts].map((each, at) => (at ? encodeURIComponent(each) : each)).join("/"),
       /** Show a line below the title and buttons beside it. */
       describe: (text, ...actions) => drawTitle(chosen.key, text, actions),
+      /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
+      chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
       renamed: (changed) => {
         shown.domain = changed;
         drawHead(changed, sections, chosen.key);

@@ -24,7 +24,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
 
   async function look() {
     text.setError("");
-    if (!text.control.value.trim()) return text.setError(t("servers.pasteMissing"));
+    if (!text.control.value.trim()) return text.refuse(t("servers.pasteMissing"));
     replace(report, notice("info", t("servers.checking")));
     try {
       const body = new Blob([text.control.value], { type: "application/json" });
@@ -97,7 +97,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     const { command, allow } = row.approval;
     const line = h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command);
     const act = operator ? button(t("servers.approve"), { icon: "check", onclick: () => approve(row) }) : button(t("servers.request"), { icon: "send", onclick: () => ask(row) });
-    return h("div", { class: "stack-small" }, line, operator && allow && h("p", { class: "small soft wrap" }, t("servers.allowHow"), " ", h("code", {}, allow)), h("div", { class: "row" }, act));
+    return h("div", { class: "stack-small" }, h("p", { class: "wrap" }, t(operator ? "servers.approvalText" : "servers.approvalWaits")), line, operator && allow && h("p", { class: "small soft wrap" }, t("servers.allowHow"), " ", h("code", {}, allow)), h("div", { class: "row" }, act));
   }
 
   /** Ask for a row's line; the values of its variables stay here. */

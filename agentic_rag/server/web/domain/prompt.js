@@ -126,8 +126,8 @@ export async function show(panel, { domain, rest, app, place }) {
     const make = (close) => {
       const given = name.control.value.trim();
       const wanted = given.endsWith(".md") ? given : `${given}.md`;
-      if (!NAME.test(wanted)) return name.setError(t("settings.componentNameBad"));
-      if (files.some((file) => file.name === wanted)) return name.setError(t("settings.componentTwice"));
+      if (!NAME.test(wanted)) return name.refuse(t("settings.componentNameBad"));
+      if (files.some((file) => file.name === wanted)) return name.refuse(t("settings.componentTwice"));
       return close(wanted);
     };
     const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("settings.make"), { kind: "primary", onclick: () => make(close) })];

@@ -32,14 +32,14 @@ async function setSecret(base, known, again) {
   const keep = async (close) => {
     name.setError("");
     value.setError("");
-    if (!name.control.value.trim()) return name.setError(t("servers.secretNameMissing"));
-    if (!value.control.value) return value.setError(t("servers.secretMissing"));
+    if (!name.control.value.trim()) return name.refuse(t("servers.secretNameMissing"));
+    if (!value.control.value) return value.refuse(t("servers.secretMissing"));
     try {
       await api("PUT", `${base}/secrets/${encodeURIComponent(name.control.value.trim())}`, { body: { value: value.control.value } });
       value.control.value = "";
       close(true);
     } catch (error) {
-      (error.path.endsWith("name") ? name : value).setError(error.message);
+      (error.path.endsWith("name") ? name : value).refuse(error.message);
     }
     return undefined;
   };

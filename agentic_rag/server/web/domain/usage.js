@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
-import { formatMoney, formatNumber, formatPercent, t } from "../i18n.js";
+import { formatBytes, formatMoney, formatNumber, formatPercent, t } from "../i18n.js";
 import { emptyState, loadInto, select, table } from "../ui.js";
 import { cacheMissName, dayOf, loadChartStyle, tokensOf, usageChart } from "../usage-chart.js";
 
@@ -25,7 +25,7 @@ export async function show(panel, { domain, place }) {
 
   async function draw() {
     await loadInto(body, load, ({ days, misses, groups, from }) => {
-      if (!days.length) return emptyState(t("usage.none"), t("usage.noneText"), { icon: "history" });
+      if (!days.length) return emptyState(t("usage.none"), t("usage.noneText"), { icon: "history", actions: [place.chatLink()] });
       const sum = days.reduce((all, each) => ({ calls: all.calls + each.calls, input: all.input + each.input, cacheRead: all.cacheRead + each.cacheRead, cacheWrite: all.cacheWrite + each.cacheWrite, output: all.output + each.output }));
       const read = sum.input + sum.cacheRead + sum.cacheWrite;
       const priced = days.find((each) => each.currency !== undefined);
@@ -62,8 +62,9 @@ function missTable(rows) {
 async function drawQuotas(element, domain) {
   const { items } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/quotas`);
   const line = ({ noun, used, limit }) => {
+    const amount = noun === "documentBytes" ? formatBytes : formatNumber;
     const bar = h("progress", { max: limit, value: Math.min(used, limit), "aria-label": noun });
-    return h("div", { class: "quota" }, h("span", { class: "small wrap" }, t(`usage.quota.${noun}`)), bar, h("span", { class: "small faint mono" }, `${formatNumber(used)} / ${formatNumber(limit)}`));
+    return h("div", { class: "quota" }, h("span", { class: "small wrap" }, t(`usage.quota.${noun}`)), bar, h("span", { class: "small faint mono" }, `${amount(used)} / ${amount(limit)}`));
   };
   replace(element, h("section", { class: "stack-small", "aria-label": t("usage.quotas") }, h("h3", {}, t("usage.quotas")), items.filter((each) => each.limit).map(line)));
 }

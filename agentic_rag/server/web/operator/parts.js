@@ -146,7 +146,8 @@ export function dialogForm({ fields, content, action, send, close }) {
     } catch (error) {
       if (!error?.code) console.error(error);
       const at = fields[error?.path?.split(".")[0]];
-      const words = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
+      const said = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
+      const words = said.charAt(0).toUpperCase() + said.slice(1);
       if (at) {
         at.setError(words);
         at.control.focus();

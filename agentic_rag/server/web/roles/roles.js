@@ -62,7 +62,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function create() {
     const id = field(t("roles.id"), input({ placeholder: "leave-adviser", dir: "auto" }), { hint: t("roles.idHint") });
-    const make = (close) => (ID.test(id.control.value.trim()) ? close(id.control.value.trim()) : id.setError(t("roles.idBad")));
+    const make = (close) => (ID.test(id.control.value.trim()) ? close(id.control.value.trim()) : id.refuse(t("roles.idBad")));
     const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("roles.begin"), { kind: "primary", onclick: () => make(close) })];
     const dialog = openDialog(t("roles.create"), { build: (close) => h("form", { onsubmit: (event) => (event.preventDefault(), make(close)) }, id), actions });
     const wanted = await dialog.closed;

@@ -37,7 +37,6 @@ export default {
   "retrieval.startText": "See what both searches find, how the results are combined, and which passages an answer would use. Your tests are listed under Answers.",
   "retrieval.threshold": "Threshold",
   "retrieval.thresholdLine": "Threshold",
-  "retrieval.toChat": "Open the chat",
   "retrieval.toDocuments": "Check the documents",
   "retrieval.took": "{ms} ms",
   "retrieval.topK": "Passages",

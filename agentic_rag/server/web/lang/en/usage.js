@@ -31,7 +31,7 @@ export default {
   "usage.output": "Output",
   "usage.perDay": "Tokens per day",
   "usage.quota.conversations": "Conversations",
-  "usage.quota.documentBytes": "Document bytes",
+  "usage.quota.documentBytes": "Size of documents",
   "usage.quota.documents": "Documents",
   "usage.quotas": "Limits of this domain",
   "usage.span": "Period",

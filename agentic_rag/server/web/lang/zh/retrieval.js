@@ -37,7 +37,6 @@ export default {
   "retrieval.startText": "您可以看到两路检索各自找到了什么、如何融合，以及回答会得到哪些段落。测试会列在“回答记录”中。",
   "retrieval.threshold": "阈值",
   "retrieval.thresholdLine": "阈值",
-  "retrieval.toChat": "打开对话",
   "retrieval.toDocuments": "查看文档",
   "retrieval.took": "{ms} 毫秒",
   "retrieval.topK": "段落数",

@@ -31,7 +31,7 @@ export default {
   "usage.output": "输出",
   "usage.perDay": "每日词元数",
   "usage.quota.conversations": "对话",
-  "usage.quota.documentBytes": "文档字节数",
+  "usage.quota.documentBytes": "文档大小",
   "usage.quota.documents": "文档",
   "usage.quotas": "此知识域的容量",
   "usage.span": "时间范围",
