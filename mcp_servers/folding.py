@@ -16,7 +16,7 @@ Folding applies, in this order:
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +30,10 @@ _MARKS = (
 )
 """Characters that may compose with the preceding character."""
 
+MAX_TABLE = 2**15
+"""Maximum number of characters in a `CharacterTable`: a stranger's text may have any of a million."""
+
+_SPACE = re.compile(r"[\s\u2800]")
 _SEGMENT = re.compile(
     # Words that need at most lower case: printable ASCII and common ideographs, with single spaces between them.
     rf"(?P<plain>[!-~\u4e00-\u9fff]+(?: [!-~\u4e00-\u9fff]+)*(?![{_MARKS}]))"
@@ -48,6 +52,8 @@ _SUPERSCRIPT = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽")
 _LETTERS_OF_UNIT = 3
 """Maximum number of letters of a unit, such as km or mol, before an exponent."""
 _JOINERS = "\u200c\u200d"
+_COMPOSING = re.compile(rf"[{_MARKS}\u1100-\u11ff{_JOINERS}{''.join(sorted(_SUPERSCRIPT))}]")
+"""Characters whose folding depends on the characters before or after them."""
 _JOINING = re.compile(r"[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 _VISIBLE_FORMAT = frozenset(map(chr, (*range(0x0600, 0x0606), 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2)))
 """Visible characters of the category "format", such as Arabic number signs."""
@@ -111,6 +117,30 @@ def _is_mark(text: str, at: int) -> bool:
     return letters[-1:].isdecimal() or (len(letters) > _LETTERS_OF_UNIT and letters.isalpha())
 
 
+def fold_text(text: str) -> str:
+    """Return ``fold(text).text``, several times faster unless a character depends on its neighbours."""
+    if not text.isascii() and _COMPOSING.search(text):
+        return fold(text).text
+    folded = text.translate(_FOLDED)
+    while "  " in folded:
+        folded = folded.replace("  ", " ")
+    return folded
+
+
+class CharacterTable(dict[int, str]):
+    """A table for `str.translate` that computes the replacement of a character when the character first occurs."""
+
+    def __init__(self, replace: Callable[[str], str]) -> None:
+        super().__init__()
+        self._replace = replace
+
+    def __missing__(self, code: int) -> str:
+        text = self._replace(chr(code))
+        if len(self) < MAX_TABLE:
+            self[code] = text
+        return text
+
+
 def _is_between_joining(text: str, at: int) -> bool:
     """Whether both neighbours of a joiner belong to scripts in which a joiner changes words."""
     return bool(at and _JOINING.match(text[at - 1]) and _JOINING.match(text, at + 1))
@@ -126,3 +156,6 @@ def _is_invisible(character: str) -> bool:
     if "\ufe00" <= character <= "\ufe0f" or character in "\u034f\u115f\u1160\u3164\u17b4\u17b5":
         return True
     return unicodedata.category(character) == "Cf" and character not in _VISIBLE_FORMAT
+
+
+_FOLDED = CharacterTable(lambda character: " " if _SPACE.match(character) else _fold_segment(character))

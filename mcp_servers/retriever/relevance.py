@@ -134,8 +134,11 @@ class _Rivals:
             if group is not None:
                 best[group] = max(best.get(group, score), score)
         self._best = sorted(best.items(), key=lambda item: -item[1])[: RIVALS + 1]
+        self._rivals: dict[object, tuple[float, float]] = {}
 
     def of(self, group: object) -> tuple[float, float]:
         """Return the scores of the first and the last rival of a group; 0 if the group has no rival."""
-        scores = [score for other, score in self._best if other != group][:RIVALS]
-        return (scores[0], scores[-1]) if scores else (0.0, 0.0)
+        if group not in self._rivals:
+            scores = [score for other, score in self._best if other != group][:RIVALS]
+            self._rivals[group] = (scores[0], scores[-1]) if scores else (0.0, 0.0)
+        return self._rivals[group]

@@ -196,11 +196,11 @@ class Retriever:
     ) -> "_Weighed":
         """Return the candidates for a question, and read the chunks of the first ``count``."""
         vote = await self._vote(collection, question)
-        lead = CandidateLimit(self._fusion, vote.weight, count)
+        lead = CandidateLimit(self._fusion, vote.weight, count, FIRST_PLACES)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
         fused = fuse_legs(legs, lead)[: max(TRACED, count)]
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
-        firsts = tuple(each.chunk_id for leg in (legs.lexical, legs.dense) for each in leg[:FIRST_PLACES])
+        firsts = lead.first_places(legs)
         wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)

@@ -37,6 +37,9 @@ def test_a_near_miss_lacks_a_thing_that_the_question_names(question: str, passag
     ("question", "passage"),
     [
         ("How long is a ten-trip card valid?", "A ten-trip card is valid for eighteen months from its first use."),
+        ("Where is the co-pilot?", "Two pilots sit in the cockpit: the pilot and the -co-pilot-."),
+        ("Où sont les écoles ?", "L'école est dans le port, et les enfants sont là."),
+        ("Wat is de prijs van één ei?", "De prijs van eieren is een euro per ei."),
         ("Which ship replaces the Lindrake?", "The Petrach Maid is the relief ship for the Lindrake."),
         ("When does trip 4101 reach Skarrow?", "Trip 4101: the boat is at Skarrow at 06:31."),
         ("Who decides to close the northern landings?", "The master may close a landing in the north of the island."),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcp_servers.folding import fold
+from mcp_servers.folding import fold, fold_text
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,13 @@ def test_folding_is_idempotent_and_each_character_has_its_offset(text: str) -> N
     assert folded.offsets[-1] == len(text)
     assert fold(folded.text).text == folded.text
     assert "  " not in folded.text
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text() | st.text(alphabet="aB-\t\n\r\x0b\x1c\x1f\x00\x7f \u00a0\u2800Äß–’中。４²\u00ad\u200d"))
+@example("Γειά ΣΑΣ ﷺ ½ ¨x e\u0301 \u1112\u1161\u11ab")
+def test_folding_without_offsets_gives_the_same_text(text: str) -> None:
+    assert fold_text(text) == fold(text).text
 
 
 @settings(deadline=None)
