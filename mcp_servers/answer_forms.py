@@ -29,7 +29,7 @@ _TIME = (
     r"|\d:\d\d|\b(?:19|20)\d\d\b|\b\d{1,2}(?:st|nd|rd|th)\b|[秒分天日周月年岁季晚号点]|小时|钟头|星期|当场|立即|立刻|随时"
 )
 _MONEY = (
-    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence|cents?|yuan|rmb|francs?|franken)\b"
+    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence|(?<!per )cents?|yuan|rmb|francs?|franken)\b"
     r"|克朗|美分|\b\d+[.,]\d\d\b|\b(?:free|no charge|without (?:a )?(?:charge|ticket)|kostenlos|frei|umsonst|gratis)\b"
     r"|免费|不收"
 )

@@ -36,18 +36,18 @@ FEW_DOCUMENTS = 3
 FLOOR = 0.1
 """Added to shares before their division, because the ratio of two weak matches means nothing."""
 
-UNMATCHED, MATCHED, CLOSE, APART = -2.6, 1.6, 5.0, 1.0
+UNMATCHED, MATCHED, CLOSE, APART = -2.3, 1.6, 4.5, 1.0
 """Log odds of a passage without a word of the question or a likeness to it, and the gain from all words, from the
 closeness of a match, and from a distance that large to the best passage of another document."""
 
 LACKING = 4.0
 """Log odds that a passage loses if it lacks a thing that is the whole question."""
 
-EXPLAINED = 4.0
+EXPLAINED = 3.0
 """Log odds that a passage in another language loses if others have all words of the question: a question in the words
 of the documents is answered in those words."""
 
-FORMLESS = 2.0
+FORMLESS = 3.0
 """Log odds that a passage loses if it has no answer of the form that the question asks for."""
 
 WITHOUT_CODE = 0.05
