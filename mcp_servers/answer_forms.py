@@ -110,17 +110,24 @@ FORMS = (
         _TIME,
     ),
     _form(
+        "frequency",
+        r"\bhow often\b|wie oft\b|多久.{0,6}[一几]次|多久.{0,2}换",
+        r"often|oft",
+        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
+    ),
+    _form(
         "duration",
-        r"\bhow (?:long|soon|quickly|fast|often)\b|\bhow many (?:second|minute|hour|day|week|month|year)s?\b"
-        r"|wie (?:lange?|schnell|oft)\b|wie ?viele (?:sekunden|minuten|stunden|tage|wochen|monate|jahre)\b"
+        r"\bhow (?:long|soon|quickly|fast)\b|\bhow many (?:second|minute|hour|day|week|month|year)s?\b"
+        r"|wie (?:lange?|schnell)\b|wie ?viele (?:sekunden|minuten|stunden|tage|wochen|monate|jahre)\b"
         r"|多久|多长时间|[几多少]个?(?:天|小时|分钟|年|月|星期|周|日)",
-        r"long|soon|quickly|fast|often|(?:second|minute|hour|day|week|month|year)s?|lange?|schnell|oft|sekunden"
+        r"long|soon|quickly|fast|(?:second|minute|hour|day|week|month|year)s?|lange?|schnell|sekunden"
         r"|minuten|stunden|tage|wochen|monate|jahre|天|小时|分钟|时间",
-        rf"{_TIME}|\b(?:every|each|twice|times|jede\w*|mal|alle)\b|{_LENGTH}",
+        rf"{_TIME}|{_LENGTH}",
     ),
     _form(
         "money",
         rf"\bhow (?:much|expensive)\b[^,;?]*\b(?:{_COST})\b|\b(?:what|which)\b[^,;?]*\b(?:{_COST})\b|\bhow expensive\b"
+        r"|\bhow much (?:do|can|will|may|does|could) \w+ (?:get|receive|claim|spend)\b"
         rf"|\bprices?\b(?! list)|\bcosts? of\b|\b(?:was|wie ?viel|wie teuer|welche[rsnm]?)\b[^,;?]*\b(?:{_KOSTEN})"
         r"|\bpreis\b|多少(?:钱|元|克朗|块)|价格|单价|租金|月租|怎么收费|罚多少|费用是",
         rf"{_COST}|{_KOSTEN}|much|钱|价格|单价|租金|月租|费用|收费",

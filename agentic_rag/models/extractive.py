@@ -40,6 +40,8 @@ SURE, ENOUGH, MEMORY_FLOOR = 0.75, 0.3, 0.2
 less, the search found the passage by meaning, and the passage is quoted as a whole); in a memory that is used."""
 NEAR = 0.8
 """Worth of a second quote, or its share of the question's words, relative to the first one."""
+RELEVANT = 0.3
+"""Lowest relevance of a quoted passage, relative to the most relevant one, for a question with one part."""
 FORMLESS = 0.6
 """Factor of the rating of a sentence that is no answer of the form that is asked for, such as an amount of money."""
 FOLLOWING = 3
@@ -117,8 +119,10 @@ class FoundPassage:
         """Return the table that a sentence is a row of, if any. A header is no row."""
         return next((table for table in self.tables if table.first <= place < table.last), None)
 
-    def has_form(self, place: int, form: AnswerForm | None) -> bool:
-        """Return whether a sentence, with the header of its table, has an answer of a form."""
+    def has_form(self, form: AnswerForm | None, place: int | None = None) -> bool:
+        """Return whether the passage, or a sentence with the header of its table, has an answer of a form."""
+        if place is None:
+            return any(self.has_form(form, each) for each in range(len(self.texts)))
         table = self.table_of(place)
         return has_form(f"{' '.join(table.header) if table else ''}\n{self.texts[place]}", form)
 
@@ -431,8 +435,9 @@ def _rank(turn: Turn, question: str, form: AnswerForm | None) -> list[_Choice]:
     knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides. A hit without
     an answer of the form that is asked for is left out.
     """
-    hits = [hit for hit in turn.hits or [] if any(hit.has_form(place, form) for place in range(len(hit.texts)))]
-    weights = _by_rarity(question_terms(question, turn.before), hits)
+    least = RELEVANT * max((hit.score for hit in turn.hits or []), default=0.0) if question == turn.question else 0.0
+    hits = [hit for hit in turn.hits or [] if hit.score >= least and hit.has_form(form)]
+    weights = _by_rarity(question_terms(question, turn.before, form), hits)
     ratings = [rate(weights, hit, form) for hit in hits]
     by_words = max(map(max, ratings), default=0.0) >= ENOUGH
     if not by_words and not turn.by_meaning:
@@ -464,7 +469,7 @@ def _span(choice: _Choice, form: AnswerForm | None) -> range:
     texts, place = choice.hit.texts, choice.sentence
     end = place + 1
     if choice.share < ENOUGH:
-        able = [at for at in range(len(texts)) if form and choice.hit.has_form(at, form)] or [0, len(texts) - 1]
+        able = [at for at in range(len(texts)) if form and choice.hit.has_form(form, at)] or [0, len(texts) - 1]
         sizes = itertools.accumulate(map(len, texts[able[0] : able[-1] + 1]))
         return range(able[0], able[0] + max(1, sum(size <= MAX_QUOTED for size in sizes)))
     if texts[place].rstrip().endswith((":", "：")):
@@ -529,7 +534,7 @@ def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | 
         table = passage.table_of(place)
         around = title | terms(" ".join(table.header)) if table else title
         held = sum(weight * (1.0 if term in own else 0.6 if term in around else 0.0) for term, weight in wanted.items())
-        worth = 0.2 if title and own <= title else 1.0 if passage.has_form(place, form) else FORMLESS
+        worth = 0.2 if title and own <= title else 1.0 if passage.has_form(form, place) else FORMLESS
         ratings.append(held / total * worth)
     return ratings
 
@@ -549,9 +554,13 @@ def _by_rarity(wanted: Mapping[str, float], hits: Sequence[FoundPassage]) -> dic
     }
 
 
-def question_terms(text: str, before: str = "") -> dict[str, float]:
-    """Return the terms of a question with their weights. Terms of the earlier questions count half."""
-    return dict.fromkeys(terms(before), 0.5) | dict.fromkeys(terms(text), 1.0)
+def question_terms(text: str, before: str = "", form: AnswerForm | None = None) -> dict[str, float]:
+    """Return the terms of a question with their weights. Terms of the earlier questions count half.
+
+    Words that only name the form of the answer ("cost") are left out, unless there are no others.
+    """
+    words = [word for word in content_words(text) if not (form and form.words.fullmatch(word.lower()))]
+    return dict.fromkeys(terms(before), 0.5) | dict.fromkeys(terms(" ".join(words)) or terms(text), 1.0)
 
 
 CELLS = " | "
