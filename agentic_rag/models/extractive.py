@@ -39,9 +39,10 @@ SURE, ENOUGH, MEMORY_FLOOR = 0.75, 0.3, 0.2
 """Shares of the question's weight: in a sentence that is a complete answer; in a sentence that answers at all (with
 less, the search found the passage by meaning, and the passage is quoted as a whole); in a memory that is used."""
 NEAR = 0.8
-"""Worth of a second quote, or its share of the question's words, relative to the first one."""
+"""Lowest worth of a further quote, relative to the first one."""
 RELEVANT = 0.3
-"""Lowest relevance of a quoted passage, relative to the most relevant one, for a question with one part."""
+"""Lowest relevance of a quoted passage, relative to the most relevant one. It counts for a question with one part, and if
+the search compared meanings: by words alone, the relevance of a right passage may be far lower."""
 FORMLESS = 0.6
 """Factor of the rating of a sentence that is no answer of the form that is asked for, such as an amount of money."""
 FOLLOWING = 3
@@ -382,14 +383,13 @@ def _reply(turn: Turn) -> list[Block]:
 class _Choice(NamedTuple):
     """A hit, the place of its best sentence, and the share of the question's words in that sentence.
 
-    ``terms`` are those words. ``worth`` ranks the hits: the share and the relevance together. If only meaning fits, the
+    ``worth`` ranks the hits: the share and the relevance together. If only meaning fits, the
     relevance alone.
     """
 
     hit: FoundPassage
     sentence: int
     share: float
-    terms: frozenset[str]
     worth: float
 
 
@@ -406,9 +406,10 @@ def _quotes(turn: Turn) -> list[Block]:
     parts = question_parts(turn.question)
     ranked = [_rank(turn, part, asked_form(part) or form) for part in parts]
     # The relevance of a hit is that for the whole question, so a question of several parts uses all hits.
-    fitting = [row if len(parts) > 1 else _as_good(row) for row in ranked]
+    if len(parts) == 1:
+        ranked = [[choice for choice in ranked[0] if choice.worth >= NEAR * ranked[0][0].worth]]
     chosen: dict[int, _Choice] = {}
-    for choice in filter(None, itertools.chain(*itertools.zip_longest(*fitting))):
+    for choice in filter(None, itertools.chain(*itertools.zip_longest(*ranked))):
         chosen.setdefault(choice.hit.index, choice)
     return [_quote(choice.hit, _span(choice, form)) for choice in list(chosen.values())[:MAX_QUOTES]]
 
@@ -432,12 +433,13 @@ def _rank(turn: Turn, question: str, form: AnswerForm | None) -> list[_Choice]:
     """Return the hits for a part of the question, best first; nothing if none answers.
 
     The best one has most words of the question in a sentence, and is relevant: the search also compares meanings, and
-    knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides. A hit without
-    an answer of the form that is asked for is left out.
+    knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides. A hit
+    without an answer of the form that is asked for is left out.
     """
-    least = RELEVANT * max((hit.score for hit in turn.hits or []), default=0.0) if question == turn.question else 0.0
+    is_ranked = turn.by_meaning and question == turn.question
+    least = RELEVANT * max((hit.score for hit in turn.hits or []), default=0.0) if is_ranked else 0.0
     hits = [hit for hit in turn.hits or [] if hit.score >= least and hit.has_form(form)]
-    weights = _by_rarity(question_terms(question, turn.before, form), hits)
+    weights = _by_rarity(question_terms(question, turn.before), hits)
     ratings = [rate(weights, hit, form) for hit in hits]
     by_words = max(map(max, ratings), default=0.0) >= ENOUGH
     if not by_words and not turn.by_meaning:
@@ -445,20 +447,8 @@ def _rank(turn: Turn, question: str, form: AnswerForm | None) -> list[_Choice]:
     choices: list[_Choice] = []
     for hit, row in zip(hits, ratings, strict=True):
         share, place = max(row), row.index(max(row))
-        matched = (terms(hit.title) | terms(hit.texts[place])) & weights.keys()
-        choices.append(_Choice(hit, place, share, matched, hit.score + by_words * share))
+        choices.append(_Choice(hit, place, share, hit.score + by_words * share))
     return sorted(choices, key=lambda choice: -choice.worth) if by_words else choices
-
-
-def _as_good(ranked: list[_Choice]) -> list[_Choice]:
-    """Return the first choice, those about as good as the best one, and those with as many, but other words."""
-    best = max((choice.worth for choice in ranked), default=0.0)
-    chosen = ranked[:1]
-    for choice in ranked[1:]:
-        has_other_words = not choice.terms <= chosen[0].terms and choice.share >= NEAR * chosen[0].share
-        if choice.worth >= NEAR * best or has_other_words:
-            chosen.append(choice)
-    return chosen
 
 
 def _span(choice: _Choice, form: AnswerForm | None) -> range:
@@ -524,17 +514,20 @@ def _fitting_memories(turn: Turn) -> list[str]:
 def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | None = None) -> list[float]:
     """Return, for each sentence, the matched share of the question's weight, 0..1.
 
-    Terms in the title or in a table's header count in part, and a repeated title is no answer. A sentence without an
-    answer of the form that is asked for counts in part.
+    Terms in the title or in a table's header count in part, and so does a sentence without an answer of the form that
+    is asked for. A sentence with one has the words that name the form ("cost"). A repeated title is no answer.
     """
     total = sum(wanted.values()) or 1.0
     title = terms(passage.title)
+    named = {term for term in wanted if form and form.words.fullmatch(term)}
     ratings = []
     for place, own in enumerate(map(terms, passage.texts)):
         table = passage.table_of(place)
         around = title | terms(" ".join(table.header)) if table else title
+        is_able = passage.has_form(form, place)
+        own = own | named if is_able else own - named
         held = sum(weight * (1.0 if term in own else 0.6 if term in around else 0.0) for term, weight in wanted.items())
-        worth = 0.2 if title and own <= title else 1.0 if passage.has_form(form, place) else FORMLESS
+        worth = 0.2 if title and own <= title else 1.0 if is_able else FORMLESS
         ratings.append(held / total * worth)
     return ratings
 
@@ -554,13 +547,9 @@ def _by_rarity(wanted: Mapping[str, float], hits: Sequence[FoundPassage]) -> dic
     }
 
 
-def question_terms(text: str, before: str = "", form: AnswerForm | None = None) -> dict[str, float]:
-    """Return the terms of a question with their weights. Terms of the earlier questions count half.
-
-    Words that only name the form of the answer ("cost") are left out, unless there are no others.
-    """
-    words = [word for word in content_words(text) if not (form and form.words.fullmatch(word.lower()))]
-    return dict.fromkeys(terms(before), 0.5) | dict.fromkeys(terms(" ".join(words)) or terms(text), 1.0)
+def question_terms(text: str, before: str = "") -> dict[str, float]:
+    """Return the terms of a question with their weights. Terms of the earlier questions count half."""
+    return dict.fromkeys(terms(before), 0.5) | dict.fromkeys(terms(text), 1.0)
 
 
 CELLS = " | "
