@@ -1,8 +1,8 @@
 """The form of answer that a question asks for, and whether a text contains such an answer.
 
 "What does a parrot cost?" asks for an amount of money, so a text about parrots without an amount cannot answer it. The
-module knows the forms that a text shows on its surface: numbers, and numbers of a unit. A question for a person, a place
-or a reason has none of them. English, German and Chinese are read. Pure.
+module knows the forms that a text shows on its surface: numbers, and numbers of a unit. A question for a person, a
+place or a reason has none of them. English, German and Chinese are read. Pure.
 """
 
 import re
@@ -29,7 +29,8 @@ _TIME = (
     r"|\d:\d\d|\b(?:19|20)\d\d\b|\b\d{1,2}(?:st|nd|rd|th)\b|[秒分天日周月年岁季晚号点]|小时|钟头|星期|当场|立即|立刻|随时"
 )
 _MONEY = (
-    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence|(?<!per )cents?|yuan|rmb|francs?|franken)\b"
+    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence"
+    r"|(?<!per )cents?|yuan|rmb|francs?|franken)\b"
     r"|克朗|美分|\b\d+[.,]\d\d\b|\b(?:free|no charge|without (?:a )?(?:charge|ticket)|kostenlos|frei|umsonst|gratis)\b"
     r"|免费|不收"
 )
@@ -64,7 +65,8 @@ def _form(name: str, asked: str, words: str, held: str) -> AnswerForm:
 FORMS = (
     _form(
         "telephone",
-        r"\b(?:tele)?phone numbers?\b|\b(?:(?:tele)?phone|hotline|extension) (?:of|for)\b|\b(?:which|what) number\b.*\bcall\b"
+        r"\b(?:tele)?phone numbers?\b|\b(?:(?:tele)?phone|hotline|extension) (?:of|for)\b"
+        r"|\b(?:which|what) number\b.*\bcall\b"
         r"|\bwhich extension\b|(?:telefon|ruf)nummer|(?:kurz|durch)wahl|电话|手机号|分机|热线.*多少",
         r"(?:tele)?phones?|numbers?|extensions?|telefonnummer|rufnummer|\w+wahl|电话|手机|号码|电话号码|手机号",
         r"\d(?:[ ()/.-]{0,2}\d){2,}",
@@ -89,7 +91,8 @@ FORMS = (
     ),
     _form(
         "loudness",
-        r"\bhow (?:loud|noisy|quiet)\b|\b(?:noise|loudness)\b|wie (?:laut|leise)|lärm|lautstärke|geräusch|噪声|噪音|分贝",
+        r"\bhow (?:loud|noisy|quiet)\b|\b(?:noise|loudness)\b|wie (?:laut|leise)|lärm|lautstärke|geräusch"
+        r"|噪声|噪音|分贝",
         r"loud|noisy|quiet|noise|loudness|laut|leise|lärm|lautstärke|geräusch|噪声|噪音|分贝",
         r"\bdb\b|decibel|dezibel|分贝",
     ),

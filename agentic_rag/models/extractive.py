@@ -41,7 +41,7 @@ less, the search found the passage by meaning, and the passage is quoted as a wh
 NEAR = 0.8
 """Lowest worth of a further quote, relative to the first one."""
 RELEVANT = 0.3
-"""Lowest relevance of a quoted passage, relative to the most relevant one. It counts for a question with one part, and if
+"""Lowest relevance of a quoted passage, relative to the most relevant one, for a question with one part. Counts only if
 the search compared meanings: by words alone, the relevance of a right passage may be far lower."""
 FORMLESS = 0.6
 """Factor of the rating of a sentence that is no answer of the form that is asked for, such as an amount of money."""
@@ -383,14 +383,15 @@ def _reply(turn: Turn) -> list[Block]:
 class _Choice(NamedTuple):
     """A hit, the place of its best sentence, and the share of the question's words in that sentence.
 
-    ``worth`` ranks the hits: the share and the relevance together. If only meaning fits, the
-    relevance alone.
+    ``form`` is the form of answer that is asked for. ``worth`` ranks the hits: the share and the relevance together. If
+    only meaning fits, the relevance alone.
     """
 
     hit: FoundPassage
     sentence: int
     share: float
     worth: float
+    form: AnswerForm | None
 
 
 def _quotes(turn: Turn) -> list[Block]:
@@ -402,16 +403,15 @@ def _quotes(turn: Turn) -> list[Block]:
     if _SUMMARY.search(turn.question):
         firsts = {hit.source: hit for hit in reversed(hits)}
         return [_quote(hit, range(1)) for hit in list(reversed(firsts.values()))[:MAX_QUOTES]]
-    form = asked_form(turn.question)
     parts = question_parts(turn.question)
-    ranked = [_rank(turn, part, asked_form(part) or form) for part in parts]
+    ranked = [_rank(turn, part) for part in parts]
     # The relevance of a hit is that for the whole question, so a question of several parts uses all hits.
     if len(parts) == 1:
         ranked = [[choice for choice in ranked[0] if choice.worth >= NEAR * ranked[0][0].worth]]
     chosen: dict[int, _Choice] = {}
     for choice in filter(None, itertools.chain(*itertools.zip_longest(*ranked))):
         chosen.setdefault(choice.hit.index, choice)
-    return [_quote(choice.hit, _span(choice, form)) for choice in list(chosen.values())[:MAX_QUOTES]]
+    return [_quote(choice.hit, _span(choice)) for choice in list(chosen.values())[:MAX_QUOTES]]
 
 
 def question_parts(question: str) -> list[str]:
@@ -429,13 +429,14 @@ def question_parts(question: str) -> list[str]:
     return [parts[0], *(f"{attribute[0] if attribute else ''}{part}" for part in parts[1:])]
 
 
-def _rank(turn: Turn, question: str, form: AnswerForm | None) -> list[_Choice]:
+def _rank(turn: Turn, question: str) -> list[_Choice]:
     """Return the hits for a part of the question, best first; nothing if none answers.
 
     The best one has most words of the question in a sentence, and is relevant: the search also compares meanings, and
     knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides. A hit
     without an answer of the form that is asked for is left out.
     """
+    form = asked_form(question)
     is_ranked = turn.by_meaning and question == turn.question
     least = RELEVANT * max((hit.score for hit in turn.hits or []), default=0.0) if is_ranked else 0.0
     hits = [hit for hit in turn.hits or [] if hit.score >= least and hit.has_form(form)]
@@ -447,11 +448,11 @@ def _rank(turn: Turn, question: str, form: AnswerForm | None) -> list[_Choice]:
     choices: list[_Choice] = []
     for hit, row in zip(hits, ratings, strict=True):
         share, place = max(row), row.index(max(row))
-        choices.append(_Choice(hit, place, share, hit.score + by_words * share))
+        choices.append(_Choice(hit, place, share, hit.score + by_words * share, form))
     return sorted(choices, key=lambda choice: -choice.worth) if by_words else choices
 
 
-def _span(choice: _Choice, form: AnswerForm | None) -> range:
+def _span(choice: _Choice) -> range:
     """Return the sentences to quote: the best one, with the sentences needed to understand it.
 
     Of a passage that only its meaning found, the sentences that may be an answer are quoted, and those between.
@@ -459,7 +460,10 @@ def _span(choice: _Choice, form: AnswerForm | None) -> range:
     texts, place = choice.hit.texts, choice.sentence
     end = place + 1
     if choice.share < ENOUGH:
-        able = [at for at in range(len(texts)) if form and choice.hit.has_form(form, at)] or [0, len(texts) - 1]
+        able = [at for at in range(len(texts)) if choice.form and choice.hit.has_form(choice.form, at)] or [
+            0,
+            len(texts) - 1,
+        ]
         sizes = itertools.accumulate(map(len, texts[able[0] : able[-1] + 1]))
         return range(able[0], able[0] + max(1, sum(size <= MAX_QUOTED for size in sizes)))
     if texts[place].rstrip().endswith((":", "：")):

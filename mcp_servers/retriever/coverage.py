@@ -92,8 +92,8 @@ _ATTRIBUTES = {
     "en": """number numbers name names amount amounts rate rates sum total value size age period limit limits maximum
     minimum requirement requirements rule rules default reason reasons purpose difference address place location colour
     color way""",
-    "de": """nummer nummern name namen summe satz wert größe alter frist grenze höchstens regel regeln grund gründe zweck
-    unterschied adresse ort farbe anzahl""",
+    "de": """nummer nummern name namen summe satz wert größe alter frist grenze höchstens regel regeln grund gründe
+    zweck unterschied adresse ort farbe anzahl""",
     "zh": """号码 数字 名字 名称 金额 数值 尺寸 大小 年龄 期限 时长 限制 上限 下限 要求 条件 规则 原因 目的 区别
     地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }

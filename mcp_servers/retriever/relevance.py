@@ -40,7 +40,7 @@ UNMATCHED, MATCHED, CLOSE, APART = -2.3, 1.6, 4.5, 1.0
 """Log odds of a passage without a word of the question or a likeness to it, and the gain from all words, from the
 closeness of a match, and from a distance that large to the best passage of another document."""
 
-LACKING = 4.0
+LACKING = 4.25
 """Log odds that a passage loses if it lacks a thing that is the whole question."""
 
 EXPLAINED = 3.0
