@@ -219,7 +219,7 @@ class EdgeCollections:
             records, _ = shard.engine.scroll(every)
             keys = {str(record.id): chunk_key(record.payload or {}) for record in records}
             chosen = sorted(keys, key=lambda chunk_id: keys[chunk_id])[:limit]
-            points = shard.engine.retrieve(chosen, True, [WINDOWS if shard.meta.windowed else DENSE])
+            points = shard.engine.retrieve(list(chosen), True, [WINDOWS if shard.meta.windowed else DENSE])
         return [
             (stored_chunk(str(point.id), point.payload or {}), stored_windows(cast(dict[str, Any], point.vector)))
             for point in points

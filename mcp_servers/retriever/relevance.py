@@ -15,8 +15,8 @@ question itself, the cosines that `calibration` measured), so that no collection
 
 The weights for words alone are those of a regression on every second question of Cranfield (English abstracts) and
 CMRC 2018 (Chinese paragraphs). The weights with a dense leg were fitted on the open question set, on the demo and on
-58 questions about four other documents, each question once more without the documents that answer it. Those for the form
-of the answer were chosen with the open set, the demo and half of `bench/questions/plain.jsonl`.
+58 questions about four other documents, each question once more without the documents that answer it. The weight of the
+form was chosen with the open set, the demo and half of `bench/questions/plain.jsonl`.
 """
 
 import math
