@@ -77,6 +77,7 @@ PURE = (
     "agentic_rag/tools/elicited_forms.py",
     "agentic_rag/server/dialects",
     "mcp_servers/folding.py",
+    "mcp_servers/answer_forms.py",
     "mcp_servers/retriever/chunking.py",
     "mcp_servers/retriever/lexical.py",
     "mcp_servers/retriever/pacing.py",
@@ -99,9 +100,10 @@ IMPURE_MODULES = {
     "random",
 }
 
-SHARED_WITH_MCP_SERVERS = ("mcp_servers.safe_files.", "mcp_servers.folding.")
+SHARED_WITH_MCP_SERVERS = ("mcp_servers.safe_files.", "mcp_servers.folding.", "mcp_servers.answer_forms.")
 """Modules that need only the standard library. `safe_files` alone may open files that others can write. The search and
-the citation check compare text by the same `folding`."""
+the citation check compare text by the same `folding`, and the search and the extractive model know the same
+`answer_forms`."""
 
 
 @cache

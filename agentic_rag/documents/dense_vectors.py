@@ -172,7 +172,12 @@ class DenseVectors:
                     turns.append(domain_id)
                     continue
                 embedded = [document for document in pending if document.domain_id == domain_id]
+                unfinished = await self._db.read(documents.list_unfinished)
+                if is_complete := all(document.domain_id != domain_id for document in unfinished):
+                    # Measured before the documents count as ready, so that equal content gets equal answers.
+                    await self._search.calibrate(collection, exactly=True)
                 await self._db.write(partial(documents.dense_ready, read=embedded))
-                await self._search.calibrate(collection)
+                if not is_complete:
+                    await self._search.calibrate(collection)
             except IndexMismatch:
                 self._mismatched.add(domain_id)

@@ -269,9 +269,12 @@ class DomainSearch:
         """Return chunks as `Library.chunks` does."""
         return await self.index.chunks(collection, document_id, offset, limit)
 
-    async def calibrate(self, collection: str) -> Calibration | None:
-        """Measure the value of the dense leg in advance, so that the first search need not do so."""
-        return await self._retriever("dbsf", None).calibrate(collection)
+    async def calibrate(self, collection: str, *, exactly: bool = False) -> Calibration | None:
+        """Measure the value of the dense leg in advance, so that the first search need not do so.
+
+        With ``exactly``, also measure a collection again that has changed since, however little.
+        """
+        return await self._retriever("dbsf", None).calibrate(collection, exactly=exactly)
 
     def _retriever(self, fusion: FusionMethod, reranker: str | None) -> Retriever:
         if (fusion, reranker) not in self._retrievers:

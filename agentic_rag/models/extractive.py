@@ -27,6 +27,7 @@ from agentic_rag.models import base
 from agentic_rag.models.extracts import asks_for_summary, begins_later, summarize
 from agentic_rag.models.words import CJK_RUN, content_words, language_of, terms
 from agentic_rag.tools import system
+from mcp_servers.answer_forms import AnswerForm, asked_form, has_form
 
 NAME = "extractive"
 ACTION, RECALL, REMEMBER = system.ACTION.name, system.RECALL.name, system.REMEMBER.name
@@ -38,7 +39,12 @@ SURE, ENOUGH, MEMORY_FLOOR = 0.75, 0.3, 0.2
 """Shares of the question's weight: in a sentence that is a complete answer; in a sentence that answers at all (with
 less, the search found the passage by meaning, and the passage is quoted as a whole); in a memory that is used."""
 NEAR = 0.8
-"""Worth of a second quote, or its share of the question's words, relative to the first one."""
+"""Lowest worth of a further quote, relative to the first one."""
+RELEVANT = 0.3
+"""Lowest relevance of a quoted passage, relative to the most relevant one, for a question with one part. Counts only if
+the search compared meanings: by words alone, the relevance of a right passage may be far lower."""
+FORMLESS = 0.6
+"""Factor of the rating of a sentence that is no answer of the form that is asked for, such as an amount of money."""
 FOLLOWING = 3
 """Sentences that are quoted after one that matches a part of the question: the answer mostly follows its subject."""
 
@@ -113,6 +119,13 @@ class FoundPassage:
     def table_of(self, place: int) -> PassageTable | None:
         """Return the table that a sentence is a row of, if any. A header is no row."""
         return next((table for table in self.tables if table.first <= place < table.last), None)
+
+    def has_form(self, form: AnswerForm | None, place: int | None = None) -> bool:
+        """Return whether the passage, or a sentence with the header of its table, has an answer of a form."""
+        if place is None:
+            return any(self.has_form(form, each) for each in range(len(self.texts)))
+        table = self.table_of(place)
+        return has_form(f"{' '.join(table.header) if table else ''}\n{self.texts[place]}", form)
 
 
 @dataclass(slots=True)
@@ -370,15 +383,15 @@ def _reply(turn: Turn) -> list[Block]:
 class _Choice(NamedTuple):
     """A hit, the place of its best sentence, and the share of the question's words in that sentence.
 
-    ``terms`` are those words. ``worth`` ranks the hits: the share and the relevance together. If only meaning fits, the
-    relevance alone.
+    ``form`` is the form of answer that is asked for. ``worth`` ranks the hits: the share and the relevance together. If
+    only meaning fits, the relevance alone.
     """
 
     hit: FoundPassage
     sentence: int
     share: float
-    terms: frozenset[str]
     worth: float
+    form: AnswerForm | None
 
 
 def _quotes(turn: Turn) -> list[Block]:
@@ -393,58 +406,66 @@ def _quotes(turn: Turn) -> list[Block]:
     parts = question_parts(turn.question)
     ranked = [_rank(turn, part) for part in parts]
     # The relevance of a hit is that for the whole question, so a question of several parts uses all hits.
-    fitting = [row if len(parts) > 1 else _as_good(row) for row in ranked]
+    if len(parts) == 1:
+        ranked = [[choice for choice in ranked[0] if choice.worth >= NEAR * ranked[0][0].worth]]
     chosen: dict[int, _Choice] = {}
-    for choice in filter(None, itertools.chain(*itertools.zip_longest(*fitting))):
+    for choice in filter(None, itertools.chain(*itertools.zip_longest(*ranked))):
         chosen.setdefault(choice.hit.index, choice)
     return [_quote(choice.hit, _span(choice)) for choice in list(chosen.values())[:MAX_QUOTES]]
 
 
 def question_parts(question: str) -> list[str]:
-    """Return the parts of a message that asks several questions or compares several things, or the whole message."""
-    pattern = _CONJUNCTION if _COMPARE.search(question) else _NEXT_QUESTION
-    parts = [part for part in pattern.split(question) if content_words(part)]
-    return parts if 1 < len(parts) <= MAX_QUOTES else [question]
+    """Return the parts of a message that asks several questions or compares several things, or the whole message.
+
+    In "Compare the noise of the Brisa 300 and the Brisa 900", both parts ask for the noise.
+    """
+    is_comparison = _COMPARE.search(question) is not None
+    parts = [
+        part for part in (_CONJUNCTION if is_comparison else _NEXT_QUESTION).split(question) if content_words(part)
+    ]
+    if not 1 < len(parts) <= MAX_QUOTES:
+        return [question]
+    attribute = _ATTRIBUTE.match(parts[0]) if is_comparison else None
+    return [parts[0], *(f"{attribute[0] if attribute else ''}{part}" for part in parts[1:])]
 
 
 def _rank(turn: Turn, question: str) -> list[_Choice]:
     """Return the hits for a part of the question, best first; nothing if none answers.
 
     The best one has most words of the question in a sentence, and is relevant: the search also compares meanings, and
-    knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides.
+    knows that a passage lacks a code. If no sentence shares enough words, the order of the search decides. A hit
+    without an answer of the form that is asked for is left out.
     """
-    hits = turn.hits or []
+    form = asked_form(question)
+    is_ranked = turn.by_meaning and question == turn.question
+    least = RELEVANT * max((hit.score for hit in turn.hits or []), default=0.0) if is_ranked else 0.0
+    hits = [hit for hit in turn.hits or [] if hit.score >= least and hit.has_form(form)]
     weights = _by_rarity(question_terms(question, turn.before), hits)
-    ratings = [rate(weights, hit) for hit in hits]
+    ratings = [rate(weights, hit, form) for hit in hits]
     by_words = max(map(max, ratings), default=0.0) >= ENOUGH
     if not by_words and not turn.by_meaning:
         return []
     choices: list[_Choice] = []
     for hit, row in zip(hits, ratings, strict=True):
         share, place = max(row), row.index(max(row))
-        matched = (terms(hit.title) | terms(hit.texts[place])) & weights.keys()
-        choices.append(_Choice(hit, place, share, matched, hit.score + by_words * share))
+        choices.append(_Choice(hit, place, share, hit.score + by_words * share, form))
     return sorted(choices, key=lambda choice: -choice.worth) if by_words else choices
 
 
-def _as_good(ranked: list[_Choice]) -> list[_Choice]:
-    """Return the first choice, those about as good as the best one, and those with as many, but other words."""
-    best = max((choice.worth for choice in ranked), default=0.0)
-    chosen = ranked[:1]
-    for choice in ranked[1:]:
-        has_other_words = not choice.terms <= chosen[0].terms and choice.share >= NEAR * chosen[0].share
-        if choice.worth >= NEAR * best or has_other_words:
-            chosen.append(choice)
-    return chosen
-
-
 def _span(choice: _Choice) -> range:
-    """Return the sentences to quote: the best one, with the sentences needed to understand it."""
+    """Return the sentences to quote: the best one, with the sentences needed to understand it.
+
+    Of a passage that only its meaning found, the sentences that may be an answer are quoted, and those between.
+    """
     texts, place = choice.hit.texts, choice.sentence
     end = place + 1
     if choice.share < ENOUGH:
-        sizes = itertools.accumulate(map(len, texts))
-        return range(max(1, sum(size <= MAX_QUOTED for size in sizes)))
+        able = [at for at in range(len(texts)) if choice.form and choice.hit.has_form(choice.form, at)] or [
+            0,
+            len(texts) - 1,
+        ]
+        sizes = itertools.accumulate(map(len, texts[able[0] : able[-1] + 1]))
+        return range(able[0], able[0] + max(1, sum(size <= MAX_QUOTED for size in sizes)))
     if texts[place].rstrip().endswith((":", "：")):
         while end < len(texts) and end - place <= MAX_ITEMS and _ITEM.match(texts[end]):
             end += 1
@@ -494,19 +515,24 @@ def _fitting_memories(turn: Turn) -> list[str]:
     return list(dict.fromkeys(content for rating, (content, _) in rated if rating >= floor))[:MAX_QUOTES]
 
 
-def rate(wanted: Mapping[str, float], passage: FoundPassage) -> list[float]:
+def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | None = None) -> list[float]:
     """Return, for each sentence, the matched share of the question's weight, 0..1.
 
-    Terms in the title or in a table's header count in part, and a repeated title is no answer.
+    Terms in the title or in a table's header count in part, and so does a sentence without an answer of the form that
+    is asked for. A sentence with one has the words that name the form ("cost"). A repeated title is no answer.
     """
     total = sum(wanted.values()) or 1.0
     title = terms(passage.title)
+    named = {term for term in wanted if form and form.words.fullmatch(term)}
     ratings = []
     for place, own in enumerate(map(terms, passage.texts)):
         table = passage.table_of(place)
         around = title | terms(" ".join(table.header)) if table else title
+        is_able = passage.has_form(form, place)
+        own = own | named if is_able else own - named
         held = sum(weight * (1.0 if term in own else 0.6 if term in around else 0.0) for term, weight in wanted.items())
-        ratings.append(held / total * (0.2 if title and own <= title else 1.0))
+        worth = 0.2 if title and own <= title else 1.0 if is_able else FORMLESS
+        ratings.append(held / total * worth)
     return ratings
 
 
@@ -559,6 +585,7 @@ _NEXT_QUESTION = re.compile(
     re.I,
 )
 _COMPARE = re.compile(r"\bcompar|\bdifferen|\bversus\b|\bvs\b|vergleich|unterschied|比较|区别|不同|分别", re.I)
+_ATTRIBUTE = re.compile(r".+?\s(?:of|between|von|zwischen)\s+(?:(?:the|der|dem|den)\s+)?", re.I)
 _CONJUNCTION = re.compile(r"\b(?:and|or|with|than|versus|vs|und|oder|mit|als)\b|[和与跟、]", re.I)
 _ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(

@@ -26,8 +26,8 @@ SAMPLE = 64
 """Chunks measured; the embedder embeds both parts of each."""
 
 DRAWN = 4 * SAMPLE
-"""Random chunks from which the sample is taken at even distances, in document order. A smaller random sample could
-come mostly from one table, and its noise would differ from one measurement to the next."""
+"""Chunks from which the sample is taken at even distances, in document order, so that it does not come mostly from one
+long table."""
 
 PIECE = 5
 """Divisor of a chunk's words: the question is a fifth of them."""
@@ -101,8 +101,10 @@ def dense_relevance(calibration: Calibration | None, cosine: float) -> float:
     return min(max((cosine - calibration.noise) / (calibration.match - calibration.noise), 0.0), 1.0)
 
 
-def is_stale(calibration: Calibration | None, points: int) -> bool:
-    return calibration is None or points >= REMEASURE_GROWTH * max(calibration.points, 1)
+def is_stale(calibration: Calibration | None, points: int, *, exactly: bool = False) -> bool:
+    if calibration is None:
+        return True
+    return points != calibration.points if exactly else points >= REMEASURE_GROWTH * max(calibration.points, 1)
 
 
 async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibration:
@@ -116,7 +118,7 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     whole: dict[str, list[list[list[float]]]] = defaultdict(list)
     limit = await token_limit(embedder)
     drawn = await index.sample(collection, DRAWN)
-    drawn.sort(key=lambda pair: (pair[0].document_id, pair[0].ordinal))
+    drawn.sort(key=lambda pair: (pair[0].document_name, pair[0].ordinal, pair[0].text))
     for chunk, stored in drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]:
         if both := split(chunk.text):
             name = script(chunk.text)

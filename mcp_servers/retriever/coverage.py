@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from py_rust_stemmers import SnowballStemmer
 
+from mcp_servers.answer_forms import AnswerForm, asked_form, has_form
 from mcp_servers.folding import CharacterTable, fold_text
 from mcp_servers.retriever.lexical import is_asking, is_month, language_of, word_ids
 
@@ -89,23 +90,15 @@ _MEASURES = {
 }  # fmt: skip
 """Units, which name the form of the answer."""
 _ATTRIBUTES = {
-    "en": """number numbers name names price prices cost costs fee fees charge charges amount amounts bill bills rate
-    rates payment payments expense expenses sum total value date dates
-    distance length width height depth weight size age duration period limit limits maximum minimum requirement
-    requirements rule rules default reason reasons purpose difference address place location colour color way""",
-    "de": """nummer nummern name namen preis preise gebühr gebühren betrag beträge rechnung rechnungen zahlung zahlungen
-    ausgabe ausgaben summe satz wert datum abstand länge breite höhe
-    tiefe gewicht größe alter dauer frist grenze höchstens regel regeln grund gründe zweck unterschied adresse ort
-    farbe anzahl""",
-    "zh": """号码 数字 名字 名称 价格 价钱 费用 金额 账单 开支 数值 日期 距离 长度 宽度 高度 深度 重量 尺寸 大小 年龄
-    期限 时长 限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前
-    之后 之前""",
+    "en": """number numbers name names amount amounts rate rates sum total value size age period limit limits maximum
+    minimum requirement requirements rule rules default reason reasons purpose difference address place location colour
+    color way""",
+    "de": """nummer nummern name namen summe satz wert größe alter frist grenze höchstens regel regeln grund gründe
+    zweck unterschied adresse ort farbe anzahl""",
+    "zh": """号码 数字 名字 名称 金额 数值 尺寸 大小 年龄 期限 时长 限制 上限 下限 要求 条件 规则 原因 目的 区别
+    地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }
 """Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
-_TELEPHONE_WORDS = """phone telephone phones telephones hotline hotlines telefon telefonnummer rufnummer 电话 手机 热线
-电话号码 手机号 téléphone teléfono telefono telefone telefoon"""
-"""Words for which a telephone number stands: a passage with the number need not say "telephone"."""
-_TELEPHONE_NUMBER = re.compile(r"(?<!\d)\+?\d(?:[ ()/.-]{0,2}\d){5,14}(?!\d)")
 _ALTERNATIVES = frozenset({"or", "oder", "ou"})
 """Words between alternatives, of which a passage needs only one."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
@@ -126,7 +119,7 @@ class Term(NamedTuple):
     ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names,
     ``is_name`` a proper name or an abbreviation, and ``is_modifier`` a word before a thing that belongs to it.
     ``is_ideographic`` is the script; a passage without characters of that script cannot contain the word.
-    ``is_telephone`` marks a word for which a telephone number stands.
+    ``form`` is the form of answer that the word asks for ("price"): every passage with such an answer has the word.
     """
 
     ids: frozenset[int]
@@ -136,7 +129,7 @@ class Term(NamedTuple):
     is_ideographic: bool
     is_name: bool = False
     is_modifier: bool = False
-    is_telephone: bool = False
+    form: AnswerForm | None = None
 
     @property
     def loss(self) -> float:
@@ -162,6 +155,7 @@ class Question(NamedTuple):
 
     language: str | None
     terms: tuple[Term, ...]
+    form: AnswerForm | None = None
 
     def weigh(self, rarities: Mapping[int, float]) -> tuple[float, ...]:
         """Return the weight of each term; ``rarities`` is the inverse document frequency of each token."""
@@ -172,23 +166,29 @@ class Question(NamedTuple):
         names = [term.ids for term in self.terms if term.is_name]
         return any(all(ids.isdisjoint(tokens) for tokens in held) for ids in names)
 
-    def coverage(self, text: str, matched: Collection[int], weights: Sequence[float]) -> Coverage | None:
+    def coverage(
+        self, text: str, matched: Collection[int], weights: Sequence[float], headings: str = ""
+    ) -> Coverage | None:
         """Return how a passage covers the question, or None for a passage in another language or script.
 
-        ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the passage
-        has according to the index, and ``weights`` the weights of the terms (`weigh`).
+        ``text`` includes ``headings`` and the document's name. ``matched`` are the tokens of the question that the
+        passage has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
-        passage = _read_passage(text, self.language)
+        passage, subject = _read_passage(text, self.language), _read_passage(headings, self.language)
         comparable = held = lacking = 0.0
         rare = RARE * max(weights, default=0.0)
-        for term, weight in zip(self.terms, weights, strict=True):
+        for before, term, weight in zip((None, *self.terms), self.terms, weights, strict=False):
             if term.is_ideographic != passage.is_ideographic and term.stem is not None and not passage.is_mixed:
                 continue
             comparable += weight
-            if not term.ids.isdisjoint(matched) or _holds(passage, term, self.language):
+            if term.form:
+                held += weight * has_form(text, term.form)
+            elif not term.ids.isdisjoint(matched) or _holds(passage, term, self.language):
                 held += weight
             elif term.is_thing and weight >= rare:
-                lacking = max(lacking, weight * term.loss)
+                # A passage under the heading "Hotels" may answer a question about a hotel bill without the word "bill".
+                is_about = before is not None and before.is_modifier and _holds(subject, before, self.language)
+                lacking = max(lacking, weight * (MODIFIER * term.loss if is_about else term.loss))
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
@@ -235,11 +235,6 @@ class _PassageText:
             self._stems[initial] = frozenset(stem for stem in map(_stem, words, repeat(self._asked_in)) if stem)
         return self._stems[initial]
 
-    @cached_property
-    def has_telephone_number(self) -> bool:
-        return _TELEPHONE_NUMBER.search(self._folded) is not None
-
-
 def _hyphenated_words(folded: str) -> set[str]:
     """Return the words of a folded text; a hyphen between letters joins them to one word."""
     words = {*folded.translate(_LETTERS_AND_HYPHENS).split()}  # six times faster than the pattern
@@ -257,8 +252,6 @@ def _read_passage(text: str, language: str | None) -> _PassageText:
 def _holds(passage: _PassageText, term: Term, language: str | None) -> bool:
     """Return whether a passage contains a word in any form."""
     stem = term.stem
-    if term.is_telephone and passage.has_telephone_number:
-        return True
     if stem is None:
         return False
     if term.is_ideographic:
@@ -284,13 +277,14 @@ def _has_other_ending(stem: str, stems: Collection[str]) -> bool:
 def read_question(text: str, tokens: frozenset[int]) -> Question:
     """Return the words of a question; ``tokens`` are its tokens in the index, without question words."""
     language = language_of(fold_text(text))
-    terms = [*_latin_terms(text, tokens, language), *_ideographic_terms(text, tokens)]
+    form = asked_form(text)
+    terms = [*_latin_terms(text, tokens, language, form), *_ideographic_terms(text, tokens, form)]
     known = frozenset().union(*(term.ids for term in terms))
     terms += [Term(frozenset((index,)), 1.0, None, False, False) for index in tokens - known]
-    return Question(language, tuple(terms[:MOST_WORDS_READ]))
+    return Question(language, tuple(terms[:MOST_WORDS_READ]), form)
 
 
-def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Iterator[Term]:
+def _latin_terms(text: str, tokens: frozenset[int], language: str | None, form: AnswerForm | None) -> Iterator[Term]:
     words = _WORD.findall(text)
     folded = [fold_text(word) for word in words]
     asks = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
@@ -303,8 +297,9 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
             continue
         behind_size = at > 0 and folded[at - 1] in _SIZES.get(language or "", ())
         is_alternative = not _ALTERNATIVES.isdisjoint(folded[max(at - 2, 0) : at + 2])
+        asks_form = form is not None and form.words.fullmatch(folded[at]) is not None
         is_answer = folded[at] in _words_of(_MEASURES, language) or folded[at] in _words_of(_ATTRIBUTES, language)
-        if is_answer or is_alternative or behind_size:
+        if asks_form or is_answer or is_alternative or behind_size:
             is_thing = False
         elif not has_sentence or language == "de":
             is_thing = not has_sentence or word[0].isupper()
@@ -313,8 +308,8 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
         is_name = has_names and at > 0 and word[0].isupper() and len(word) > 1 and not is_month(folded[at])
         weight = 1.0 if is_thing else OTHER_WORD
         is_modifier = is_thing and language == "en" and at + 1 < len(words) and not asks[at + 1]
-        is_telephone = folded[at] in _folded_words(_TELEPHONE_WORDS)
-        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name, is_modifier, is_telephone)
+        stem = _stem(folded[at], language)
+        yield Term(ids, weight, stem, is_thing, False, is_name, is_modifier, form if asks_form else None)
 
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
@@ -325,7 +320,7 @@ def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
     return before >= 0 and words[before] in _words_of(_LEADS, language)
 
 
-def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
+def _ideographic_terms(text: str, tokens: frozenset[int], form: AnswerForm | None) -> Iterator[Term]:
     """Yield the words that the engine's segmenter finds: each piece of the text that is a single token."""
     found: dict[int, str] = {}
     modifiers: set[int] = set()
@@ -340,13 +335,12 @@ def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
                     starts[start], ends[end] = run[start:end], ids[0]
         modifiers.update(index for end, index in ends.items() if _is_ideographic_thing(starts.get(end, "")))
     for index, word in found.items():
-        is_thing = _is_ideographic_thing(word)
+        asks_form = form is not None and form.words.fullmatch(word) is not None
+        is_thing = _is_ideographic_thing(word) and not asks_form
         weight = 1.0 if is_thing else OTHER_WORD
         is_modifier = is_thing and index in modifiers
-        is_telephone = word in _folded_words(_TELEPHONE_WORDS)
-        yield Term(
-            frozenset((index,)), weight, word, is_thing, True, is_modifier=is_modifier, is_telephone=is_telephone
-        )
+        own_form = form if asks_form else None
+        yield Term(frozenset((index,)), weight, word, is_thing, True, is_modifier=is_modifier, form=own_form)
 
 
 def _is_ideographic_thing(word: str) -> bool:

@@ -17,7 +17,9 @@ import qdrant_edge as engine
 from mcp_servers.retriever import lexical as bm25
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_points import (
+    DOCUMENT,
     ORDINAL,
+    chunk_key,
     document_name,
     point_payload,
     stored_chunk,
@@ -213,15 +215,13 @@ class EdgeCollections:
         shard = self._store.shard(collection)
         if shard is None or not shard.meta.dimension:
             return []
-        request = engine.QueryRequest(
-            limit=limit,
-            query=engine.Sample.Random,
-            filter=engine.Filter(must=[engine.HasVectorCondition(DENSE)]),
-            with_vector=[WINDOWS if shard.meta.windowed else DENSE],
-            with_payload=True,
-        )
+        has_vector = engine.Filter(must=[engine.HasVectorCondition(DENSE)])
+        every = engine.ScrollRequest(limit=max(shard.points, 1), filter=has_vector, with_payload=[DOCUMENT, ORDINAL])
         with engine_errors("sample chunks"):
-            points = shard.engine.query(request)
+            records, _ = shard.engine.scroll(every)
+            keys = {str(record.id): chunk_key(record.payload or {}) for record in records}
+            chosen = sorted(keys, key=lambda chunk_id: keys[chunk_id])[:limit]
+            points = shard.engine.retrieve(list(chosen), True, [WINDOWS if shard.meta.windowed else DENSE])
         return [
             (stored_chunk(str(point.id), point.payload or {}), stored_windows(cast(dict[str, Any], point.vector)))
             for point in points

@@ -7,7 +7,7 @@ import orjson
 
 from mcp_servers.retriever.chunking import Chunk, ChunkTable, Span
 from mcp_servers.retriever.document import Json
-from mcp_servers.retriever.index import Selection, ending
+from mcp_servers.retriever.index import Selection, ending, sample_key
 
 DOCUMENT = "document"
 HEADINGS = "heading_path"
@@ -71,6 +71,11 @@ def point_payload(chunk: Chunk) -> Payload:
         # The binding converts a list last and element by element; most chunks have one heading.
         payload[HEADINGS] = list(chunk.heading_path) if len(chunk.heading_path) > 1 else chunk.heading_path[0]
     return payload
+
+
+def chunk_key(payload: Json) -> bytes:
+    """Return the `sample_key` of a point's chunk."""
+    return sample_key(payload[DOCUMENT].partition(_SEPARATOR)[2], payload[ORDINAL])
 
 
 def stored_chunk(chunk_id: str, payload: Json) -> Chunk:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import PurePath
 from typing import Literal, NamedTuple, Protocol, cast
@@ -287,7 +288,10 @@ class Index(Protocol):
         """
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
-        """Return up to `limit` random chunks with the normalised vectors of their windows."""
+        """Return up to `limit` chunks with the normalised vectors of their windows.
+
+        Equal documents under equal names give the same chunks: those with the smallest `sample_key`.
+        """
 
     async def meta(self, collection: str) -> CollectionMeta | None: ...
 
@@ -320,6 +324,11 @@ def split_name(collection: str) -> tuple[str, int | None]:
         raise ValueError(f"{collection!r} is not a collection name")
     name, _, generation = collection.partition("@")
     return name, int(generation) if generation else None
+
+
+def sample_key(document_name: str, ordinal: int) -> bytes:
+    """Return a number of a chunk that is as good as random, and equal for equal documents in other collections."""
+    return sha256(f"{document_name}\0{ordinal}".encode("utf-8", "surrogatepass")).digest()
 
 
 def searchable_text(chunk: Chunk) -> str:

@@ -37,8 +37,23 @@ _CONJUNCTION = re.compile(
     re.IGNORECASE,
 )
 _COMPARE = re.compile(r"(?:please |bitte )?(?:compare|vergleichen? sie|vergleiche?)\s+(.+)", re.IGNORECASE | re.DOTALL)
+_REQUEST = re.compile(r"^(?:请)?(?:比较|对比)(?:一下)?")
 _COMPARED_WITH = re.compile(r"\s+(?:with|to|mit)\s+", re.IGNORECASE)
 """A request to compare two things, and the word between them."""
+_HEAD = re.compile(
+    r"(.+?\s(?:of|between|von|des|zwischen)\s+(?:(?:the|a|an|der|dem|den)\s+)?)\S.*", re.IGNORECASE | re.DOTALL
+)
+"""A part that begins with what is asked of several things: "the noise of the Brisa 300" and "the Brisa 900"."""
+_SHORT = re.compile(r"(?:(?:the|a|an|der|die|das|des|dem|den)\s+)?((?:\S+\s*){1,3})[?.!]?", re.IGNORECASE)
+_OF = re.compile(r"(?:of|von)\s+", re.IGNORECASE)
+_LINK = re.compile(
+    r"\b(?:of|in|on|at|for|with|is|are|how|what|which|who|when|where|von|im|am|für|mit|ist|wie|was|wer|wann|wo)\b",
+    re.IGNORECASE,
+)
+"""A part that is a thing alone, and the words that make it more than that."""
+_TAIL = re.compile(r"[^的]+(的[^的]+)")
+_LONGEST_THING = 10
+"""Maximum number of characters of a thing in a Chinese part: "微风300"."""
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 
 
@@ -56,9 +71,25 @@ def split_question(text: str) -> list[str]:
         pieces = [piece.strip() for piece in _CONJUNCTION.split(request[1] if request else sentence)]
         if request and len(pieces) == 1:
             pieces = [piece.strip() for piece in _COMPARED_WITH.split(request[1])]
-        parts += pieces if all(map(_says_something, pieces)) else [sentence]
+        parts += _share_attribute(pieces) if all(map(_says_something, pieces)) else [sentence]
     parts = [part for part in parts if _says_something(part)]
     return parts if 1 < len(parts) <= MAX_PARTS else []
+
+
+def _share_attribute(pieces: list[str]) -> list[str]:
+    """Return parts that each name what is asked, if only the first one does, or in Chinese only the last one.
+
+    "The noise of the Brisa 300" and "the Brisa 900" become questions for the noise of both.
+    """
+    if head := _HEAD.fullmatch(pieces[0]):
+        alone = [_OF.sub("", piece, count=1) if _OF.match(piece) else piece for piece in pieces[1:]]
+        things = [None if _LINK.search(piece) else _SHORT.fullmatch(piece) for piece in alone]
+        rest = [head[1] + thing[1] if thing else piece for piece, thing in zip(pieces[1:], things, strict=True)]
+        return [pieces[0], *rest]
+    tail = _TAIL.fullmatch(pieces[-1])
+    if tail and all(len(piece) <= _LONGEST_THING and "的" not in piece for piece in pieces[:-1]):
+        return [*(_REQUEST.sub("", piece) + tail[1] for piece in pieces[:-1]), pieces[-1]]
+    return pieces
 
 
 def _says_something(part: str) -> bool:

@@ -15,7 +15,8 @@ question itself, the cosines that `calibration` measured), so that no collection
 
 The weights for words alone are those of a regression on every second question of Cranfield (English abstracts) and
 CMRC 2018 (Chinese paragraphs). The weights with a dense leg were fitted on the open question set, on the demo and on
-58 questions about four other documents, each question once more without the documents that answer it.
+58 questions about four other documents, each question once more without the documents that answer it. The weight of the
+form was chosen with the open set, the demo and half of `bench/questions/plain.jsonl`.
 """
 
 import math
@@ -36,16 +37,19 @@ FEW_DOCUMENTS = 3
 FLOOR = 0.1
 """Added to shares before their division, because the ratio of two weak matches means nothing."""
 
-UNMATCHED, MATCHED, CLOSE, APART = -2.6, 1.6, 5.0, 1.0
+UNMATCHED, MATCHED, CLOSE, APART = -2.3, 1.6, 4.5, 1.0
 """Log odds of a passage without a word of the question or a likeness to it, and the gain from all words, from the
 closeness of a match, and from a distance that large to the best passage of another document."""
 
-LACKING = 4.0
+LACKING = 4.2
 """Log odds that a passage loses if it lacks a thing that is the whole question."""
 
-EXPLAINED = 4.0
+EXPLAINED = 3.0
 """Log odds that a passage in another language loses if others have all words of the question: a question in the words
 of the documents is answered in those words."""
+
+FORMLESS = 3.0
+"""Log odds that a passage loses if it has no answer of the form that the question asks for."""
 
 WITHOUT_CODE = 0.05
 """Highest probability of a passage without the code, the clause or the number that the question names, or for a
@@ -61,7 +65,8 @@ class Match(NamedTuple):
     ``share``: its BM25 score divided by that of the question itself, 0..1. ``closeness``: its cosine, scaled from noise
     (0) to a match (1), None without a cosine. ``document`` and ``section``: its place, None if the chunk was not read.
     ``lacks_code`` and ``has_code``: the question names a code that the passage lacks or has. ``coverage``: how the
-    passage covers the words of the question, None if the chunk was not read or is in another language.
+    passage covers the words of the question, None if the chunk was not read or is in another language. ``lacks_form``:
+    the passage has no answer of the form that the question asks for, such as an amount of money.
     """
 
     share: float
@@ -71,6 +76,7 @@ class Match(NamedTuple):
     lacks_code: bool = False
     has_code: bool = False
     coverage: Coverage | None = None
+    lacks_form: bool = False
 
 
 UNSURE = 1e-9
@@ -111,7 +117,8 @@ def _odds_of_words(match: Match, rivals: tuple[float, float]) -> float:
     first, last = (math.log((match.share + FLOOR) / (rival + FLOOR)) for rival in rivals)
     lacking = match.coverage.lacking if match.coverage else 0.0
     # A quarter of the weight, because without a dense leg a passage with another word for the thing would be lost.
-    return -2.82 + 3.84 * match.share + 2.13 * first + 1.7 * last - LACKING / 4 * lacking
+    lost = LACKING / 4 * lacking + FORMLESS / 4 * match.lacks_form
+    return -2.82 + 3.84 * match.share + 2.13 * first + 1.7 * last - lost
 
 
 def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: float) -> float:
@@ -122,7 +129,7 @@ def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: fl
     """
     known = match.coverage
     words = MATCHED * known.held - LACKING * known.lacking if known else -EXPLAINED * explained
-    return UNMATCHED + words + CLOSE * closeness + APART * (closeness - rival)
+    return UNMATCHED + words - FORMLESS * match.lacks_form + CLOSE * closeness + APART * (closeness - rival)
 
 
 class _Rivals:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import anyio
 
+from mcp_servers.answer_forms import has_form
 from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.coverage import read_question
@@ -212,20 +213,21 @@ class Retriever:
         kept = _codes_first(question, kept)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
-    async def calibrate(self, collection: str) -> Calibration | None:
-        """Return the calibration of the dense leg, measured now if it is missing or the collection has grown.
+    async def calibrate(self, collection: str, *, exactly: bool = False) -> Calibration | None:
+        """Return the calibration of the dense leg, measured now if it is missing or the collection has doubled.
 
-        The first hybrid search calls this, if no earlier call measured: some seconds with a local model. Returns None
-        if the collection has no dense vectors of an available embedder. Raises `EmbeddingError` and `IndexFault`.
+        With ``exactly``, it is also measured if the number of chunks has changed at all. The first hybrid search calls
+        this, if no earlier call measured: some seconds with a local model. Returns None if the collection has no dense
+        vectors of an available embedder. Raises `EmbeddingError` and `IndexFault`.
         """
         meta = await self._index.meta(collection)
         embedder = self._embedder_of(meta)
         if embedder is None or meta is None:
             return None
-        if is_stale(meta.calibration, await self._index.count(collection)):
+        if is_stale(meta.calibration, await self._index.count(collection), exactly=exactly):
             async with self._calibrating:
                 meta = await self._index.meta(collection) or meta
-                if is_stale(meta.calibration, await self._index.count(collection)):
+                if is_stale(meta.calibration, await self._index.count(collection), exactly=exactly):
                     calibration = await calibrate(self._index, collection, embedder)
                     await self._index.set_calibration(collection, calibration)
                     return calibration
@@ -347,11 +349,13 @@ def _candidates(
         lacks_code = bool(required) and not holds_code
         if names_nothing and chunk and script(chunk.text) == own_script:
             lacks_code = True  # a name has no other word, except in another script
-        coverage, has_code = None, False
+        coverage, has_code, lacks_form = None, False, False
         if chunk and chunk_id in near:
-            coverage = asked.coverage(f"{chunk.document_name}\n{searchable_text(chunk)}", held, weights)
+            text = f"{chunk.document_name}\n{searchable_text(chunk)}"
+            coverage = asked.coverage(text, held, weights, "\n".join(chunk.heading_path))
             has_code = any(code.identifies and code.ids & held for code in required)
-        return Match(share, closeness, document, section, lacks_code, has_code, coverage)
+            lacks_form = not has_form(chunk.text, asked.form)
+        return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [

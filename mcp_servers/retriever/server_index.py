@@ -39,6 +39,7 @@ from mcp_servers.retriever.index import (
     Selection,
     ending,
     only_in,
+    sample_key,
     searchable_text,
     split_name,
     stored_windows,
@@ -50,6 +51,9 @@ TIMEOUT_SECONDS = 10
 
 KNOWN_SECONDS = 10.0
 """Lifetime of cached metadata and token weights: another replica may swap or fill the collection."""
+
+SCROLLED = 5_000
+"""Points of one request that reads all points of a collection."""
 
 _PREVIOUS = "__previous"
 
@@ -204,16 +208,28 @@ class ServerIndex:
         known = await self._look(collection)
         if known is None or not known.meta.dimension:
             return []
-        query = self._client.query_points(
-            _physical(collection),
-            query=m.SampleQuery(sample=m.Sample.RANDOM),
-            query_filter=m.Filter(must=[m.HasVectorCondition(has_vector=DENSE)]),
-            limit=limit,
-            with_payload=True,
-            with_vectors=[WINDOWS if known.meta.windowed else DENSE],
-        )
-        answer: Any = await self._call("sample chunks", query)
-        return [(Chunk.from_json(each.payload), stored_windows(each.vector)) for each in answer.points]
+        has_vector = m.Filter(must=[m.HasVectorCondition(has_vector=DENSE)])
+        keys: dict[str, bytes] = {}
+        offset: Any = None
+        while True:
+            page = self._client.scroll(
+                _physical(collection),
+                scroll_filter=has_vector,
+                limit=SCROLLED,
+                offset=offset,
+                with_payload=["document_name", "ordinal"],
+            )
+            records, offset = await self._call("sample chunks", page)
+            for record in records:
+                payload = record.payload or {}
+                keys[str(record.id)] = sample_key(payload["document_name"], payload["ordinal"])
+            if offset is None:
+                break
+        chosen = sorted(keys, key=lambda chunk_id: keys[chunk_id])[:limit]
+        vectors = [WINDOWS if known.meta.windowed else DENSE]
+        read = self._client.retrieve(_physical(collection), chosen, with_payload=True, with_vectors=vectors)
+        points: Any = await self._call("sample chunks", read)
+        return [(Chunk.from_json(each.payload), stored_windows(each.vector)) for each in points]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         known = await self._look(collection)

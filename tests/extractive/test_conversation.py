@@ -425,3 +425,26 @@ async def test_a_question_that_refers_back_is_searched_with_the_words_of_the_one
 async def test_a_summary_without_hits_still_says_that_it_needs_a_model() -> None:
     talk = everything(search_documents=answering("Nothing in the documents matches."))
     assert "A summary needs a language model" in said(await talk.ask("Summarise the handbook."))
+
+
+async def test_a_comparison_quotes_only_passages_with_the_asked_figure() -> None:
+    hits = (
+        search_result("manual.pdf › Silencers", "Put a silencer on each side.", "The noise stays below 33 decibels."),
+        search_result(
+            "guide.md › Brisa 300", "The Brisa 300 is a unit for houses.", "The Brisa 900 is a unit for schools."
+        ),
+    )
+    talk = everything(search_documents=answering("Searched by words and meaning.", *hits))
+    assert cited(await talk.ask("Compare the noise of the Brisa 300 and the Brisa 900")) == [
+        "The noise stays below 33 decibels."
+    ]
+
+
+async def test_the_sentence_with_the_asked_figure_is_quoted_before_one_with_more_words() -> None:
+    hit = search_result(
+        "deck.pptx › Dry dock",
+        "The Sorrel Tide goes to the yard at Norham with her crew.",
+        "Sorrel Tide follows in January.",
+    )
+    answer = await everything(search_documents=answering(hit)).ask("When does the Sorrel Tide go to the yard?")
+    assert "Sorrel Tide follows in January." in "".join(cited(answer))

@@ -182,7 +182,9 @@ async def _update_vectors(engine: AsyncQdrantClient, name: str, body: Any) -> An
 
 async def _retrieve(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
     asked = rest.PointRequest.model_validate(body)
-    return await engine.retrieve(name, asked.ids, with_payload=asked.with_payload or False)
+    return await engine.retrieve(
+        name, asked.ids, with_payload=asked.with_payload or False, with_vectors=asked.with_vector or False
+    )
 
 
 async def _delete(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
@@ -196,7 +198,9 @@ async def _count(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
 
 async def _scroll(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
     asked = rest.ScrollRequest.model_validate(body)
-    records, following = await engine.scroll(name, asked.filter, limit=asked.limit or 10, with_payload=True)
+    records, following = await engine.scroll(
+        name, asked.filter, limit=asked.limit or 10, offset=asked.offset, with_payload=True
+    )
     return {"points": _plain(records), "next_page_offset": following}
 
 

@@ -88,6 +88,23 @@ def test_a_telephone_number_stands_for_the_word_telephone(question: str, number:
     assert answer.held > other.held
 
 
+def test_a_telephone_number_is_no_phone_bill() -> None:
+    result = coverage("Who pays my phone bill?", "Tell your manager by telephone: 0550 600 145. We pay your salary.")
+    assert result is not None
+    assert result.lacking > 0.3
+
+
+def test_a_passage_about_hotels_lacks_little_of_a_hotel_bill() -> None:
+    question, passage = "How do I claim a hotel bill?", "Hotels: Book through the portal, and claim it."
+    tokens = frozenset(query_vector(question).indices)
+    asked = read_question(question, tokens)
+    weights = asked.weigh(dict.fromkeys(tokens, 1.0))
+    about, aside = (asked.coverage(passage, frozenset(), weights, heading) for heading in ("Hotels", "Trains"))
+    assert about is not None
+    assert aside is not None
+    assert 0 < about.lacking < aside.lacking
+
+
 def test_a_missing_word_before_a_chinese_thing_weighs_less_than_the_missing_thing() -> None:
     before, thing = coverage("客服热线在哪里？", "热线在二楼"), coverage("客服热线在哪里？", "客服在二楼")
     assert before is not None

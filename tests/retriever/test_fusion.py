@@ -146,3 +146,8 @@ def test_a_collection_is_measured_again_when_it_has_doubled() -> None:
     assert is_stale(None, 1)
     assert not is_stale(Calibration({}, 0, 1, 100), 199)
     assert is_stale(Calibration({}, 0, 1, 100), 200)
+    assert [is_stale(Calibration({}, 0, 1, 100), points, exactly=True) for points in (99, 100, 101)] == [
+        True,
+        False,
+        True,
+    ]

@@ -239,6 +239,23 @@ async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, 
     await index.drop(name)
 
 
+async def test_equal_documents_give_the_same_sample_whatever_their_ids(index: Index, name: str) -> None:
+    samples = []
+    for collection in (name, f"{name}_b"):
+        chunks = [*handbook(), *rules()]
+        chunks = [
+            replace(each, chunk_id=str(uuid4()), document_id=f"{collection}{each.document_id}") for each in chunks
+        ]
+        await index.upsert(collection, chunks, Dense("e", vectors(4)))
+        drawn = await index.sample(collection, 2)
+        samples.append(
+            sorted((chunk.text, [[round(number, 2) for number in each] for each in stored]) for chunk, stored in drawn)
+        )
+        await index.drop(collection)
+    assert len(samples[0]) == 2
+    assert samples[0] == samples[1]
+
+
 async def test_each_leg_scores_what_only_the_other_found(index: Index, name: str) -> None:
     chunks = [*handbook(), *rules()]
     await index.upsert(name, chunks, Dense("e", vectors(4)))

@@ -74,6 +74,14 @@ def test_a_passage_without_the_thing_that_is_asked_for_is_much_less_likely() -> 
     assert probabilities(near_miss, 1.0)[0] < 0.2 < 0.7 < probabilities(answer, 1.0)[0]
 
 
+def test_a_passage_without_the_form_of_answer_that_is_asked_for_is_much_less_likely() -> None:
+    answer = Match(0.6, 0.4, "a", coverage=Coverage(0.9, 0.0))
+    for weight in (0.0, 1.0):
+        able, unable = (probabilities([answer._replace(lacks_form=lacks)], weight)[0] for lacks in (False, True))
+        assert unable < able
+    assert unable < 0.2 < 0.7 < able
+
+
 def test_likeness_alone_carries_a_passage_in_other_words() -> None:
     other = [Match(0.0, 0.6, "a", coverage=Coverage(0.0, 0.3)), Match(0.2, 0.1, "b", coverage=Coverage(0.3, 0.3))]
     assert probabilities(other, 1.0)[0] > 0.4 > 0.1 > probabilities(other, 1.0)[1]

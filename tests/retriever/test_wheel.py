@@ -112,6 +112,25 @@ def test_a_question_about_two_things_has_two_parts(question: str, parts: int) ->
 
 
 @pytest.mark.parametrize(
+    ("question", "parts"),
+    [
+        (
+            "Compare the noise of the Brisa 300 and the Brisa 900",
+            ["the noise of the Brisa 300", "the noise of the Brisa 900"],
+        ),
+        ("Vergleiche den Preis von Linie 4 und von Linie 7", ["den Preis von Linie 4", "den Preis von Linie 7"]),
+        ("比较微风300和微风900的噪声", ["微风300的噪声", "微风900的噪声"]),
+        (
+            "Who runs the desk of the harbour, and who leads the drill?",
+            ["Who runs the desk of the harbour", "who leads the drill?"],
+        ),
+    ],
+)
+def test_an_attribute_of_several_things_is_asked_of_each(question: str, parts: list[str]) -> None:
+    assert split_question(question) == parts
+
+
+@pytest.mark.parametrize(
     ("question", "identifies"),
     [
         ("What is the price of HX-4471-B?", True),

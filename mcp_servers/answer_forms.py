@@ -1,0 +1,158 @@
+"""The form of answer that a question asks for, and whether a text contains such an answer.
+
+"What does a parrot cost?" asks for an amount of money, so a text about parrots without an amount cannot answer it. The
+module knows the forms that a text shows on its surface: numbers, and numbers of a unit. A question for a person, a
+place or a reason has none of them. English, German and Chinese are read. Pure.
+"""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from mcp_servers.folding import fold
+
+_NUMBER = (
+    r"(?:\d+|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|eighteen|twenty|thirty|forty"
+    r"|fifty|sixty|hundred|thousand|million|half|quarter|third|dozen|none|no one|no|once|twice|both|ein(?:e[rnms]?|s)?"
+    r"|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|zwanzig|dreißig|hundert|tausend|viertel|drittel"
+    r"|kein(?:e[rnms]?)?)\b|[〇一二两三四五六七八九十百千万半])"
+)
+_MONTH = (
+    r"january|february|march|april|may|june|july|august|september|october|november|december|januar|februar|märz|mai"
+    r"|juni|juli|oktober|dezember"
+)
+_TIME = (
+    r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?|quarters?|nights?|mornings?|evenings?|noon|midnight"
+    r"|sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?[ns]?|nacht|uhr|\w+days?|\w+tags?|spring|summer"
+    r"|autumn|winter|christmas|weekends?|daily|weekly|monthly|yearly|always|never|once|until|after|before|immediately"
+    rf"|as soon as|sobald|bis|nach|vor|sofort|stündlich|täglich|wöchentlich|monatlich|jährlich|{_MONTH})\b"
+    r"|\d:\d\d|\b(?:19|20)\d\d\b|\b\d{1,2}(?:st|nd|rd|th)\b|[秒分天日周月年岁季晚号点]|小时|钟头|星期|当场|立即|立刻|随时"
+)
+_MONEY = (
+    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence"
+    r"|(?<!per )cents?|yuan|rmb|francs?|franken)\b"
+    r"|克朗|美分|\b\d+[.,]\d\d\b|\b(?:free|no charge|without (?:a )?(?:charge|ticket)|kostenlos|frei|umsonst|gratis)\b"
+    r"|免费|不收"
+)
+_LENGTH = (
+    r"\b\d[\d.,]* ?(?:m|cm|mm|km)\b|(?:met(?:re|er)|kilomet|centimet|millimet|zentimet)\w*|\b(?:feet|miles?)\b|米|公里"
+)
+_COST = r"costs?|prices?|fees?|fares?|charged?|charges|expensive|pay|pays|paid|earns?|salary|surcharge|fine|rent|bills?"
+_KOSTEN = r"kost\w*|zahl\w*|\w*preise?|\w*gebühr\w*|verdien\w*|teuer|gehalt|miete|betrag|beträge|rechnung"
+
+
+class AnswerForm(NamedTuple):
+    """A kind of answer.
+
+    ``asked`` matches questions for it, ``words`` the words of such a question that name the form, and ``held`` texts
+    with such an answer. All of them match folded text.
+    """
+
+    name: str
+    asked: re.Pattern[str]
+    words: re.Pattern[str]
+    held: re.Pattern[str]
+
+
+_CELL = r"|\|\s*\d[\d ,.]*(?:\||$)"
+"""A number alone in a cell, whose unit may stand in the header or above the table."""
+
+
+def _form(name: str, asked: str, words: str, held: str) -> AnswerForm:
+    return AnswerForm(name, re.compile(asked), re.compile(words), re.compile(held + _CELL, re.MULTILINE))
+
+
+FORMS = (
+    _form(
+        "telephone",
+        r"\b(?:tele)?phone numbers?\b|\b(?:(?:tele)?phone|hotline|extension) (?:of|for)\b"
+        r"|\b(?:which|what) number\b.*\bcall\b"
+        r"|\bwhich extension\b|(?:telefon|ruf)nummer|(?:kurz|durch)wahl|电话|手机号|分机|热线.*多少",
+        r"(?:tele)?phones?|numbers?|extensions?|telefonnummer|rufnummer|\w+wahl|电话|手机|号码|电话号码|手机号",
+        r"\d(?:[ ()/.-]{0,2}\d){2,}",
+    ),
+    _form(
+        "share",
+        r"\b(?:discount|percentage|per ?cent)\b|rabatt|ermäßigung|prozent|折扣|百分之|比例|打几折",
+        r"discounts?|percentage|per|cents?|percent|rabatt|ermäßigung|prozent|折扣|比例",
+        r"[%折成]|per ?cent\b|prozent\b|百分之|分之|\b(?:half|quarter|hälfte|free|frei)\b|免费",
+    ),
+    _form(
+        "temperature",
+        r"\btemperatures?\b|\bhow (?:warm|hot|cold)\b|temperatur|wie (?:warm|kalt|heiß)|温度|多少度|几度",
+        r"temperatures?|degrees?|temperatur|grad|温度",
+        r"°|\b(?:degrees?|grad|celsius)\b|度",
+    ),
+    _form(
+        "weight",
+        r"\bhow heavy\b|\bhow much\b.*\bweighs?\b|\bweight of\b|wie schwer|gewicht|wie viel wieg|多重|重量",
+        r"heavy|weighs?|weight|schwer|wiegt|wiegen|gewicht|重量",
+        r"\b\d[\d.,]* ?(?:kg|g|t)\b|kilo|\b(?:tons?|tonnes?|grams?|gramm|tonnen)\b|公斤|千克|吨|克",
+    ),
+    _form(
+        "loudness",
+        r"\bhow (?:loud|noisy|quiet)\b|\b(?:noise|loudness)\b|wie (?:laut|leise)|lärm|lautstärke|geräusch"
+        r"|噪声|噪音|分贝",
+        r"loud|noisy|quiet|noise|loudness|laut|leise|lärm|lautstärke|geräusch|噪声|噪音|分贝",
+        r"\bdb\b|decibel|dezibel|分贝",
+    ),
+    _form(
+        "length",
+        r"\bhow (?:deep|tall|high|wide|far|thick)\b|\b(?:depth|height|width|distance|length)\b"
+        r"|wie (?:tief|hoch|breit|weit|dick)\b|tiefe|höhe|breite|abstand|多深|多高|多宽|多远|高度|宽度|距离",
+        r"deep|tall|high|wide|far|thick|depth|height|width|distance|length|tief\w*|hoch|höhe|breit\w*|weit|abstand"
+        r"|高度|宽度|距离",
+        _LENGTH,
+    ),
+    _form(
+        "time",
+        r"\bwhen (?:is|are|was|were|do|does|did|will|can|must|may|should|has|have)\b|\buntil when\b|\bwhat time\b"
+        r"|\b(?:what|which) (?:days?|date|month|year)\b|\bwann\b|welche[rnms]? (?:tag|monat|jahr|zeit|uhrzeit)"
+        r"|什么时候|何时|哪天|几号|几点|几月|哪年",
+        r"times?|days?|dates?|months?|years?|tag|monat|jahr|zeit|uhrzeit|时间|日期",
+        _TIME,
+    ),
+    _form(
+        "frequency",
+        r"\bhow often\b|wie oft\b|多久.{0,6}[一几]次|多久.{0,2}换",
+        r"often|oft",
+        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
+    ),
+    _form(
+        "duration",
+        r"\bhow (?:long|soon|quickly|fast)\b|\bhow many (?:second|minute|hour|day|week|month|year)s?\b"
+        r"|wie (?:lange?|schnell)\b|wie ?viele (?:sekunden|minuten|stunden|tage|wochen|monate|jahre)\b"
+        r"|多久|多长时间|[几多少]个?(?:天|小时|分钟|年|月|星期|周|日)",
+        r"long|soon|quickly|fast|(?:second|minute|hour|day|week|month|year)s?|lange?|schnell|sekunden"
+        r"|minuten|stunden|tage|wochen|monate|jahre|天|小时|分钟|时间",
+        rf"{_TIME}|{_LENGTH}",
+    ),
+    _form(
+        "money",
+        rf"\bhow (?:much|expensive)\b[^,;?]*\b(?:{_COST})\b|\b(?:what|which)\b[^,;?]*\b(?:{_COST})\b|\bhow expensive\b"
+        r"|\bhow much (?:do|can|will|may|does|could) \w+ (?:get|receive|claim|spend)\b"
+        rf"|\bprices?\b(?! list)|\bcosts? of\b|\b(?:was|wie ?viel|wie teuer|welche[rsnm]?)\b[^,;?]*\b(?:{_KOSTEN})"
+        r"|\bpreis\b|多少(?:钱|元|克朗|块)|价格|单价|租金|月租|怎么收费|罚多少|费用是",
+        rf"{_COST}|{_KOSTEN}|much|钱|价格|单价|租金|月租|费用|收费",
+        _MONEY,
+    ),
+    _form("number", r"\bhow (?:many|much)\b|\bwie ?viele?n?\b|[几多]少|几[个位名间台人张次级]", r"(?!)", _NUMBER),
+)
+"""The known forms; the first one whose pattern matches is asked for."""
+
+
+@lru_cache(maxsize=1024)
+def asked_form(question: str) -> AnswerForm | None:
+    """Return the form that a question asks for, or None."""
+    text = fold(question).text
+    return next((form for form in FORMS if form.asked.search(text)), None)
+
+
+def has_form(text: str, form: AnswerForm | None) -> bool:
+    """Return whether a text contains an answer of a form. Every text does if no form is asked for."""
+    return form is None or _has_form(text, form)
+
+
+@lru_cache(maxsize=8192)
+def _has_form(text: str, form: AnswerForm) -> bool:
+    return form.held.search(fold(text).text) is not None

@@ -1,0 +1,41 @@
+"""The form of answer that a question asks for, and the texts that have one."""
+
+import pytest
+
+from mcp_servers.answer_forms import asked_form, has_form
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "other"),
+    [
+        (
+            "What does a parrot cost?",
+            "A parrot travels for 11 crowns.",
+            "Parrots travel in a box; five per cent do not.",
+        ),
+        ("What does a child pay?", "Below the age of six they travel free.", "Children sit beside their parents."),
+        ("Was kostet die Inselkarte?", "Inselkarte | 1 460", "Die Inselkarte gilt im Sommer."),
+        ("圆形控制器的价格是多少？", "圆形控制器 | TB-5120 | 720元", "圆形控制器有彩色灯"),
+        ("How loud is the unit?", "It stays below 33 decibels.", "The unit has four levels."),
+        ("How heavy is the exchanger?", "The exchanger weighs 23 kilograms.", "The exchanger lasts eight years."),
+        ("How often is a drill held?", "A drill is held every nine days.", "A drill lasts nine minutes."),
+        ("How long is the probation?", "Probation is three months.", "Probation ends with a talk."),
+        ("When does the Sorrel Tide go to the yard?", "Sorrel Tide follows in January.", "Sorrel Tide, Norham."),
+        ("Ab welcher Temperatur wird gestreut?", "Ab minus vier Grad.", "Gestreut wird mit Splitt."),
+        ("What is the phone number of the desk?", "Call 0550 600 145.", "The desk is open until six."),
+        ("产假有多少天？", "产假为九十八天", "产假由直属主管审批"),
+    ],
+)
+def test_only_a_text_with_the_asked_form_can_answer(question: str, answer: str, other: str) -> None:
+    form = asked_form(question)
+    assert form is not None
+    assert has_form(answer, form)
+    assert not has_form(other, form)
+
+
+@pytest.mark.parametrize(
+    "question", ["Who pays my phone bill?", "Where may people smoke?", "谁审批请假？", "", "!" * 5_000]
+)
+def test_a_question_for_a_person_or_a_place_has_no_form(question: str) -> None:
+    assert asked_form(question) is None
+    assert has_form("", None)
