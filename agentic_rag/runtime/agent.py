@@ -385,9 +385,9 @@ class Agent:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
         self._turn.take_role(self.transcript.activation)
-        told, news = self._tell()
+        state, news = self._tell()
         if resume is not None:
-            await self._store_told(self.transcript.told or told, [])
+            await self._store_told(self.transcript.told or state, [])
             await self._resume(resume)
             return
         changed = await self._changed_role()
@@ -395,13 +395,13 @@ class Agent:
             self.log.append(notice)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
+        gone_chunks = await find_gone(self.resources, self._definition.domain_id, self.transcript)
         hidden = await find_hidden(self.resources, self._definition, self.transcript)
-        gone -= chunks_of(self.transcript, hidden)  # a note would name the documents
-        lost = self.transcript.lost_documents(gone)
+        gone_chunks -= chunks_of(self.transcript, hidden)  # a note would name the documents
+        lost_documents = self.transcript.lost_documents(gone_chunks)
         missing = toolset.missing
         back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})
-        await self._store_told(told, turn_notes(missing, changed, news, lost, back))
+        await self._store_told(state, turn_notes(missing, changed, news, lost_documents, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
         """Set the tools of the turn, without those that the model's service refuses."""
@@ -424,38 +424,38 @@ class Agent:
         self._turn.offer(tools, toolset.missing)
 
     def _without_refused(self, tools: tuple[ToolInfo, ...]) -> tuple[ToolInfo, ...]:
-        domain, model, known = self._definition.domain_id, self._asked.model, self.resources.refused_tools
+        domain, model, refusals = self._definition.domain_id, self._asked.model, self.resources.refused_tools
         usable = usable_tools(model, tools)
         for tool, reason in usable.refused:
             spec = ToolSpec(name=tool.name, description=tool.description, input_schema=dict(tool.input_schema))
-            if known.add(domain, model, tool, spec, reason):
+            if refusals.add(domain, model, tool, spec, reason):
                 logger.warning("domain %s: no %s is shown the tool %s: %s", domain, model, tool.name, reason)
-        keys = known.keys(domain, model)
-        kept = [tool for tool in usable.tools if (model, tool.name) not in self._refused_now]
+        keys = refusals.keys(domain, model)
+        allowed = [tool for tool in usable.tools if (model, tool.name) not in self._refused_now]
         if not keys:
-            return tuple(kept)
-        specs = tool_specs(self._asked, kept)
-        shown = [tool for tool, spec in zip(kept, specs, strict=True) if spec_key(spec) not in keys]
-        for tool in shown:
+            return tuple(allowed)
+        specs = tool_specs(self._asked, allowed)
+        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if spec_key(spec) not in keys]
+        for tool in visible:
             if tool.origin == "user":
-                known.settle(domain, model, tool)
-        return tuple(shown)
+                refusals.settle(domain, model, tool)
+        return tuple(visible)
 
     def _drop_refused(self, error: ModelError, request: ModelRequest) -> bool:
         """Drop the tools for which the model's service refused a request. Return whether there were any.
 
         A tool of a user's server is dropped until its server lists another definition, our own tools for this turn.
         """
-        named = set(named_tools(error, request.tools))
-        if not named:
+        names = set(named_tools(error, request.tools))
+        if not names:
             return False
         domain, model = self._definition.domain_id, self._asked.model
         if len(self._refused_now) >= MAX_REFUSED_TOOLS:  # one by one takes too long
-            named |= {tool.name for tool in self._tools if tool.origin == "user"}
+            names |= {tool.name for tool in self._tools if tool.origin == "user"}
         infos = {tool.name: tool for tool in self._tools}
         words = str(error)[:REFUSAL_CHARS]
         for spec in request.tools:
-            if spec["name"] not in named:
+            if spec["name"] not in names:
                 continue
             self._refused_now.add((model, spec["name"]))
             self._refused_specs.add(spec_key(spec))
@@ -498,17 +498,17 @@ class Agent:
         current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
 
-    async def _store_told(self, told: PromptState, notes: list[Block]) -> None:
+    async def _store_told(self, state: PromptState, notes: list[Block]) -> None:
         """Store the session's prompt state, and insert the notes before the turn's user message."""
         transcript, session_id = self.transcript, self.transcript.session_id
-        if not notes and told == transcript.told:
+        if not notes and state == transcript.told:
             return
         question = transcript.question_of(self.row.id)
         content = [*notes, *question.message["content"]]
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self.row.id, self.row.fence)
-            store_told(conn, session_id, told)
+            store_told(conn, session_id, state)
             if notes:
                 sessions.set_content(conn, session_id, question.seq, content)
 
@@ -516,7 +516,7 @@ class Agent:
             await self.resources.journal.store(store, ())
         if notes:
             transcript.rewrite(question, content)
-        transcript.tell(told)
+        transcript.tell(state)
 
     async def _resume(self, resume: Resume) -> None:
         in_flight = self._restore(resume)
@@ -599,8 +599,8 @@ class Agent:
             self._asked,
             self._tools,
             self.transcript.window(),
-            told=self.transcript.told,
-            gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
+            state=self.transcript.told,
+            gone_chunks=await find_gone(self.resources, self._definition.domain_id, self.transcript),
             hidden=await find_hidden(self.resources, self._definition, self.transcript),
             pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=self._tool_choice() if fits and not call.last else {"type": "none"},
@@ -608,20 +608,22 @@ class Agent:
             refused=self._refused_keys(),
         )
         self.transcript.keep_sent(built.messages)
-        wanted = built.request.max_tokens
-        room = self._context.answer_room(wanted * call.room)
-        return built if room == wanted else replace(built, request=replace(built.request, max_tokens=room))
+        max_tokens = built.request.max_tokens
+        room = self._context.answer_room(max_tokens * call.room)
+        return built if room == max_tokens else replace(built, request=replace(built.request, max_tokens=room))
 
     def _tool_choice(self) -> Json | None:
         """Return the choice of the client that sent the question, until one of its functions was called."""
         if not self._definition.function_choice:
             return None
-        mine = (entry.message["content"] for entry in self.transcript.in_window() if entry.turn_id == self.row.id)
-        return forced_choice(self._definition, {use["name"] for content in mine for use in tool_uses(content)})
+        turn_contents = (
+            entry.message["content"] for entry in self.transcript.in_window() if entry.turn_id == self.row.id
+        )
+        return forced_choice(self._definition, {use["name"] for content in turn_contents for use in tool_uses(content)})
 
     def _refused_keys(self) -> Collection[str]:
-        known = self.resources.refused_tools.keys(self._definition.domain_id, self._asked.model)
-        return self._refused_specs.union(known) if self._refused_specs else known
+        refused = self.resources.refused_tools.keys(self._definition.domain_id, self._asked.model)
+        return self._refused_specs.union(refused) if self._refused_specs else refused
 
     async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
         """Return a shorter request for a step that was refused as too long.
@@ -770,13 +772,15 @@ class Agent:
 
     async def _close_waits(self) -> Sequence[InputAnswered]:
         """Return the events for the waits that the end of the turn cancels, also those of its delegates."""
-        mine = self._asking.close()
+        own_events = self._asking.close()
         if not self._gone_on or self.parent is not None:
-            return mine
+            return own_events
         read = partial(waits.list_open, root_turn_id=self.row.id)
-        left = await self.resources.journal.insist(partial(self.resources.database.read, read))
-        theirs = [InputAnswered(each.id, WaitAction.CANCEL, "") for each in left if each.turn_id != self.row.id]
-        return [*mine, *theirs]
+        open_waits = await self.resources.journal.insist(partial(self.resources.database.read, read))
+        delegate_events = [
+            InputAnswered(wait.id, WaitAction.CANCEL, "") for wait in open_waits if wait.turn_id != self.row.id
+        ]
+        return [*own_events, *delegate_events]
 
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
@@ -793,7 +797,7 @@ class Agent:
             if question is not None:
                 sessions.set_content(conn, self.transcript.session_id, question.seq, marked)
             if final is not None:
-                if left or self._gone_on:
+                if cancelled or self._gone_on:
                     waits.cancel(conn, self.row.id, now())
                 if self._gone_on:
                     end_delegates(conn, self.row.id)
@@ -801,8 +805,8 @@ class Agent:
                 if self.parent is None:
                     self.resources.hooks.turn_ended(conn, self.row, final)
 
-        left = [] if final is None else await self._close_waits()
-        bodies = commit.bodies if final is None else (*left, *commit.bodies, final)
+        cancelled = [] if final is None else await self._close_waits()
+        bodies = commit.bodies if final is None else (*cancelled, *commit.bodies, final)
         self.over = final is not None
         self._end = "" if final is None else end_of(final)
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)

@@ -79,8 +79,8 @@ class Context:
         window = profile_of(self._definition.model).context_window
         if window is None:
             return max_tokens
-        left = window - round(self.tokens * MARGIN)
-        return min(max_tokens, max(left, min(LEAST_ANSWER, window // 8)))
+        free_tokens = window - round(self.tokens * MARGIN)
+        return min(max_tokens, max(free_tokens, min(LEAST_ANSWER, window // 8)))
 
     @property
     def roomy(self) -> bool:
@@ -141,10 +141,10 @@ class Context:
         if start is None:
             return
         window = transcript.in_window()
-        kept = [entry for entry in window if entry.seq >= start]
+        remaining = [entry for entry in window if entry.seq >= start]
         fallen = [entry.message for entry in window if entry.seq < start]
-        head = move_head(transcript.head, fallen, [entry.message for entry in kept])
-        changed = list_rewrites(kept)
+        head = move_head(transcript.head, fallen, [entry.message for entry in remaining])
+        changed = list_rewrites(remaining)
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self._turn_id, self._fence)

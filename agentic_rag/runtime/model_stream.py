@@ -92,6 +92,6 @@ class Receiving:
             for body in self._receive(event):
                 self._log.append(body)
             return
-        for each in self._redacted.take(event):
-            for body in self._receive(each):
+        for model_event in self._redacted.take(event):
+            for body in self._receive(model_event):
                 self._log.append(body, redacted=True)

@@ -151,13 +151,13 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        left = self._running() or self._database.shared  # on a shared store another process takes the queue at once
+        has_work = self._running() or self._database.shared  # on a shared store another process takes the queue at once
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
         try:
             return await self._tasks.__aexit__(exc_type, exc, tb)
         finally:
-            if left:
+            if has_work:
                 await self._release_leases()
 
     async def _release_leases(self) -> None:
@@ -260,9 +260,9 @@ class Runtime:
     async def renew_leases(self) -> None:
         """Renew the leases of this process's turns, and stop the turns that another process has taken over."""
         began = [(live, turn_id) for live in self._running() if (turn_id := live.turn_id) is not None]
-        kept = await self._database.write(partial(turns.renew, owner=self._resources.owner))
+        renewed = await self._database.write(partial(turns.renew, owner=self._resources.owner))
         for live, turn_id in began:
-            if turn_id not in kept:
+            if turn_id not in renewed:
                 live.abandon(turn_id)
 
     # Waits for people
@@ -284,8 +284,8 @@ class Runtime:
 
         def expire(conn: Connection) -> list[WaitRecord]:
             over = waits.expire(conn, at)
-            for each in over:
-                turns.wake(conn, each.root_turn_id)
+            for wait in over:
+                turns.wake(conn, wait.root_turn_id)
             return over
 
         if await self._database.read(partial(waits.is_any_due, at=at)):
@@ -355,12 +355,12 @@ class Runtime:
                 turns.request_interrupt(conn, current.id)
             return current
 
-        found = await self._database.write(ask)
-        if found is None:
+        turn = await self._database.write(ask)
+        if turn is None:
             return False
-        if found.status is TurnStatus.WAITING:
-            return await live.interrupt_waiting(found)
-        self._take_interrupt(found.id)  # this process may have taken the turn over meanwhile
+        if turn.status is TurnStatus.WAITING:
+            return await live.interrupt_waiting(turn)
+        self._take_interrupt(turn.id)  # this process may have taken the turn over meanwhile
         return True
 
     async def drop(self, session_id: SessionId) -> None:
@@ -395,9 +395,9 @@ class Runtime:
 
     async def payload(self, session_id: SessionId, ref: str) -> tuple[str, bytes] | None:
         """Return media type and bytes of a session's payload, or None if it does not exist."""
-        kept = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
-        data = None if kept is None else await self._payloads.read(ref, kept.sha256)
-        return None if kept is None or data is None else (kept.media_type, data)
+        record = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
+        data = None if record is None else await self._payloads.read(ref, record.sha256)
+        return None if record is None or data is None else (record.media_type, data)
 
     # After a stop
 
@@ -411,14 +411,14 @@ class Runtime:
             return 0
         if not self._database.shared:
             return await self._take_left()
-        taken = 0
+        count = 0
         if await self._database.read(partial(turns.is_any_abandoned, owner=self._resources.owner), single=True):
-            taken = await self._take_left()
+            count = await self._take_left()
         for session_id in await self._database.read(
             partial(turns.queued_sessions, owner=self._resources.owner), single=True
         ):
             await self._start_queue(session_id)
-        return taken
+        return count
 
     async def _take_left(self) -> int:
         load = self._resources.load
@@ -426,23 +426,23 @@ class Runtime:
         alone = not self._database.shared
         take = partial(take_left, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
         # durable: the first event that a reader sees uses up the fence's epoch
-        taken = await self._database.write(take, durable=True)
+        takeover = await self._database.write(take, durable=True)
         if alone and not self._recovered:
             self._recovered = True
-            for each in await self._database.read(list_waiting):
-                self._session(each.turn.session_id).register_suspended(each)
+            for suspended in await self._database.read(list_waiting):
+                self._session(suspended.turn.session_id).register_suspended(suspended)
         if alone:
-            for row, domain_id in taken.queued:  # their logs must exist before any turn ends and begins the next one
+            for row, domain_id in takeover.queued:  # their logs must exist before any turn ends and begins the next one
                 self._session(row.session_id).open_queued_log(row, domain_id)
         insist = self._journal.insist  # this process owns them now, so giving up here would leave them without an owner
-        for row in taken.orphans:
+        for row in takeover.orphans:
             write = partial(end_without_agent, row=row, final=Interrupted())
             await insist(partial(self._database.write, write))
-        for row in taken.running:
+        for row in takeover.running:
             await insist(partial(self._resume, row))
-        for session_id in dict.fromkeys(row.session_id for row, _ in taken.queued):
+        for session_id in dict.fromkeys(row.session_id for row, _ in takeover.queued):
             await self._start_queue(session_id)
-        return len(taken.running)
+        return len(takeover.running)
 
     async def _start_queue(self, session_id: SessionId) -> None:
         try:
@@ -494,7 +494,7 @@ class Runtime:
             begun = live.begun.next
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             read = partial(self._database.read, look, single=after is not None)
-            coming, place = await self._journal.insist(read)
-            if coming is not None:
-                return coming
+            next_id, place = await self._journal.insist(read)
+            if next_id is not None:
+                return next_id
             await begun.wait()

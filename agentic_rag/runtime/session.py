@@ -245,9 +245,9 @@ class LiveSession:
         async def accept() -> Accepted | None:
             return await self._accept(message, definition, on_busy, notices)
 
-        async with KeptImages(self._resources.payloads, images) as stored:
+        async with KeptImages(self._resources.payloads, images) as kept_images:
             if not (accepted := await self._when_free(accept)).duplicate:
-                stored.keep()
+                kept_images.keep()
             return accepted
 
     async def branch(
@@ -283,9 +283,9 @@ class LiveSession:
             row = new_row(self._resources, self.id, (await self._read_transcript()).labels, message, definition)
             return await self._accept_branch(row, message_id, words, definition, notices, images is not None)
 
-        async with KeptImages(self._resources.payloads, sent) as stored:
+        async with KeptImages(self._resources.payloads, sent) as kept_images:
             if not (accepted := await self._when_free(accept)).duplicate:
-                stored.keep()
+                kept_images.keep()
             return accepted
 
     async def activate(self, message_id: MessageId) -> None:
@@ -317,13 +317,13 @@ class LiveSession:
         """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
         transcript = await self._read_transcript()
         remembered = self.turn_id
-        row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
+        row = stored_row = new_row(self._resources, self.id, transcript.labels, message, definition)
         log = self._new_log(row, definition.domain_id)
         begun_on: Transcript | None = None
         keep = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
-            nonlocal stored, begun_on
+            nonlocal stored_row, begun_on
             place = find_place(conn, self._resources, definition, transcript, remembered, row.id)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
@@ -331,11 +331,11 @@ class LiveSession:
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
-                stored = row.replace(parent_message_id=place.follows, began=True)
-                keep(conn, stored, place=begun_on.last_seq + 1)
+                stored_row = row.replace(parent_message_id=place.follows, began=True)
+                keep(conn, stored_row, place=begun_on.last_seq + 1)
                 return None
-            stored = queued_row(row, place.home)
-            keep(conn, stored)
+            stored_row = queued_row(row, place.home)
+            keep(conn, stored_row)
             self._may_have_queued = True
             return None
 
@@ -345,15 +345,15 @@ class LiveSession:
         if begun_on is not None:
             question = user_message(row.content, row.images, row.attachments)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._begin_stored(log, Agent(self._resources, begun_on, stored, definition, log))
+            self._begin_stored(log, Agent(self._resources, begun_on, stored_row, definition, log))
             self._resources.tasks.start_soon(self._run)
-        elif stored.status is not TurnStatus.QUEUED:
+        elif stored_row.status is not TurnStatus.QUEUED:
             assert self._agent is not None
             self._agent.give_up()  # the store knows an end of this turn, which another process has written
             return None
         elif not self._resources.shared:
-            self._resources.journal.add(self._new_log(stored, definition.domain_id))
-        return answer(stored, duplicate=False)
+            self._resources.journal.add(self._new_log(stored_row, definition.domain_id))
+        return answer(stored_row, duplicate=False)
 
     async def _accept_branch(
         self,
@@ -707,9 +707,9 @@ class LiveSession:
         while self._agent is not None:  # the answer came while the turn was being suspended
             await self._changed.wait()
         transcript = await self._read_transcript()
-        stored = await self._database.read(lambda conn: read_interrupted(conn, row))
-        resumed = Resumed((stored.last_seq + 1, epoch_of(row.fence)))
-        if row.resumes > MAX_RESUMES or stored.definition is None:
+        saved = await self._database.read(lambda conn: read_interrupted(conn, row))
+        resumed = Resumed((saved.last_seq + 1, epoch_of(row.fence)))
+        if row.resumes > MAX_RESUMES or saved.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
             await end_unstarted(self._resources, row, Error(limit.code, str(limit), False), resumed)
             self._waiting = None
@@ -717,13 +717,13 @@ class LiveSession:
             return
         log = self._resources.journal.find(row.id)
         if log is None:
-            log = self._new_log(row, stored.definition.domain_id)
+            log = self._new_log(row, saved.definition.domain_id)
             self._resources.journal.add(log)
         else:  # the turn was suspended, and its readers waited
             log.resume(row.fence)
         log.append(resumed)
-        agent = Agent(self._resources, transcript, row, stored.definition, log)
+        agent = Agent(self._resources, transcript, row, saved.definition, log)
         if interrupted:
             agent.interrupt()
         self._begin(agent)
-        self._resources.tasks.start_soon(self._run, stored.resume)
+        self._resources.tasks.start_soon(self._run, saved.resume)

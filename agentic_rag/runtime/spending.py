@@ -95,7 +95,7 @@ def standing_of(
     rows = usage.day_sums(conn, budget.scope, subject, since)
     if budget.unit is Unit.TOKENS:
         spent = sum(row.input + row.cache_read + row.cache_write + row.output for row in rows)
-        reserved = sum(each.sent + each.received for each in running)
+        reserved = sum(reservation.sent + reservation.received for reservation in running)
         return Standing(Decimal(spent), Decimal(reserved), since, renews_at)
     cost, unpriced = Decimal(0), set()
     for row in rows:
@@ -104,11 +104,11 @@ def standing_of(
             cost += price.cost(tokens)
         elif tokens != Usage():
             unpriced.add(row.model)
-    held = Decimal(0)
-    for each in running:
-        price = prices.find(each.model, today.isoformat())
-        held += price.most(each.sent, each.received) if price is not None else 0
-    return Standing(cost, held, since, renews_at, tuple(sorted(unpriced)))
+    reserved_cost = Decimal(0)
+    for reservation in running:
+        price = prices.find(reservation.model, today.isoformat())
+        reserved_cost += price.most(reservation.sent, reservation.received) if price is not None else 0
+    return Standing(cost, reserved_cost, since, renews_at, tuple(sorted(unpriced)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +323,9 @@ class Account:
         # noted before the write, because a cancelled write may be stored
         self._before, self._last = [*self._before, *self._last], [record.id]
         near = await self._spending.reserve(payer, record, seconds, own)
-        fresh = [each for each in near if each.id not in self._told]
-        self._told.update(each.id for each in fresh)
-        return [Notice("BUDGET_NEAR", _words_of(each)) for each in fresh]
+        fresh = [budget for budget in near if budget.id not in self._told]
+        self._told.update(budget.id for budget in fresh)
+        return [Notice("BUDGET_NEAR", _words_of(budget)) for budget in fresh]
 
     @property
     def _own(self) -> tuple[str, ...]:
@@ -361,16 +361,16 @@ class Account:
 
 def request_tokens(request: ModelRequest) -> int:
     """Return the approximate tokens of a request."""
-    said = sum(map(message_tokens, request.messages))
-    return said + tokens_of([list(request.system), [dict(tool) for tool in request.tools]])
+    message_total = sum(map(message_tokens, request.messages))
+    return message_total + tokens_of([list(request.system), [dict(tool) for tool in request.tools]])
 
 
 def most_received(request: ModelRequest) -> int:
     """Return the most tokens of an answer, including its thinking."""
     profile = profile_of(request.model)
     thinks = profile.thinks or bool(profile.thinking and request.thinking != "off")
-    wanted = request.max_tokens + (profile.room(request.effort) if thinks else 0)
-    return min(wanted, profile.output_limit) if profile.output_limit else wanted
+    max_tokens = request.max_tokens + (profile.room(request.effort) if thinks else 0)
+    return min(max_tokens, profile.output_limit) if profile.output_limit else max_tokens
 
 
 def _refusal(budget: BudgetRecord, standing: Standing) -> BudgetExceeded:

@@ -188,7 +188,9 @@ def test_another_text_under_a_known_chunk_is_shown() -> None:
 
 
 def test_where_removed_texts_are_not_sent_nothing_points_to_them() -> None:
-    built = build_request(definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone={"c0-0"})
+    built = build_request(
+        definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone_chunks={"c0-0"}
+    )
     assert SHOWN_BEFORE not in str(built.request.messages)
     assert "Document 0" not in str(built.request.messages)
 

@@ -72,8 +72,8 @@ def build_request(
     tools: Sequence[ToolInfo],
     transcript: Sequence[Message],
     *,
-    told: PromptState | None = None,
-    gone: Collection[str] = (),
+    state: PromptState | None = None,
+    gone_chunks: Collection[str] = (),
     hidden: Collection[str] = (),
     tool_choice: Json | None = None,
     pictures: Mapping[str, str] = NO_PICTURES,
@@ -101,16 +101,16 @@ def build_request(
         refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
-    if before is None or not before.continues(definition.model, tools, gone, conversation, hidden):
-        before = SentMessages(definition.model, gone, hidden)
+    if before is None or not before.continues(definition.model, tools, gone_chunks, conversation, hidden):
+        before = SentMessages(definition.model, gone_chunks, hidden)
     sent = before.take(conversation, tools)
     show_pictures(sent, pictures if profile.images else None)
-    if told is None:
-        told = begin_told(definition, prompt_of(definition, tools), tools)
-    late = told.late
-    if CALL in tools and CALL.name not in told.names:  # a fallback model without deferred tools needs it
+    if state is None:
+        state = begin_told(definition, prompt_of(definition, tools), tools)
+    late = state.late
+    if CALL in tools and CALL.name not in state.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
-    specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
+    specs = shown_tools(state.first.tools, late, by_service=profile.deferred_tools)
     current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
     sendable = sendable_specs(definition.model, specs, current, refused)
     messages = tuple(sent.messages)
@@ -122,7 +122,7 @@ def build_request(
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
-        system=told.first.system,
+        system=state.first.system,
         messages=messages,
         tools=sendable,
         tool_choice=tool_choice if sendable else None,
@@ -138,8 +138,8 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
     """Return the prompt for a session that begins now. ``today``: the date."""
     user = definition.binding.user
     present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
-    made = _made_of(definition, tools)
-    return Prompt((*made.system, *present), made.tools)
+    prompt_parts = _made_of(definition, tools)
+    return Prompt((*prompt_parts.system, *present), prompt_parts.tools)
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
@@ -165,17 +165,17 @@ _made: dict[tuple[str, str], _Made] = {}
 def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
     key, binding = (definition.domain_id, definition.model), definition.binding
     parts = (definition.persona, definition.collection_note, binding.sub_roles, definition.role_lines, *tools)
-    made = _made.pop(key, None)
-    if made is None or made.parts != parts:
+    prompt_parts = _made.pop(key, None)
+    if prompt_parts is None or prompt_parts.parts != parts:
         deferred = list_deferred(tools, many_tokens(definition.model))
-        shown = [tool for tool in tools if tool not in deferred] if deferred else tools
+        visible = [tool for tool in tools if tool not in deferred] if deferred else tools
         system, specs = _system(definition, tools), tool_specs(definition, tools)
-        shown_specs = tool_specs(definition, shown) if deferred else specs
-        made = _Made(parts, system, specs, tokens_of([system, shown_specs]))
-    _made[key] = made
+        shown_specs = tool_specs(definition, visible) if deferred else specs
+        prompt_parts = _Made(parts, system, specs, tokens_of([system, shown_specs]))
+    _made[key] = prompt_parts
     if len(_made) > MOST_MADE:
         del _made[next(iter(_made))]
-    return made
+    return prompt_parts
 
 
 def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
@@ -189,11 +189,11 @@ def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, .
         names = [name for name in names if name != SEARCH.name]
     blocks = bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
     skills = skills_block(definition.persona, names)
-    others = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))
-    return (*blocks, *([skills] if skills else ()), *([text_block(others)] if others else ()))
+    catalogue_text = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))
+    return (*blocks, *([skills] if skills else ()), *([text_block(catalogue_text)] if catalogue_text else ()))
 
 
-def servers_back(down: Iterable[str], missing: Collection[str], known: Collection[str]) -> list[str]:
+def servers_back(down: Iterable[str], missing: Collection[str], available: Collection[str]) -> list[str]:
     """Return the servers that can be called again.
 
     Args:
@@ -201,14 +201,14 @@ def servers_back(down: Iterable[str], missing: Collection[str], known: Collectio
         missing: the servers that are unavailable now.
         known: the domain's servers.
     """
-    return [name for name in down if name in known and name not in missing]
+    return [name for name in down if name in available and name not in missing]
 
 
 def turn_notes(
     missing: Mapping[str, bool],
     changed_role: str | None,
     changes: Sequence[str] = (),
-    lost: Mapping[str, str] | None = None,
+    lost_documents: Mapping[str, str] | None = None,
     back: Sequence[str] = (),
 ) -> list[Block]:
     """Return the notes before a new user message, possibly none.
@@ -231,14 +231,14 @@ def turn_notes(
         notes.append(f'the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again')
     notes += [
         f"the document {name} was deleted: what stands above of it holds no more and cannot be cited"
-        for name in (lost or {}).values()
+        for name in (lost_documents or {}).values()
     ]
     if not notes:
         return []
     block = note_block(notes) | {NOTE: True}
     if missing or back:
         block |= {DOWN: list(missing)}
-    return [block | {GONE: list(lost)}] if lost else [block]
+    return [block | {GONE: list(lost_documents)}] if lost_documents else [block]
 
 
 def last_step_note() -> Block:

@@ -389,7 +389,7 @@ class Turn:
 
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
-        seen = self._step.emitted
+        emitted = self._step.emitted
         self._state = "streaming"
         self._count_step()
         del self.references[self._step.references_before :]
@@ -398,7 +398,7 @@ class Turn:
         self._step = _Step(
             passages=before.passages, used_ids=before.used_ids, references_before=count, model=before.model
         )
-        return (StepReset(self.iteration),) if seen else ()
+        return (StepReset(self.iteration),) if emitted else ()
 
     @property
     def refused(self) -> bool:
@@ -430,7 +430,9 @@ class Turn:
 
     def _note_result(self, block: Block) -> None:
         """Note what a result says of the turn: the stored searches behind it, and the role it activated."""
-        self.retrieval_ids += [each for each in block.get(RETRIEVALS, ()) if each not in self.retrieval_ids]
+        self.retrieval_ids += [
+            retrieval_id for retrieval_id in block.get(RETRIEVALS, ()) if retrieval_id not in self.retrieval_ids
+        ]
         self.take_role(Activation.of(block))
 
     def take_role(self, activation: Activation | None) -> None:
@@ -461,7 +463,7 @@ class Turn:
                 self._continues = cut and not any(block["type"] == "tool_result" for block in message["content"])
         self.usage = spent
         self.references = references_of(messages)
-        for block in (*(block for each in messages for block in each["content"]), *finished.values()):
+        for block in (*(block for message in messages for block in message["content"]), *finished.values()):
             self._note_result(block)
         self.has_read_others = self.has_read_others or reads_others(messages)
         if not messages or not tool_uses(messages[-1]["content"]):
@@ -493,9 +495,9 @@ class Turn:
         partial = False
         if self._state in ("streaming", "received"):
             self._count_step()
-            kept = kept_of_partial(self._step.content())
-            if kept:
-                messages = ({"role": "assistant", "content": kept},)
+            partial_blocks = kept_of_partial(self._step.content())
+            if partial_blocks:
+                messages = ({"role": "assistant", "content": partial_blocks},)
                 partial = True
         elif self._state in ("tools", "running", "results"):
             by_user = self._stop == "interrupt"
@@ -534,8 +536,8 @@ class Turn:
         content = whole_content(step.content())
         messages: tuple[Message, ...]
         if reason == "pause_turn" and not tool_uses(content):
-            kept = kept_of_partial(content)
-            messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
+            partial = kept_of_partial(content)
+            messages = ({"role": "assistant", "content": partial}, user_message(CONTINUE)) if partial else ()
             return Commit(self.iteration, messages, usage=usage)
         content = self._mark_text(content)
         uses = tool_uses(content)
@@ -569,13 +571,13 @@ class Turn:
             assistant, answers = commit.messages
             marked: list[Block] = [{**block, CUT: True} for block in answers["content"]]
             return replace(commit, messages=(assistant, {"role": "user", "content": marked}))
-        kept = kept_of_partial(content)
-        if not kept:  # nothing but thinking: it is asked the same again, with more room
+        partial = kept_of_partial(content)
+        if not partial:  # nothing but thinking: it is asked the same again, with more room
             return Commit(self.iteration, (), usage=usage)
         self._continues = True
         note = note_block([GO_ON]) | {NOTE: True, CUT: True}
         messages: tuple[Message, ...] = (
-            {"role": "assistant", "content": kept},
+            {"role": "assistant", "content": partial},
             {"role": "user", "content": [note]},
         )
         return Commit(self.iteration, messages, usage=usage)
@@ -586,12 +588,12 @@ class Turn:
             return replace(commit, final=self._finish(reason))
         content = kept_of_partial(content)
         messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
-        told: tuple[EventBody, ...] = ()
+        notices: tuple[EventBody, ...] = ()
         if reason == "refusal":
-            told = (self._refusal(),)
+            notices = (self._refusal(),)
         elif reason in CUT_REASONS:
-            told = (Notice("ANSWER_CUT", "The answer reached its length limit and ends here. Ask for the rest."),)
-        return Commit(self.iteration, messages, told, usage=usage, final=self._finish(reason))
+            notices = (Notice("ANSWER_CUT", "The answer reached its length limit and ends here. Ask for the rest."),)
+        return Commit(self.iteration, messages, notices, usage=usage, final=self._finish(reason))
 
     def _unrun(self, content: list[Block], why: str, usage: Usage) -> Commit:
         """Commit a message with calls of which none runs; each is answered with an error."""
@@ -601,20 +603,20 @@ class Turn:
         self._state = "received"
         bodies = tuple(
             body
-            for each in ended
+            for ended_call in ended
             for body in (
-                ToolCall(each.call.id, each.call.name, each.call.server, each.call.arguments),
-                *each.finished.bodies,
+                ToolCall(ended_call.call.id, ended_call.call.name, ended_call.call.server, ended_call.call.arguments),
+                *ended_call.finished.bodies,
             )
         )
-        answers: Message = {"role": "user", "content": [each.finished.block for each in ended]}
+        answers: Message = {"role": "user", "content": [ended_call.finished.block for ended_call in ended]}
         messages: tuple[Message, ...] = ({"role": "assistant", "content": content}, answers)
         return Commit(self.iteration, messages, bodies, self._calls, usage=usage, ended=ended)
 
     def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
-        others = self.has_read_others
+        has_others_text = self.has_read_others
         missing = self._missing
-        return tuple(plan_call(each, self._tools, self._policy, others=others, missing=missing) for each in uses)
+        return tuple(plan_call(use, self._tools, self._policy, others=has_others_text, missing=missing) for use in uses)
 
     def _refusal(self) -> Notice:
         category = self._step.completed.category if self._step.completed else None

@@ -32,11 +32,11 @@ class Fanout(Protocol):
         """
         ...
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
-        """Subscribe to a topic soon. ``hear`` also gets None whenever messages may have been missed."""
+    def subscribe(self, topic: str, callback: Hear) -> None:
+        """Subscribe to a topic soon. ``callback`` also gets None whenever messages may have been missed."""
         ...
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """Undo `subscribe`."""
         ...
 
@@ -55,28 +55,28 @@ class Topics:
         """Return the topics with subscribers."""
         return list(self._hearers)
 
-    def add(self, topic: str, hear: Hear) -> bool:
+    def add(self, topic: str, callback: Hear) -> bool:
         """Add a subscriber. Return whether it is the topic's first."""
         first = topic not in self._hearers
-        self._hearers[topic] = (*self._hearers.get(topic, ()), hear)
+        self._hearers[topic] = (*self._hearers.get(topic, ()), callback)
         return first
 
-    def remove(self, topic: str, hear: Hear) -> bool:
+    def remove(self, topic: str, callback: Hear) -> bool:
         """Remove a subscriber. Return whether it was the topic's last."""
         before = self._hearers.pop(topic, ())
-        left = tuple(each for each in before if each != hear)
-        if left:
-            self._hearers[topic] = left
-        return bool(before) and not left
+        remaining = tuple(subscriber for subscriber in before if subscriber != callback)
+        if remaining:
+            self._hearers[topic] = remaining
+        return bool(before) and not remaining
 
-    def has(self, topic: str, hear: Hear) -> bool:
-        """Return whether ``hear`` is subscribed to a topic."""
-        return hear in self._hearers.get(topic, ())
+    def has(self, topic: str, callback: Hear) -> bool:
+        """Return whether ``callback`` is subscribed to a topic."""
+        return callback in self._hearers.get(topic, ())
 
     def tell(self, topic: str, message: bytes | None) -> None:
         """Deliver a message to all subscribers of a topic."""
-        for hear in self._hearers.get(topic, ()):
-            hear(message)
+        for callback in self._hearers.get(topic, ()):
+            callback(message)
 
 
 class InProcessFanout:
@@ -91,18 +91,18 @@ class InProcessFanout:
         """See `Fanout.publish`."""
         asyncio.get_running_loop().call_soon(self._topics.tell, topic, message)
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
+    def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
-        self._topics.add(topic, hear)
-        asyncio.get_running_loop().call_soon(partial(self._tell_new, topic, hear))
+        self._topics.add(topic, callback)
+        asyncio.get_running_loop().call_soon(partial(self._tell_new, topic, callback))
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.unsubscribe`."""
-        self._topics.remove(topic, hear)
+        self._topics.remove(topic, callback)
 
-    def _tell_new(self, topic: str, hear: Hear) -> None:
-        if self._topics.has(topic, hear):
-            hear(None)
+    def _tell_new(self, topic: str, callback: Hear) -> None:
+        if self._topics.has(topic, callback):
+            callback(None)
 
     async def run(self) -> None:
         """See `Fanout.run`."""

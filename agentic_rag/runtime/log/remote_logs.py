@@ -110,10 +110,10 @@ class RemoteLogs:
     def end(self, turn_id: TurnId) -> None:
         """Unregister a turn that no longer runs here. Its visible events are still published."""
         self._logs.pop(turn_id, None)
-        wanted = self._wanted.pop(turn_id, None)
-        if wanted is not None:
-            wanted.log.unlisten(wanted.wake)
-            self._send_one(wanted)
+        wanted_log = self._wanted.pop(turn_id, None)
+        if wanted_log is not None:
+            wanted_log.log.unlisten(wanted_log.wake)
+            self._send_one(wanted_log)
 
     def _hear_wants(self, message: bytes | None) -> None:
         for line in (message or b"").split():
@@ -121,17 +121,17 @@ class RemoteLogs:
             log = self._logs.get(turn_id)
             if log is None:
                 continue
-            wanted = self._wanted.get(turn_id)
-            if wanted is None:
-                wanted = self._wanted[turn_id] = _Wanted(log, partial(self._note, turn_id))
-                log.listen(wanted.wake)
-            wanted.until = anyio.current_time() + WANTED_SECONDS
-            wanted.sent = min(wanted.sent, log.journalled)  # a new follower has only the rows
+            wanted_log = self._wanted.get(turn_id)
+            if wanted_log is None:
+                wanted_log = self._wanted[turn_id] = _Wanted(log, partial(self._note, turn_id))
+                log.listen(wanted_log.wake)
+            wanted_log.until = anyio.current_time() + WANTED_SECONDS
+            wanted_log.sent = min(wanted_log.sent, log.journalled)  # a new follower has only the rows
             self._note(turn_id)
 
     def _note(self, turn_id: TurnId) -> None:
-        if (wanted := self._wanted.get(turn_id)) is not None:
-            self._dirty[wanted] = None
+        if (wanted_log := self._wanted.get(turn_id)) is not None:
+            self._dirty[wanted_log] = None
             self._to_send.set()
 
     async def _send(self) -> None:
@@ -140,22 +140,22 @@ class RemoteLogs:
             self._to_send = anyio.Event()
             due, self._dirty = self._dirty, {}
             at = anyio.current_time()
-            for wanted in due:
-                if wanted.until < at:
-                    wanted.log.unlisten(wanted.wake)
-                    self._wanted.pop(wanted.log.turn_id, None)
+            for wanted_log in due:
+                if wanted_log.until < at:
+                    wanted_log.log.unlisten(wanted_log.wake)
+                    self._wanted.pop(wanted_log.log.turn_id, None)
                 else:
-                    self._send_one(wanted)
+                    self._send_one(wanted_log)
             await anyio.sleep(PUBLISH_SECONDS)
 
-    def _send_one(self, wanted: _Wanted) -> None:
+    def _send_one(self, wanted_log: _Wanted) -> None:
         """Publish the visible events that were not published before."""
-        log, room = wanted.log, self._fanout.room
-        events = log.since(wanted.sent)
+        log, room = wanted_log.log, self._fanout.room
+        events = log.since(wanted_log.sent)
         if events is None or sum(len(event.data) for event in events) > MOST_MESSAGES * room:
             self._fanout.publish(_topic(log.turn_id), b"0 %d" % log.journalled)
-            wanted.sent = log.journalled
-            events = log.since(wanted.sent) or []
+            wanted_log.sent = log.journalled
+            events = log.since(wanted_log.sent) or []
         while events:
             count, size = 0, 64
             while count < len(events) and size + len(events[count].data) + 1 <= room:
@@ -166,8 +166,8 @@ class RemoteLogs:
                 count = 1
             else:
                 head = b"%d %d" % (events[0].seq, log.journalled)
-                self._fanout.publish(_topic(log.turn_id), b"\n".join([head, *(each.data for each in events[:count])]))
-            wanted.sent = events[count - 1].seq
+                self._fanout.publish(_topic(log.turn_id), b"\n".join([head, *(event.data for event in events[:count])]))
+            wanted_log.sent = events[count - 1].seq
             events = events[count:]
 
     # Turns that run elsewhere
@@ -178,24 +178,24 @@ class RemoteLogs:
         Raises:
             StorageError: the store cannot be read now.
         """
-        if (known := self._mirrors.get(turn_id)) is None:
+        if (mirror := self._mirrors.get(turn_id)) is None:
 
             def look(conn: Connection) -> tuple[ConversationId, int] | None:
                 row = turns.get(conn, turn_id)
-                going = row is not None and row.status not in turns.FINISHED
-                return (row.conversation_id, run_events.last_seq(conn, turn_id)) if row and going else None
+                is_running = row is not None and row.status not in turns.FINISHED
+                return (row.conversation_id, run_events.last_seq(conn, turn_id)) if row and is_running else None
 
-            found = await self._db.read(look)
-            known = self._mirrors.get(turn_id)
-            if found is None or turn_id in self._logs:
+            start = await self._db.read(look)
+            mirror = self._mirrors.get(turn_id)
+            if start is None or turn_id in self._logs:
                 return None
-            if known is None:
-                known = self._mirrors[turn_id] = Mirror(found[0], turn_id, found[1])
-                hear = self._hears[turn_id] = partial(self._hear, turn_id)
-                self._fanout.subscribe(_topic(turn_id), hear)
+            if mirror is None:
+                mirror = self._mirrors[turn_id] = Mirror(start[0], turn_id, start[1])
+                callback = self._hears[turn_id] = partial(self._hear, turn_id)
+                self._fanout.subscribe(_topic(turn_id), callback)
                 self._fanout.publish(WANTS, turn_id.encode())
         self._used[turn_id] = anyio.current_time()
-        return known
+        return mirror
 
     def follow_anew(self, turn_id: TurnId) -> None:
         """Announce a mirrored turn after a takeover, so that its new owner knows that the turn is read here."""
@@ -223,8 +223,8 @@ class RemoteLogs:
             self._fanout.publish(WANTS, turn_id.encode())
         else:
             head, *lines = message.split(b"\n")
-            first, stored = map(int, head.split())
-            mirror.learn(stored)
+            first, stored_seq = map(int, head.split())
+            mirror.learn(stored_seq)
             if lines:
                 mirror.take_live([decode(turn_id, seq, line) for seq, line in enumerate(lines, first)])
         if mirror.behind or message is None:
@@ -236,7 +236,7 @@ class RemoteLogs:
         while True:
             await self._to_fill.wait()
             self._to_fill = anyio.Event()
-            due = [each for turn_id, each in self._mirrors.items() if each.behind or turn_id in self._doubtful]
+            due = [mirror for turn_id, mirror in self._mirrors.items() if mirror.behind or turn_id in self._doubtful]
             self._doubtful.clear()
             moved = await self._read_rows(due)
             if any(mirror.behind for mirror in due if not mirror.moved):
@@ -251,9 +251,9 @@ class RemoteLogs:
         """Add the next rows to mirrors. Return whether there were any."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
-            return [run_events.read(conn, each.turn_id, after, PAGE) for each, after in places]
+            return [run_events.read(conn, mirror.turn_id, after, PAGE) for mirror, after in places]
 
-        places = [(each, each.visible) for each in mirrors]
+        places = [(mirror, mirror.visible) for mirror in mirrors]
         try:
             pages = await self._db.read(read)
         except StorageError as exc:
