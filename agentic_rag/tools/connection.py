@@ -237,29 +237,29 @@ class Connection:
             ServerUnavailable: The server is down, died, was silent, or answered against the protocol. The call
                 may have had its effect.
         """
-        known = [task] if task else list[str]()
+        task_ids = [task] if task else list[str]()
 
         async def note(ident: str) -> None:
-            known[:] = [ident]
+            task_ids[:] = [ident]
             if note_task is not None:
                 await note_task(RemoteTask(ident, partial(self.cancel_task, ident)))
 
         if task:
             await note(task)
-        refused = lost = 0
+        refused = reconnects = 0
         while refused < 2:
             try:
-                return await self._call(tool, arguments, timeout, meta, progress, ask, answered, known, note)
+                return await self._call(tool, arguments, timeout, meta, progress, ask, answered, task_ids, note)
             except _Refused as exc:  # the server did not run it
                 refused += 1
                 await self._answer(exc.challenge)
             except ServerSilent:
-                if known:
-                    await self.cancel_task(known[0])
+                if task_ids:
+                    await self.cancel_task(task_ids[0])
                 raise
             except ServerUnavailable:
-                lost += 1
-                if not known or lost > TASK_RECONNECTS:
+                reconnects += 1
+                if not task_ids or reconnects > TASK_RECONNECTS:
                     raise
                 answered = None  # sent before the server was lost, or asked again by its task
         raise self._unavailable("it refuses the token that was just granted for it")
@@ -273,7 +273,7 @@ class Connection:
         progress: ProgressSink | None,
         ask: Ask | None,
         answered: InputRound | None,
-        known: Sequence[str],
+        task_ids: Sequence[str],
         note: Callable[[str], Awaitable[None]],
     ) -> types.CallToolResult | InputRound:
         attempt, session = await self._ready(timeout)
@@ -287,8 +287,8 @@ class Connection:
             async with anyio.create_task_group() as asking:
                 call = CallInFlight(ask, relay, asking)
                 with self._questions.during(call), scope:
-                    if known and answered is None:
-                        request = resume_task(session, known[0], relay)
+                    if task_ids and answered is None:
+                        request = resume_task(session, task_ids[0], relay)
                     else:
                         request = call_tool(session, tool, arguments, meta, relay, answered, note)
                     answer = await self._ask_server(attempt, request)
@@ -377,7 +377,7 @@ class Connection:
 
         return await self._request(uri, ask, timeout)
 
-    async def _request(self, what: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
+    async def _request(self, request_name: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
         """Send a request without effects within ``timeout`` seconds; a second time after a sign-in."""
         for _ in range(2):
             attempt, session = await self._ready(timeout)
@@ -409,7 +409,7 @@ class Connection:
             if attempt.end.is_set():
                 raise self._unavailable(attempt.why())
             attempt.doubt()
-            raise ServerSilent(self.name, f"no answer to {what[:200]!r} within {timeout:g} s")
+            raise ServerSilent(self.name, f"no answer to {request_name[:200]!r} within {timeout:g} s")
         raise self._unavailable("it refuses the token that was just granted for it")
 
     @property
@@ -496,8 +496,8 @@ class Connection:
         """Return the listed tools that no model sees, each once."""
         counts = Counter(tool.name for tool in self.known_tools)
         doubled = [DroppedTool(name, LISTED_TWICE) for name, count in sorted(counts.items()) if count > 1]
-        found = [DroppedTool(clean(each.name), clean(each.reason)) for each in self.dropped]
-        return tuple(dict.fromkeys((*found, *doubled)))
+        dropped_tools = [DroppedTool(clean(tool.name), clean(tool.reason)) for tool in self.dropped]
+        return tuple(dict.fromkeys((*dropped_tools, *doubled)))
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -544,28 +544,28 @@ class Connection:
         try:
             while True:
                 self._wanted, self._needed, self._elsewhere = False, None, None
-                lost, hopeless = ("", False) if self._closed else await self._serve()
-                if lost:
-                    lost = await self._let_in(lost)
+                failure, hopeless = ("", False) if self._closed else await self._serve()
+                if failure:
+                    failure = await self._let_in(failure)
                 needed = self._sign_in_needed()
                 if needed is not None:
                     self._set(State.NEEDS_AUTH, str(needed))
                     return
-                if lost and self._is_elsewhere():
-                    self._set(State.FAILED, lost)
+                if failure and self._is_elsewhere():
+                    self._set(State.FAILED, failure)
                     return
-                if lost:
+                if failure:
                     self._note_failure()
                     if hopeless or self._circuit_open():
-                        self._set(State.FAILED, lost)
+                        self._set(State.FAILED, failure)
                         return
-                    self._set(State.DEGRADED, lost)
+                    self._set(State.DEGRADED, failure)
                     await self._back_off()
                     self._wanted = not self._closed
                 if not self._wanted:
                     self._set(State.STOPPED)
                     return
-                self._set(State.STARTING, lost)
+                self._set(State.STARTING, failure)
         except anyio.get_cancelled_exc_class():
             self._set(State.STOPPED, "the process is stopping")
             raise
@@ -619,11 +619,11 @@ class Connection:
     def _sign_in_needed(self) -> SignInNeeded | None:
         return self._needed
 
-    async def _let_in(self, lost: str) -> str:
+    async def _let_in(self, failure: str) -> str:
         """Answer the challenge of a server that refused to start; return the failure, or empty text to start again."""
         challenge = None if self._credentials is None or self._closed else self._credentials.take_last()
         if challenge is None:
-            return lost
+            return failure
         try:
             await self._answer(challenge)
         except SignInNeeded as exc:
@@ -691,12 +691,12 @@ class Connection:
         try:
             while not attempt.end.is_set():
                 idle = self._patience.idle
-                left = math.inf if idle is None else self._used + idle - anyio.current_time()
-                if left <= 0 and not attempt.calls:
+                seconds_left = math.inf if idle is None else self._used + idle - anyio.current_time()
+                if seconds_left <= 0 and not attempt.calls:
                     self._wanted = False
                     attempt.finish()
                 else:
-                    with anyio.move_on_after(left if left > 0 else idle) as self._idle:
+                    with anyio.move_on_after(seconds_left if seconds_left > 0 else idle) as self._idle:
                         await attempt.end.wait()
         finally:  # also when a failing transport cancels this task: no new call may enter
             attempt.release()

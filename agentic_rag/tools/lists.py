@@ -73,23 +73,23 @@ class ToolLists:
         """
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
-        known = self._known.get(key)
-        if known is not None and known.stored.entry == entry and known.listed is listed:
-            return known.tools, known.changed
+        cached = self._known.get(key)
+        if cached is not None and cached.stored.entry == entry and cached.listed is listed:
+            return cached.tools, cached.changed
         async with self._writing:
-            known = self._known.get(key)
-            if known is None:
-                stored = await self._load(key)
-                known = None if stored is None else _read_list(stored)
-            if known is not None and known.stored.entry != entry:
-                known = None
+            cached = self._known.get(key)
+            if cached is None:
+                tool_list = await self._load(key)
+                cached = None if tool_list is None else _read_list(tool_list)
+            if cached is not None and cached.stored.entry != entry:
+                cached = None
             if listed is None:
-                if known is None:
+                if cached is None:
                     return (), frozenset()
-            elif known is None or known.listed is not listed:
-                known = await self._compare(key, entry, known, listed)
-            self._known[key] = known
-            return known.tools, known.changed
+            elif cached is None or cached.listed is not listed:
+                cached = await self._compare(key, entry, cached, listed)
+            self._known[key] = cached
+            return cached.tools, cached.changed
 
     def note_trial(self, spec: LaunchSpec, state: ConnectionState) -> None:
         """Remember the tools that a test of an entry found, without the secrets of its domain."""
@@ -121,10 +121,10 @@ class ToolLists:
         lists = await self._load_domain(domain)
         return {server: _pending(_of_server(lists, server, entry)) for server, entry in entries.items()}
 
-    async def accept(self, domain: str, server: str, entry: str, seen: str, note: object = None) -> tuple[str, ...]:
+    async def accept(self, domain: str, server: str, entry: str, reviewed: str, note: object = None) -> tuple[str, ...]:
         """Accept the waiting tools of a server under an entry, as the admin saw them; return their names.
 
-        ``seen`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
+        ``reviewed`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
 
         Raises:
             ToolsChanged: Other tools are waiting now; nothing is accepted.
@@ -132,39 +132,39 @@ class ToolLists:
         async with self._writing:
             lists = _of_server(await self._load_domain(domain), server, entry)
             pending = _pending(lists)
-            if pending.fingerprint != seen:
+            if pending.fingerprint != reviewed:
                 raise ToolsChanged(server)
-            accepted = {key: stored.accept() for key, stored in lists.items() if stored.waiting}
+            accepted = {key: tool_list.accept() for key, tool_list in lists.items() if tool_list.waiting}
             await self._save(accepted, note)
             for key in accepted:
                 self._known.pop(key, None)
         return pending.names
 
-    async def _compare(self, key: Key, entry: str, known: _Known | None, listed: "tuple[types.Tool, ...]") -> _Known:
+    async def _compare(self, key: Key, entry: str, cached: _Known | None, listed: "tuple[types.Tool, ...]") -> _Known:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
-        stored = ToolList.first(entry, tools) if known is None else replace(known.stored, tools=tools)
-        if known is None or known.stored.tools != tools:
-            await self._save({key: stored}, None)
-        return _read_list(stored, listed)
+        tool_list = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
+        if cached is None or cached.stored.tools != tools:
+            await self._save({key: tool_list}, None)
+        return _read_list(tool_list, listed)
 
 
-def _read_list(stored: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Known:
-    changed = frozenset(str(new["name"]) for old, new in stored.waiting if old is not None)
-    return _Known(stored, from_json(stored.shown), changed, listed)
+def _read_list(tool_list: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Known:
+    changed = frozenset(str(new["name"]) for old, new in tool_list.waiting if old is not None)
+    return _Known(tool_list, from_json(tool_list.shown), changed, listed)
 
 
 def _of_server(lists: Mapping[Key, ToolList], server: str, entry: str) -> dict[Key, ToolList]:
-    return {key: stored for key, stored in lists.items() if key[1] == server and stored.entry == entry}
+    return {key: tool_list for key, tool_list in lists.items() if key[1] == server and tool_list.entry == entry}
 
 
 def _pending(lists: Mapping[Key, ToolList]) -> PendingTools:
-    by_user = {user: stored for (_, _, user), stored in lists.items()}
+    by_user = {user: tool_list for (_, _, user), tool_list in lists.items()}
     waiting = tuple(
         WaitingTool(str(new["name"]), user, None if old is None else _describe_listed(old), _describe_listed(new))
-        for user, stored in sorted(by_user.items())
-        for old, new in stored.waiting
+        for user, tool_list in sorted(by_user.items())
+        for old, new in tool_list.waiting
     )
-    doubled = {name for stored in by_user.values() for name in stored.doubled}
+    doubled = {name for tool_list in by_user.values() for name in tool_list.doubled}
     return PendingTools(waiting, tuple(sorted(doubled)), fingerprint_of_waiting(by_user))
 
 

@@ -118,33 +118,33 @@ def is_behind_host(beginning: str) -> bool:
 def names_before_path(address: str) -> frozenset[str]:
     """Return the names of placeholders in an address's scheme or host, or behind its ``#``."""
     names: set[str] = set()
-    made = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
+    prefix = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
     for part in split_placeholders(address):
         if isinstance(part, Placeholder):
-            if not is_behind_host(made):
+            if not is_behind_host(prefix):
                 names.add(part.name)
             part = "x"
-        made += part
+        prefix += part
     return frozenset(names)
 
 
 def refers_only(text: str) -> bool:
     """Whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
-    if not text or any(each.default for each in find_placeholders(text)) or _OURS.search(text) is None:
+    if not text or any(placeholder.default for placeholder in find_placeholders(text)) or _OURS.search(text) is None:
         return False
     return _SCHEME.fullmatch(_OURS.sub("", text)) is not None
 
 
 def _advice(rest: str) -> str:
     """Return the message for a placeholder that begins here; it is quoted only if it clearly is one."""
-    shown = _FOREIGN.match(rest)
-    if shown is None:
+    match = _FOREIGN.match(rest)
+    if match is None:
         return _KINDS
-    parts = [part for part in re.split(r"[:.]", shown[1]) if part.strip()]
+    parts = [part for part in re.split(r"[:.]", match[1]) if part.strip()]
     name = re.sub(r"[^A-Za-z0-9]+", "_", parts[-1]).strip("_").upper()
     if name[:1].isdigit():
         name = f"VAR_{name}"
     return (
-        f"the placeholder {shown[0]!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
+        f"the placeholder {match[0]!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
         "of the domain."
     )
