@@ -137,8 +137,8 @@ def _end_run(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
     state, detail, answer = FiringState.FAILED, "interrupted", ""
     if isinstance(final, Done):
         state, detail = FiringState.DONE, ""
-        said = [each for each in sessions.of_turn(conn, turn) if each.role == "assistant"]
-        answer = plain_text(said[-1].content) if said else ""
+        answer_rows = [row for row in sessions.of_turn(conn, turn) if row.role == "assistant"]
+        answer = plain_text(answer_rows[-1].content) if answer_rows else ""
     elif isinstance(final, Error):
         detail = f"{final.code}: {final.message}"
     result = schedules.Result(state, detail[:MAX_DETAIL], answer, turn.conversation_id, turn.id)
