@@ -162,8 +162,8 @@ def send_to(conn: Connection, endpoint: EndpointRecord, event: Event, *, with_te
 
 
 def _present(values: Mapping[str, object]) -> dict[str, object]:
-    found = {name: value for name, value in values.items() if value is not None and value != ""}
-    return {name: value[:SHOWN_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+    present = {name: value for name, value in values.items() if value is not None and value != ""}
+    return {name: value[:SHOWN_TEXT] if isinstance(value, str) else value for name, value in present.items()}
 
 
 def due_endpoints(conn: Connection) -> list[str]:

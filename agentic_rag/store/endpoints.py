@@ -98,7 +98,9 @@ def of_domain(conn: Connection, domain_id: str) -> list[EndpointRecord]:
 
 def of_event(conn: Connection, kind: EventKind, domain_id: str) -> list[EndpointRecord]:
     """Return the enabled endpoints that receive this event of a domain."""
-    return [each for each in EndpointRecord.all(conn, _OF_EVENT, domain_id=domain_id) if kind in each.events]
+    return [
+        endpoint for endpoint in EndpointRecord.all(conn, _OF_EVENT, domain_id=domain_id) if kind in endpoint.events
+    ]
 
 
 def count(conn: Connection, domain_id: str) -> int:

@@ -207,8 +207,8 @@ class Record(SQLModel, metaclass=RecordType):
 
 
 def _wrong_names(record: type[Record], names: Iterable[str]) -> TypeError:
-    given, expected = set(names), set(record.names)
-    unknown, missing = sorted(given - expected), sorted(expected - given)
+    actual, expected = set(names), set(record.names)
+    unknown, missing = sorted(actual - expected), sorted(expected - actual)
     return TypeError(f"{record.__name__} has no field {unknown}" if unknown else f"{record.__name__} lacks {missing}")
 
 

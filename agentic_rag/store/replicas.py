@@ -52,8 +52,8 @@ def is_alive(conn: Connection, replica_id: str) -> bool:
 
 def is_running(conn: Connection, run: str, silent: float) -> bool:
     """Return whether process ``run`` had a heartbeat within ``silent`` seconds and is not about to end."""
-    heard = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
-    return conn.execute(sa.select(_replicas.id).where(*heard)).first() is not None
+    conditions = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
+    return conn.execute(sa.select(_replicas.id).where(*conditions)).first() is not None
 
 
 def join(

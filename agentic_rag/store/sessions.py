@@ -449,8 +449,8 @@ def count_messages(conn: Connection, session_id: SessionId) -> MessageCounts:
     """Return the number of messages on a session's active branch."""
     here = (_messages.session_id == session_id, _on_branch(conn, session_id))
     last = func.max(_messages.seq).label("last")
-    said = func.count(_messages.message_id.distinct()).label("said")
-    rows = select(_messages.turn_id, said, last).where(*here).group_by(_messages.turn_id)
+    message_count = func.count(_messages.message_id.distinct()).label("said")
+    rows = select(_messages.turn_id, message_count, last).where(*here).group_by(_messages.turn_id)
     groups = rows.subquery()
     to_seq = select(_sessions.compacted_to).where(_sessions.id == session_id).scalar_subquery()
     failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.status == TurnStatus.FAILED)

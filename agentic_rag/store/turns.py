@@ -332,9 +332,9 @@ def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[T
 
 def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
     """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
-    held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
-    mine = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
-    return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
+    busy = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    where = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(busy))
+    return list(conn.execute(select(_turns.session_id).where(*where).distinct()).scalars())
 
 
 def start(conn: Connection, turn: TurnRecord) -> bool:
@@ -396,9 +396,9 @@ def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
 
 def renew(conn: Connection, owner: str) -> frozenset[str]:
     """Extend the leases of all turns of an owner and return their ids; any other turn is no longer the owner's."""
-    mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
+    query = select(_turns.id).where(_LEASED, _turns.owner == owner)
     # the same order everywhere, or two transactions that lock several turns could deadlock
-    locked = mine.order_by(_turns.id).with_for_update(key_share=True)
+    locked = query.order_by(_turns.id).with_for_update(key_share=True)
     statement = update(TURNS).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
     return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
 
@@ -408,8 +408,8 @@ def release_all(conn: Connection, owner: str, *, only_queued: bool = False) -> i
 
     Another process takes over a turn without an owner at once, which does not count as a resume.
     """
-    mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
-    count = conn.execute(update(TURNS).where(*mine).values(owner="", lease_until=None)).rowcount
+    where = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
+    count = conn.execute(update(TURNS).where(*where).values(owner="", lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -454,8 +454,8 @@ def expire(conn: Connection, owner: str) -> int:
 
     An owner that only seemed dead cannot write any more once the turns are taken.
     """
-    mine = (_turns.owner == owner, _LEASED)
-    count = conn.execute(update(TURNS).where(*mine).values(lease_until=None)).rowcount
+    where = (_turns.owner == owner, _LEASED)
+    count = conn.execute(update(TURNS).where(*where).values(lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -510,9 +510,9 @@ def undo_suspend(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> N
     Raises:
         LeaseLost: another process has taken the turn.
     """
-    mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
+    where = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
     values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
-    if conn.execute(update(TURNS).where(*mine).values(**values)).rowcount != 1:
+    if conn.execute(update(TURNS).where(*where).values(**values)).rowcount != 1:
         raise LeaseLost(turn_id)
 
 
