@@ -224,8 +224,8 @@ class Access:
         """Return the entrant and login of a browser's cookie; None if the login is unknown, ended or expired."""
         sha256 = sha256_of(token)
         if sha256 not in self._active.logins and self._db.shared:  # perhaps created by another process a moment ago
-            stored = await self._db.read(partial(logins.find, sha256=sha256))
-            if stored is not None:
+            login_record = await self._db.read(partial(logins.find, sha256=sha256))
+            if login_record is not None:
                 await self.refresh()
         login = self._active.logins.get(sha256)
         if login is None or not hmac.compare_digest(login.sha256, sha256) or login.expires_at <= now():

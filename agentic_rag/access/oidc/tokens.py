@@ -200,20 +200,20 @@ class Provider:
         if not isinstance(listed, list):
             raise unavailable("its keys are no set of keys")
         keys = []
-        for each in listed:
-            if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC") or each.get("use", "sig") != "sig":
+        for jwk in listed:
+            if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC") or jwk.get("use", "sig") != "sig":
                 continue
             try:
-                keys.append(JWKRegistry.import_key(each))
+                keys.append(JWKRegistry.import_key(jwk))
             except (JoseError, ValueError, TypeError, KeyError):
                 continue  # one unusable key must not exclude the others
         return keys
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
-        found = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
-        if found.get("issuer") != self.client.issuer:
+        metadata = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
+        if metadata.get("issuer") != self.client.issuer:
             raise unavailable("it says that it is another issuer than AGENTIC_RAG_OIDC_ISSUER")
-        return found
+        return metadata
 
     async def _description(self) -> Mapping[str, Any]:
         return await self._metadata.get()
