@@ -116,7 +116,7 @@ class Directory:
         facts, epoch = self._partial_facts.get((domain_id, visible)), self._epoch
         if facts is None:
             indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
-            facts = _facts_of([each for each in indexed if each.id in visible])
+            facts = _facts_of([document for document in indexed if document.id in visible])
             if epoch == self._epoch:
                 if len(self._partial_facts) >= MOST_PARTIAL_FACTS:
                     self._partial_facts.clear()
