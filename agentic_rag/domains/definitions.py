@@ -57,8 +57,8 @@ class Defaults:
         """Return the models that a user may choose, the domain's own first; empty without a choice."""
         if self.only_model or not settings.allowed_models:
             return ()
-        named = (settings.model or self.model, *settings.allowed_models)
-        choices = tuple(dict.fromkeys(map(self.names.keep, named)))
+        configured = (settings.model or self.model, *settings.allowed_models)
+        choices = tuple(dict.fromkeys(map(self.names.keep, configured)))
         return choices if len(choices) > 1 else ()
 
     def chain(self, settings: DomainSettings, chosen: str | None = None) -> tuple[str, ...]:
@@ -71,10 +71,10 @@ class Defaults:
         model = self.names.keep(settings.model or self.model)
         if chosen is not None and chosen in self.choices(settings):
             model = chosen
-        others = settings.fallback_models
-        if others is None:
-            others = self.fallbacks.get(self.names.split(model)[0], ())
-        return tuple(dict.fromkeys((model, *(self.names.keep(name) for name in others))))
+        fallbacks = settings.fallback_models
+        if fallbacks is None:
+            fallbacks = self.fallbacks.get(self.names.split(model)[0], ())
+        return tuple(dict.fromkeys((model, *(self.names.keep(name) for name in fallbacks))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Staging:
 
     def apply(self, definition: Definition) -> Definition:
         """Return the definition with the visible documents, without a person and without effects."""
-        found = self.documents if self.documents is not None else definition.binding.documents
-        binding = replace(definition.binding, documents=found)
+        documents = self.documents if self.documents is not None else definition.binding.documents
+        binding = replace(definition.binding, documents=documents)
         return replace(without_person(definition), binding=binding, denies_effects=True)
 
 
@@ -142,12 +142,12 @@ class _Made:
         record: DomainRecord,
         settings: DomainSettings,
         facts: CollectionFacts,
-        found: _Found,
+        contents: _Found,
         *,
         alone: bool,
     ) -> bool:
         """Return whether a new definition would be the same. Unchanged inputs are the same objects."""
-        same = self.record is record and self.settings is settings and self.facts is facts and self.found is found
+        same = self.record is record and self.settings is settings and self.facts is facts and self.found is contents
         return same and self.alone is alone and (self.user is user or self.user == user)
 
 
@@ -223,25 +223,25 @@ class Definitions:
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        found = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
-        alone, components = self._access.alone, found.components
+        contents = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
+        alone, components = self._access.alone, contents.components
         documents = tuple(conversation.context_document_ids)
         key = (domain_id, user.id, documents, conversation.transient, conversation.model)
-        made = self._made.get(key) if draft is None else None
-        if made is not None and made.holds(user, record, settings, facts, found, alone=alone):
+        cached = self._made.get(key) if draft is None else None
+        if cached is not None and cached.holds(user, record, settings, facts, contents, alone=alone):
             self._made.move_to_end(key)
-            return made.definition, made.notices
-        texts = WorkspaceTexts(components.texts, found.skills)
+            return cached.definition, cached.notices
+        texts = WorkspaceTexts(components.texts, contents.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
-        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
+        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in contents.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
         if conversation.model is not None and definition.model != conversation.model:
             text = f"{conversation.model} can no longer be chosen in this domain; {definition.model} answers."
             notices = (*notices, Notice("MODEL_NOT_ALLOWED", text))
-        definition = replace(definition, role_lines=found.role_lines)
+        definition = replace(definition, role_lines=contents.role_lines)
         if draft is None:
-            self._made[key] = _Made(user, record, settings, facts, found, alone, definition, notices)
+            self._made[key] = _Made(user, record, settings, facts, contents, alone, definition, notices)
             if len(self._made) > MOST_KEPT:
                 self._made.popitem(last=False)
         return definition, notices
@@ -251,11 +251,11 @@ class Definitions:
         if draft is not None:
             return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
         key = (workspace, sub_roles)
-        if (known := self._sights.find(key)) is not None:
-            return known.found
-        seen = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
-        self._sights.keep(key, seen)
-        return seen.found
+        if (cached := self._sights.find(key)) is not None:
+            return cached.found
+        snapshot = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
+        self._sights.keep(key, snapshot)
+        return snapshot.found
 
     def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Found]:
         # Begin watching before the read.
@@ -269,7 +269,7 @@ class Definitions:
         return _Found(
             RoleLibrary(workspace, self._watched.roles).summaries(sub_roles) if sub_roles else {},
             self._read_components(workspace, draft),
-            tuple(SkillLine(*each) for each in SkillLibrary(workspace).summaries()),
+            tuple(SkillLine(*summary) for summary in SkillLibrary(workspace).summaries()),
             find_misplaced(workspace),
         )
 
