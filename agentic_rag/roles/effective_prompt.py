@@ -122,8 +122,8 @@ async def effective_prompt(
     first = begin_told(definition, prompt_of(definition, tools, str(date.today())), tools).first
     *texts, present = (plain_text([block]) for block in first.system)
     listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None
-    named = skills_block(definition.persona, [tool.name for tool in tools])
-    skills = PromptPart("skills", texts.pop()) if named else None
+    has_skills = skills_block(definition.persona, [tool.name for tool in tools])
+    skills = PromptPart("skills", texts.pop()) if has_skills else None
     same = read.texts == definition.persona.components  # a file may have changed between the two reads
     names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role
