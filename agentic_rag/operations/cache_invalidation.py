@@ -84,8 +84,8 @@ class ReplicaNews:
         self._changed.put(partial(self._take_domain, signal.subject))
 
     def _hear_title(self, signal: SignalRecord) -> None:
-        told = partial(self._titles.tell_stored, ConversationId(signal.subject), TurnId(signal.detail))
-        self._changed.put(told)
+        notify = partial(self._titles.tell_stored, ConversationId(signal.subject), TurnId(signal.detail))
+        self._changed.put(notify)
 
     def _forget_all(self, _: SignalRecord) -> None:
         self._directory.forget_all()
@@ -107,9 +107,9 @@ class ReplicaNews:
 
     async def _take_domain(self, domain_id: str | None) -> None:
         await self._vault.refresh(domain_id)
-        changed = [each.id for each in await self._directory.list_all()] if domain_id is None else [domain_id]
-        for each in changed:
+        changed = [domain.id for domain in await self._directory.list_all()] if domain_id is None else [domain_id]
+        for changed_id in changed:
             try:
-                await self._pool.servers_changed(each, enabled_hashes(await self._directory.settings(each)))
+                await self._pool.servers_changed(changed_id, enabled_hashes(await self._directory.settings(changed_id)))
             except NotFound:  # deleted: also remove the stored data of its servers
-                await self._pool.servers_changed(each, None)
+                await self._pool.servers_changed(changed_id, None)

@@ -49,12 +49,12 @@ class Distributions:
 
     def note(self, value: float, *labels: str) -> None:
         """Record one value."""
-        found = self.values.get(labels)
-        if found is None:
+        distribution = self.values.get(labels)
+        if distribution is None:
             labels = _fitting(self.values, labels)
-            found = self.values.setdefault(labels, Distribution(self.bounds))
-        found.counts[bisect_left(self.bounds, value)] += 1
-        found.total += value
+            distribution = self.values.setdefault(labels, Distribution(self.bounds))
+        distribution.counts[bisect_left(self.bounds, value)] += 1
+        distribution.total += value
 
 
 @dataclass(frozen=True, slots=True)
