@@ -924,7 +924,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         "" if secret is None else secret.get_secret_value(),
         settings.oidc_scopes,
         settings.oidc_audience,
-        frozenset(each.strip() for each in settings.oidc_clients.split(",") if each.strip()),
+        frozenset(client.strip() for client in settings.oidc_clients.split(",") if client.strip()),
         settings.oidc_groups_claim,
         settings.oidc_name_claim,
     )
