@@ -399,7 +399,7 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
+def sendable_part(blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks to keep of an assistant message that was cut off, possibly none.
 
     Non-blank text is kept, including the open block's, and so is signed thinking that text follows. Unsigned thinking

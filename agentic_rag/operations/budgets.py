@@ -127,7 +127,7 @@ class Budgets:
 
         await self._db.write(store, durable=True)
         await self._spending.refresh()
-        self._spending.tell_returned()
+        self._spending.wake_waiting()
 
 
 def plain(amount: Decimal) -> str:

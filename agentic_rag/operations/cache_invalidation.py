@@ -35,7 +35,7 @@ class Budgets(Protocol):
         """Reload the budgets."""
         ...
 
-    def tell_returned(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake the calls that wait for a budget."""
         ...
 
@@ -103,7 +103,7 @@ class ReplicaNews:
 
     async def _take_budgets(self) -> None:
         await self._budgets.refresh()
-        self._budgets.tell_returned()
+        self._budgets.wake_waiting()
 
     async def _take_domain(self, domain_id: str | None) -> None:
         await self._vault.refresh(domain_id)

@@ -150,16 +150,10 @@ def _end(conn: Connection, turn_id: TurnId) -> None:
     seq = run_events.last_seq(conn, turn_id) + MAX_UNSEEN + 1
     event = encode(final, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=now())
     run_events.append(conn, [run_events.Batch(turn_id, seq, [event.data])])
-    turns.finish(
-        conn,
-        turn_id,
-        status=TurnStatus.FAILED,
-        end_reason="error",
-        ended_at=now(),
-        steps=turn.steps,
-        usage=turn.usage,
-        error=final,
+    end = turns.TurnEnd(
+        status=TurnStatus.FAILED, end_reason="error", ended_at=now(), steps=turn.steps, usage=turn.usage, error=final
     )
+    turns.finish(conn, turn_id, end)
 
 
 def _queue(conn: Connection, document_id: DocumentId) -> None:

@@ -178,7 +178,7 @@ def store_accepted(
     if place is not None:
         sessions.append_question(conn, row, place)
         log.store_first(conn, (start_event(row, definition.model), *notices, *added))
-        tell_begun(conn, row)
+        announce_begun(conn, row)
     elif row.owner != resources.owner:
         signals.send(conn, SignalKind.TURNS, row.session_id)
 
@@ -313,7 +313,7 @@ def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
         raise TurnInProgress(newest[0], "The conversation changed meanwhile. Compact it again.")
 
 
-def tell_begun(conn: Connection, row: TurnRecord) -> None:
+def announce_begun(conn: Connection, row: TurnRecord) -> None:
     """Notify the other processes that a turn begins or resumes here, so that they drop their copies of the session."""
     signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
 

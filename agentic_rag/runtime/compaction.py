@@ -158,7 +158,7 @@ class Compaction:
         self._hidden = await find_hidden(self._resources, self._definition, self._transcript)
         documents = documents_of(window, self._gone | chunks_of(self._transcript, self._hidden))
         most = max(512, round(self._limit * CARRIED_SHARE))
-        problem, inside = "", self._transcript.told is not None
+        problem, inside = "", self._transcript.prompt_state is not None
         for attempt in range(TRIES):
             try:
                 answer = await self._insist(self._request(problem, inside=inside))
@@ -192,7 +192,7 @@ class Compaction:
             definition,
             self._tools,
             [*window, ask_inside(problem)],
-            state=self._transcript.told,
+            state=self._transcript.prompt_state,
             gone_chunks=self._gone,
             hidden=self._hidden,
             pictures=self._shown,

@@ -159,9 +159,9 @@ class HumanInput:
         for wait in past:
             self._past.setdefault(wait.tool_call_id, []).append(wait)
             if wait.state is WaitState.OPEN:
-                self._unanswered[wait.id] = _unbegun(wait)
+                self._unanswered[wait.id] = _unstarted_call(wait)
 
-    async def cancel_cut(self) -> None:
+    async def cancel_orphaned(self) -> None:
         """Cancel open waits on connections that ended with an earlier process, because no answer can reach them."""
         cut = [wait.id for past in self._past.values() for wait in past if wait.live and wait.id in self._unanswered]
         if not cut:
@@ -181,7 +181,7 @@ class HumanInput:
         return self._past.setdefault(call_id, [])
 
     @property
-    def unbegun(self) -> frozenset[str]:
+    def unstarted(self) -> frozenset[str]:
         """Ids of the calls that wait for an approval or an answer before they begin, and so had no effect."""
         return frozenset(filter(None, self._unanswered.values()))
 
@@ -220,7 +220,7 @@ class HumanInput:
         def store(conn: Connection) -> None:
             waits.open_wait(conn, record)
 
-        self._unanswered[wait_id] = _unbegun(record)
+        self._unanswered[wait_id] = _unstarted_call(record)
         with anyio.CancelScope(shield=True):
             await self._log.commit([question.event(wait_id, record.expires_at)], store, durable=True)
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -318,7 +318,7 @@ def _read_given(record: WaitRecord) -> InputGiven:
     return InputGiven(ACTION_OF[record.state], record.answer or {}, record.held)
 
 
-def _unbegun(record: WaitRecord) -> str:
+def _unstarted_call(record: WaitRecord) -> str:
     return record.tool_call_id if record.kind in (WaitKind.APPROVAL, WaitKind.QUESTION) else ""
 
 

@@ -21,7 +21,7 @@ from agentic_rag.runtime.log.encoder import TextKind
 from agentic_rag.runtime.log.runlog import RunLog
 
 
-class Receiving:
+class ModelStream:
     """Receives one model call. ``idle``: seconds of silence after which the model has failed."""
 
     def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:

@@ -36,7 +36,7 @@ from agentic_rag.runtime.services import (
 )
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, KeptTranscripts
+from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, TranscriptCache
 from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_left
 from agentic_rag.store import payloads, sessions, turns, waits
 from agentic_rag.store.clock import new_id, now
@@ -110,8 +110,9 @@ class Runtime:
         self._remote_logs = RemoteLogs(database, fanout or InProcessFanout()) if database.shared else None
         self._journal = Journal(database, self._remote_logs, observer)
         self._recovered = False
+        """Whether `recover` has registered the turns that an earlier process suspended. Only for a SQLite file."""
         self._awake = False
-        """Whether suspended turns may be awake without a process that resumes them, because the store refused."""
+        """Whether a stored answer may be waiting for a process that resumes its turn. `check_waits` looks for one."""
         self._tasks = anyio.create_task_group()
         self._live: dict[str, LiveSession] = {}
         self._resources = Resources(
@@ -129,7 +130,7 @@ class Runtime:
             tasks=self._tasks,
             hidden_documents=hidden_documents,
             load=Load(most_turns if database.shared else 0),
-            transcripts=KeptTranscripts(transcript_bytes),
+            transcripts=TranscriptCache(transcript_bytes),
         )
         if feed is not None:
             self._hear(feed)
@@ -247,7 +248,7 @@ class Runtime:
         if live is not None:
             live.handle_begun_elsewhere()
         if self._remote_logs is not None:
-            self._remote_logs.follow_anew(turn_id)
+            self._remote_logs.announce_reader(turn_id)
 
     # Leases
 
@@ -274,9 +275,9 @@ class Runtime:
                 await news.wait()
             # fetch the next event before the check, so that a later notification causes another check
             self._awake, news = self._awake or news.is_set(), self._resources.answers.news
-            await attempt("looking after what waits for people", self.look_after_waits)
+            await attempt("checking waits for people", self.check_waits)
 
-    async def look_after_waits(self) -> None:
+    async def check_waits(self) -> None:
         """Expire overdue waits, and suspend turns that have waited for long."""
         if self._resources.draining.is_set():
             return

@@ -25,7 +25,7 @@ from agentic_rag.runtime.core.definition import Definition, Images
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.runtime.transcript_cache import KeptTranscripts
+from agentic_rag.runtime.transcript_cache import TranscriptCache
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
@@ -221,7 +221,7 @@ class Resources:
     draining: anyio.Event = field(default_factory=anyio.Event)
     interrupts: Interrupts = field(default_factory=Interrupts)
     load: Load = field(default_factory=Load)
-    transcripts: KeptTranscripts = field(default_factory=KeptTranscripts)
+    transcripts: TranscriptCache = field(default_factory=TranscriptCache)
     refused_tools: RefusedTools = field(default_factory=RefusedTools)
 
     @property

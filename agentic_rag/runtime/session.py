@@ -34,6 +34,7 @@ from agentic_rag.runtime.acceptance import (
     NewMessage,
     OnBusy,
     StoresTurn,
+    announce_begun,
     answer,
     branch_row,
     check_free,
@@ -44,7 +45,6 @@ from agentic_rag.runtime.acceptance import (
     queued_row,
     start_event,
     store_accepted,
-    tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.core.definition import Definition
@@ -520,7 +520,7 @@ class LiveSession:
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, transcript.last_seq + 1)
             log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
-            tell_begun(conn, row)
+            announce_begun(conn, row)
             return row, transcript
 
         with anyio.CancelScope(shield=True):  # a stored turn must also start
@@ -658,7 +658,7 @@ class LiveSession:
                 return None
             row = suspended.replace(owner=self._resources.owner, fence=fence)
             sessions.set_writer(conn, row.session_id, row.owner)
-            tell_begun(conn, row)
+            announce_begun(conn, row)
             return row
 
         row = await self._database.write(take, durable=True)

@@ -44,7 +44,7 @@ PATIENCE_SECONDS: Final = 20.0
 """How long a call waits for other calls to release their reservations."""
 LOOK_SECONDS: Final = 1.0
 """Between two checks for reservations that other processes have released."""
-GIVE_BACK_SECONDS: Final = 5.0
+RELEASE_SECONDS: Final = 5.0
 """How long a release waits for the store."""
 MARGIN: Final = 1.1
 """Factor by which the model's count of a request may exceed ours."""
@@ -256,16 +256,16 @@ class Spending:
         budgets.reserve(conn, record, seconds)
         return _Verdict(near=tuple(near))
 
-    async def give_back(self, ids: Sequence[str]) -> None:
+    async def release_unused(self, ids: Sequence[str]) -> None:
         """Release the reservations of calls without cost. If the store does not answer, they stay until they expire."""
         try:
-            with anyio.move_on_after(GIVE_BACK_SECONDS, shield=True):
+            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
                 await self._db.write(lambda conn: budgets.release(conn, ids))
         except StorageError as exc:
             logger.warning("reservations are left until their time is over: %s", exc)
-        self.tell_returned()
+        self.wake_waiting()
 
-    def tell_returned(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake the calls of this process that wait for released reservations."""
         self._returned.set()
         self._returned = anyio.Event()
@@ -275,7 +275,7 @@ class Account:
     """The reservations of one turn or job for calls whose usage is not stored yet.
 
     The order for each call: `reserve`, the call, `release` in the transaction that stores its usage, and `settle` after
-    that. A call without cost needs `give_back` instead. Several calls may come before such a transaction; the
+    that. A call without cost needs `release_unused` instead. Several calls may come before such a transaction; the
     reservations of the earlier ones stay until then. `aclose` releases all remaining ones.
     """
 
@@ -345,18 +345,18 @@ class Account:
         """Note that the transaction of `release` was committed."""
         if self._before or self._last:
             self._before, self._last = [], []
-            self._spending.tell_returned()
+            self._spending.wake_waiting()
 
-    async def give_back(self) -> None:
+    async def release_unused(self) -> None:
         """Release the reservation of the last call, which had no cost."""
         if self._last:
             ids, self._last = self._last, []
-            await self._spending.give_back(ids)
+            await self._spending.release_unused(ids)
 
     async def aclose(self) -> None:
         """Release all reservations, because no usage will be stored for them any more."""
         self._before, self._last = [], [*self._before, *self._last]
-        await self.give_back()
+        await self.release_unused()
 
 
 def request_tokens(request: ModelRequest) -> int:

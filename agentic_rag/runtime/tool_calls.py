@@ -110,7 +110,7 @@ class ToolCalls:
         self._definition = definition
         self._log = log
         self._turn = turn
-        self._asking = asking
+        self._human_input = asking
         self._asker = asker
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
@@ -129,7 +129,7 @@ class ToolCalls:
     def waits_for_people(self, children: int) -> bool:
         """Return whether all running calls wait for people, or for one of ``children`` delegates each."""
         delegating = sum(call.delegates for call in self._running.values())
-        waiting = sum(ident in self._asking.resting for ident in self._running)
+        waiting = sum(ident in self._human_input.resting for ident in self._running)
         return bool(self._running) and delegating == children and waiting + delegating == len(self._running)
 
     async def run(self, calls: Sequence[PlannedCall]) -> None:
@@ -138,7 +138,7 @@ class ToolCalls:
             for call in calls:
                 tasks.start_soon(self._run, call)
 
-    async def end_unknown(self, in_flight: Iterable[PlannedCall]) -> None:
+    async def end_unfinished(self, in_flight: Iterable[PlannedCall]) -> None:
         """End calls of a cut-off turn that had begun and may not run again, with a result that says so.
 
         A call that its server runs as a task is not among them: the task is asked for its result.
@@ -169,12 +169,12 @@ class ToolCalls:
 
     async def _has_begun(self, call: PlannedCall) -> bool:
         """Return whether a call of a cut-off turn may have had its effect. A call that waited for a person has not."""
-        past = self._asking.past(call.id)
+        past = self._human_input.past(call.id)
         if past or call.tool is None or call.approval is None:
             return past[-1].taken if past else True
         if call.approval.ask_again:
             return False
-        return await self._asking.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
+        return await self._human_input.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
 
     def span_of(self, call_id: str) -> Span:
         """Return the span of a running call, or the current span if there is none."""
@@ -226,7 +226,7 @@ class ToolCalls:
             room = ResultRoom.of(self._model)
             return await insist(partial(read_on, self._resources, self._transcript.session_id, call.arguments, room))
         if call.tool is FIND:
-            late = self._transcript.told.late if self._transcript.told else ()
+            late = self._transcript.prompt_state.late if self._transcript.prompt_state else ()
             return find_tools(self._tools, late, call.arguments, model=self._model)
         if call.tool is ASK_TOOL:
             return answer_of(await self._ask(call, question_of(call.arguments)))
@@ -258,7 +258,7 @@ class ToolCalls:
             arguments=call.arguments,
             usage=self._turn.usage,
         )
-        answer = await (self._asking.join(past) if past else self._asking.ask(question))
+        answer = await (self._human_input.join(past) if past else self._human_input.ask(question))
         if answer.action is WaitAction.EXPIRE:
             raise FunctionResultMissing(call.name)
         return answer
@@ -273,7 +273,7 @@ class ToolCalls:
         subject = subject_of(self._definition, call.tool, call.approval.answerer)
         past = self._past(call, {WaitKind.APPROVAL})
         warning = call.approval.warning
-        if past is None and await self._asking.is_remembered(subject):
+        if past is None and await self._human_input.is_remembered(subject):
             if not call.approval.ask_again:
                 return InputGiven(WaitAction.ACCEPT)
             warning = warning or APPROVAL_OVERRULED
@@ -292,7 +292,7 @@ class ToolCalls:
             sources=await self._sources(),
             subject=subject,
         )
-        return await (self._asking.join(past) if past else self._asking.ask(question))
+        return await (self._human_input.join(past) if past else self._human_input.ask(question))
 
     async def _sources(self) -> tuple[Source, ...]:
         """Return the untrusted texts that may influence a call of this agent, including those its callers read."""
@@ -338,7 +338,7 @@ class ToolCalls:
         answer: InputGiven | None = None
         past = self._past(call, {WaitKind.FORM, WaitKind.URL})
         if past is not None and not past.taken:
-            answer = await self._asking.join(past)
+            answer = await self._human_input.join(past)
             if answer.action is not WaitAction.ACCEPT:
                 return await self._decline(call, past.kind, answer)
         for _ in range(MAX_ROUNDS):
@@ -427,12 +427,14 @@ class ToolCalls:
             return InputGiven(WaitAction.DECLINE, {"reason": "no person can be asked here"})
         past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
         if past is not None:
-            return await self._asking.join(past)
-        return await self._asking.ask(QuestionRequest(call.id, needed, needed.answerer, server=call.server, live=live))
+            return await self._human_input.join(past)
+        return await self._human_input.ask(
+            QuestionRequest(call.id, needed, needed.answerer, server=call.server, live=live)
+        )
 
     def _past(self, call: PlannedCall, kinds: set[WaitKind]) -> WaitRecord | None:
         """Return, once, the newest wait of a call from before this process had the turn."""
-        past = self._asking.past(call.id)
+        past = self._human_input.past(call.id)
         wait = next((wait for wait in reversed(past) if wait.kind in kinds and not wait.live), None)
         if wait is not None:
             past.remove(wait)

@@ -119,9 +119,7 @@ def _note_reading(
 def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) -> None:
     """Store the end of a turn with its totals."""
     status, reason = _END[type(final)]
-    turns.finish(
-        conn,
-        row.id,
+    end = turns.TurnEnd(
         status=status,
         end_reason=final.stop_reason if isinstance(final, Done) else reason,
         ended_at=now(),
@@ -132,6 +130,7 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
         timings=turn.timings,
         role_hashes=turn.role_hashes,
     )
+    turns.finish(conn, row.id, end)
 
 
 def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> None:
@@ -139,9 +138,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
     waits.cancel(conn, row.id, now())
     end_delegates(conn, row.id)
     status, reason = _END[type(final)]
-    turns.finish(
-        conn,
-        row.id,
+    end = turns.TurnEnd(
         status=status,
         end_reason=reason,
         ended_at=now(),
@@ -149,6 +146,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
         usage=row.usage,
         error=final if isinstance(final, Error) else None,
     )
+    turns.finish(conn, row.id, end)
 
 
 def end_delegates(conn: Connection, turn_id: TurnId) -> None:
@@ -390,7 +388,7 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
         head=session.head or (),
         base_seq=session.last_seq,
         measure=measure,
-        told=_load_told(conn, session),
+        prompt_state=_load_prompt_state(conn, session),
     )
     _ = transcript.memory  # measured here, in the store's thread
     return transcript
@@ -412,7 +410,7 @@ def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) ->
     return messages
 
 
-def _load_told(conn: Connection, session: sessions.SessionRecord) -> PromptState | None:
+def _load_prompt_state(conn: Connection, session: sessions.SessionRecord) -> PromptState | None:
     first, latest = prompts.get(conn, session.prompt_id), prompts.get(conn, session.told_id)
     if first is None or latest is None:
         return None
@@ -425,14 +423,14 @@ def _prompt(row: PromptRecord) -> Prompt:
     return Prompt(tuple(row.system), tuple(from_json(ToolSpec, tool) for tool in row.tools))
 
 
-def store_told(conn: Connection, session_id: SessionId, state: PromptState) -> None:
+def store_prompt_state(conn: Connection, session_id: SessionId, state: PromptState) -> None:
     """Store the session's prompt state."""
     for prompt in {state.first.id: state.first, state.latest.id: state.latest}.values():
         row = PromptRecord(
             id=prompt.id, system=list(prompt.system), tools=[dict(tool) for tool in prompt.tools], created_at=now()
         )
         prompts.put(conn, row)
-    sessions.set_told(conn, session_id, state.first.id, state.latest.id, [dict(tool) for tool in state.late])
+    sessions.set_prompt_state(conn, session_id, state.first.id, state.latest.id, [dict(tool) for tool in state.late])
 
 
 def _message(row: sessions.MessageRecord) -> Message:

@@ -402,7 +402,9 @@ def set_window(conn: Connection, session_id: SessionId, start: int, head: list[B
     _keep_context(conn, session_id)
 
 
-def set_told(conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
+def set_prompt_state(
+    conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]
+) -> None:
     """Store the session's prompt state: the prompt of its requests, the current prompt, and the tools added later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
     conn.execute(update(SESSIONS).where(_sessions.id == session_id).values(**values))

@@ -14,6 +14,7 @@ owner that only seemed dead cannot write. Events are in `run_events`, messages i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -266,46 +267,35 @@ def add(conn: Connection, turn: TurnRecord) -> None:
     statement.run(conn, **turn.column_values())
 
 
-_ENDED = ("status", "end_reason", "error", "references", "timings", "role_hashes", "usage", "steps", "ended_at")
+@dataclass(frozen=True, kw_only=True)
+class TurnEnd:
+    """How a turn ended, and its totals. The fields have the names of the columns that they fill."""
+
+    status: TurnStatus
+    """One of `FINISHED`."""
+    end_reason: str
+    ended_at: str
+    steps: int
+    usage: Usage | None
+    error: Error | None = None
+    references: Sequence[Reference] = ()
+    timings: Mapping[str, int] = field(default_factory=dict)
+    role_hashes: Mapping[str, str] = field(default_factory=dict)
+
+
 _FINISH = Prepared(
     update(TURNS)
     .where(_BY_ID, _UNFINISHED)
-    .values({**{name: parameter(_turns[name]) for name in _ENDED}, "lease_until": None})
+    .values({**{column.name: parameter(_turns[column.name]) for column in fields(TurnEnd)}, "lease_until": None})
 )
 
 
-def finish(
-    conn: Connection,
-    turn_id: TurnId,
-    *,
-    status: TurnStatus,
-    end_reason: str,
-    ended_at: str,
-    steps: int,
-    usage: Usage | None,
-    error: Error | None = None,
-    references: Sequence[Reference] = (),
-    timings: Mapping[str, int] | None = None,
-    role_hashes: Mapping[str, str] | None = None,
-) -> bool:
-    """End a turn, in one of the states `FINISHED`, with its totals.
+def finish(conn: Connection, turn_id: TurnId, end: TurnEnd) -> bool:
+    """Store the end of a turn.
 
-    Returns False, without a change, if the turn has ended before or is gone.
+    Returns False, without a change, if the turn has ended before or does not exist.
     """
-    changed = _FINISH.run(
-        conn,
-        id=turn_id,
-        status=status,
-        end_reason=end_reason,
-        error=error,
-        references=references,
-        timings=timings or {},
-        role_hashes=role_hashes or {},
-        usage=usage,
-        steps=steps,
-        ended_at=ended_at,
-    )
-    return changed == 1
+    return _FINISH.run(conn, id=turn_id, **vars(end)) == 1
 
 
 def request_interrupt(conn: Connection, turn_id: TurnId) -> bool:

@@ -174,7 +174,7 @@ async def test_an_interrupt_that_comes_while_a_turn_is_put_down_ends_it(tmp_path
         disk.refused = anyio.Event()
         disk.fill(refusals=1)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(b.runtime.look_after_waits)
+            tasks.start_soon(b.runtime.check_waits)
             with anyio.fail_after(240):
                 await disk.refused.wait()
             assert await b.runtime.interrupt(SESSION)

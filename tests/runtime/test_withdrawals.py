@@ -32,7 +32,7 @@ async def ended(b: Bench, turn_id: str) -> None:
     """Let the runtime look after its waits until a turn has ended."""
     with anyio.fail_after(240):
         while (await b.turn(turn_id)).status is not TurnStatus.DONE:
-            await b.runtime.look_after_waits()
+            await b.runtime.check_waits()
             await pause()
 
 

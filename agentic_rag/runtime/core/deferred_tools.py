@@ -94,7 +94,7 @@ def with_search(
 
     Args:
         tools: all tools of the turn.
-        told: names of the tools in the session's earlier requests. A session keeps the tools it has.
+        prompt_names: names of the tools in the session's earlier requests. A session keeps the tools it has.
         by_service: whether the model's service supports deferred tools. Such tools may appear at any time, so `FIND`
             must
             be there from the start.

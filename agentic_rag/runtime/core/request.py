@@ -88,7 +88,7 @@ def build_request(
         definition: the settings of the turn.
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
-        told: the prompt state of the session, or None before its first request.
+        state: the prompt state of the session, or None before its first request.
         gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
             its earlier messages must not change. For others the sentences are replaced by `REMOVED`.
         hidden: ids of documents that the reader may not see. Their names and sentences are replaced for every model.
@@ -106,7 +106,7 @@ def build_request(
     sent = before.take(conversation, tools)
     show_pictures(sent, pictures if profile.images else None)
     if state is None:
-        state = begin_told(definition, prompt_of(definition, tools), tools)
+        state = begin_prompt_state(definition, prompt_of(definition, tools), tools)
     late = state.late
     if CALL in tools and CALL.name not in state.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
@@ -178,7 +178,7 @@ def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
     return prompt_parts
 
 
-def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
+def begin_prompt_state(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
     """Return the prompt state of a session that begins now."""
     return PromptState.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
 

@@ -188,7 +188,7 @@ class Transcript:
         head: the blocks before that message.
         base_seq: the last number given to a message.
         measure: the last reported tokens, or None if the request has changed since in other ways than by growing.
-        told: the session's prompt state, or None if the next turn sets it.
+        prompt_state: the session's prompt state, or None if the next turn sets it.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Transcript:
         head: Iterable[Block] = (),
         base_seq: int = 0,
         measure: Measure | None = None,
-        told: PromptState | None = None,
+        prompt_state: PromptState | None = None,
     ) -> None:
         self.session_id = session_id
         self.labels = labels
@@ -209,7 +209,7 @@ class Transcript:
         self.window_start = window_start
         self.head = list(head)
         self.measure = measure
-        self.told = told
+        self.prompt_state = prompt_state
         self.compact_past = 0.0
         """Tokens below which no compaction is tried, because one has failed."""
         self._base_seq = base_seq
@@ -221,7 +221,7 @@ class Transcript:
         """How many entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by message number, each with the counted content. Other content is counted again."""
-        self._told_weighed: tuple[PromptState | None, int] = (None, 0)
+        self._weighed_prompt: tuple[PromptState | None, int] = (None, 0)
         self._weighed, self._weight = 0, 0
         """How many entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
@@ -236,15 +236,15 @@ class Transcript:
         self._weighed = len(self.entries)
         sent = 0 if self._sent is None else self._sent.memory
         asked_bytes = ASKED_BYTES * len(self.gone_chunks.asked)
-        return FIXED_BYTES + self._weight + self._told_weight() + self._window.memory + sent + asked_bytes
+        return FIXED_BYTES + self._weight + self._prompt_weight() + self._window.memory + sent + asked_bytes
 
-    def _told_weight(self) -> int:
-        state = self.told
-        if self._told_weighed[0] is not state:
+    def _prompt_weight(self) -> int:
+        state = self.prompt_state
+        if self._weighed_prompt[0] is not state:
             parts = [] if state is None else [state.first, *([] if state.latest is state.first else [state.latest])]
             weight = sum(memory_of([*part.system, *part.tools]) for part in parts)
-            self._told_weighed = state, weight + (0 if state is None else memory_of(state.late))
-        return self._told_weighed[1]
+            self._weighed_prompt = state, weight + (0 if state is None else memory_of(state.late))
+        return self._weighed_prompt[1]
 
     @property
     def last_seq(self) -> int:
@@ -352,9 +352,9 @@ class Transcript:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
-    def tell(self, state: PromptState) -> None:
+    def set_prompt_state(self, state: PromptState) -> None:
         """Set the prompt state that the store has committed."""
-        self.told = state
+        self.prompt_state = state
 
     def leave_out(self, question: Entry, content: list[Block]) -> None:
         """Mark a question that the model declined to answer, as the store has. Its turn is not sent any more."""
@@ -440,7 +440,7 @@ class Transcript:
         self.window_start = start
         self.head = head
         self.measure = None
-        self.told = None
+        self.prompt_state = None
         self._begin_window()
 
     def is_sent(self, entry: Entry) -> bool:

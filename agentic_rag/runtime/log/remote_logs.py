@@ -197,7 +197,7 @@ class RemoteLogs:
         self._used[turn_id] = anyio.current_time()
         return mirror
 
-    def follow_anew(self, turn_id: TurnId) -> None:
+    def announce_reader(self, turn_id: TurnId) -> None:
         """Announce a mirrored turn after a takeover, so that its new owner knows that the turn is read here."""
         if turn_id in self._mirrors:
             self._fanout.publish(WANTS, turn_id.encode())
