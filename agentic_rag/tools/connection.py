@@ -1,8 +1,11 @@
 """One MCP server's life: start, serve, lose, restart, stop.
 
-Owns the single task that enters, serves and leaves a `mcp.Client`, and the bounds on everything a server can do to a
-caller: initialize, calls, progress, results, restarts. Callers in any task send their requests through it. Knows
-nothing of domains, of the tool names the model sees or of launch policy: the caller passes ``dial``.
+A `Connection` has two sides. Callers in any task use `tools`, `call`, `list_resources` and `read_resource`, which start
+the server if necessary. One owner task (`Connection._own`) opens, serves and closes a `mcp.Client` per session, because
+an anyio cancel scope must be left in the task that entered it. Both sides share the current `Attempt`.
+
+Everything that a server can do to a caller has a limit here: the start, calls, progress, results and restarts. This
+module knows nothing of domains, launch policy, or the tool names that the model sees. The caller passes ``dial``.
 
 ::
 
@@ -152,25 +155,38 @@ class Connection:
         self.era = era
         self._starts = starts
         self._starting = False
+        """Whether this connection holds a slot of ``starts``."""
         self._was_silent = False
         """Whether the last session ended because the server answered neither a call nor a ping."""
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
+        """The open sign-in without which the server cannot start or answer."""
         self._elsewhere: ServerElsewhere | None = None  # not a failure: each use tries again
         self._protocol = ""
         self._note = ""
         """The transport's note on how the server is reached."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
+        """Times of the last failures; see `_circuit_open`."""
         self._changed = anyio.Event()
+        """Set, and replaced by a new event, on each change of the state."""
         self._listing = anyio.Lock()
         self._listings = TokenBucket(LISTINGS_A_SECOND, LISTINGS)
         self._questions = LiveQuestions(name)
         self._attempt: Attempt | None = None
+        """The current session; None between two sessions."""
         self._poke = anyio.Event()
-        self._owned = self._wanted = self._closed = False
+        """Set, and replaced, to end the pause before a restart."""
+        self._owned = False
+        """Whether the owner task runs."""
+        self._wanted = False
+        """Whether the owner task opens another session after the current one."""
+        self._closed = False
+        """Whether `stop` was called. No session begins after that."""
         self._used = 0.0
+        """Time of the last call, for the idle timeout."""
         self._idle: anyio.CancelScope | None = None
+        """The wait for the idle timeout, whose deadline `retire` may shorten."""
 
     # -- for callers ------------------------------------------------------------------------------------------
 
@@ -276,15 +292,16 @@ class Connection:
         task_ids: Sequence[str],
         note: Callable[[str], Awaitable[None]],
     ) -> types.CallToolResult | InputRound:
+        """Send a call once. Parameters and errors are those of `call`; ``note`` stores the id of a task."""
         attempt, session = await self._ready(timeout)
         now = anyio.current_time()
         scope = anyio.CancelScope()
-        silence = SilenceTimer(scope.cancel, now + timeout)
+        silence = SilenceTimer(scope.cancel, now + timeout)  # the relay postpones it with each progress report
         relay = Relay(silence, timeout, now + HARD_CAP * timeout, progress)
         attempt.calls.add(scope)
         answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | None = None
         try:
-            async with anyio.create_task_group() as asking:
+            async with anyio.create_task_group() as asking:  # runs the questions to a person during the call
                 call = CallInFlight(ask, relay, asking)
                 with self._questions.during(call), scope:
                     if task_ids and answered is None:
@@ -297,7 +314,7 @@ class Connection:
             attempt.calls.discard(scope)
             self._used = anyio.current_time()
             await relay.finish()
-        if answer is None:
+        if answer is None:  # the scope was cancelled: by the end of the session, or by the timer
             if attempt.end.is_set():
                 raise self._unavailable(attempt.why())
             attempt.doubt()
@@ -541,6 +558,7 @@ class Connection:
     # -- the owner task ---------------------------------------------------------------------------------------
 
     async def _own(self) -> None:
+        """Run sessions one after the other, until none is wanted, a person must sign in, or a restart is pointless."""
         try:
             while True:
                 self._wanted, self._needed, self._elsewhere = False, None, None
@@ -600,7 +618,7 @@ class Connection:
             self._was_silent = attempt.silent and not attempt.answered
             if attempt.session is None:
                 self.era = "auto"  # the server may no longer speak its former protocol version
-        return "" if attempt.ours else attempt.why(), hopeless
+        return "" if attempt.closed_here else attempt.why(), hopeless
 
     def _note_failure(self) -> None:
         """Count a failure. Silent sessions in a row count together, however long each call waited for its answer."""
@@ -612,6 +630,9 @@ class Connection:
     def _note_elsewhere(self, exc: BaseException) -> None:
         if isinstance(exc, ServerElsewhere):
             self._elsewhere = exc
+
+    # The next two are methods because `_own` sets both attributes to None before `_serve`. Without them, the type checker
+    # would believe that they are still None afterwards, and report the code behind the checks as unreachable.
 
     def _is_elsewhere(self) -> bool:
         return self._elsewhere is not None
@@ -635,6 +656,7 @@ class Connection:
         return ""
 
     async def _begin_start(self) -> None:
+        """Wait for a slot among the servers that start at the same time."""
         if self._starts is not None:
             await self._starts.acquire()
             self._starting = True
@@ -645,6 +667,8 @@ class Connection:
             self._starts.release()
 
     async def _run(self, target: Transport | MCPServer, attempt: Attempt) -> None:
+        """Initialize a session, list its tools, serve until its end, and close it. Each phase has its own deadline."""
+
         async def on_message(message: IncomingMessage) -> None:
             if isinstance(message, types.ToolListChangedNotification):
                 attempt.stale = True
@@ -681,7 +705,7 @@ class Connection:
                     await self._until_end(attempt)
                     listening.cancel_scope.cancel()
                 attempt.scope.deadline = anyio.current_time() + patience.close
-        if attempt.session is None and not attempt.ours:
+        if attempt.session is None and not attempt.closed_here:
             raise ServerUnavailable(self.name, f"it was not ready after {patience.initialize:g} s")
 
     async def _until_end(self, attempt: Attempt) -> None:
@@ -700,7 +724,7 @@ class Connection:
                         await attempt.end.wait()
         finally:  # also when a failing transport cancels this task: no new call may enter
             attempt.release()
-            if not attempt.ours:
+            if not attempt.closed_here:
                 # Closing the rest of the server takes seconds, in which the connection is not ready any more.
                 self._set(State.DEGRADED, attempt.why())
 
@@ -731,15 +755,18 @@ class Connection:
             await anyio.sleep(LISTEN_AGAIN)
 
     async def _back_off(self) -> None:
+        """Wait before a restart: twice as long after each failure, with jitter. `restart` and `stop` end the wait."""
         delay = self._patience.backoff * 2 ** (len(self._failed_at) - 1) * random.uniform(0.5, 1.5)
         with anyio.move_on_after(delay):
             await self._poke.wait()
 
     def _circuit_open(self) -> bool:
+        """Return whether the server failed so often within the window that it is not restarted automatically."""
         full = len(self._failed_at) == self._patience.failures
         return full and anyio.current_time() - self._failed_at[0] < self._patience.window
 
     def _interrupt(self) -> None:
+        """End the current session, or the pause before the next one."""
         if self._attempt is not None:
             self._attempt.finish()
         self._poke.set()
