@@ -1,7 +1,7 @@
-"""The process's settings: the only reader of the environment.
+"""The settings of the process. No other module reads the environment.
 
-Owns names, defaults and units of everything an operator sets with ``AGENTIC_RAG_*`` variables or a
-``.env`` file in the working folder. Domain settings (what an admin edits) live in ``domains``.
+This module defines the name, default and unit of each value that an operator sets with an ``AGENTIC_RAG_*`` variable or
+in a ``.env`` file in the working folder. The settings of a domain, which an admin edits, are in ``directory``.
 """
 
 import ipaddress

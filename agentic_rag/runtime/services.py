@@ -199,9 +199,9 @@ class Load:
 class Resources:
     """The parts that the sessions, agents and compactions of one `Runtime` share.
 
-    ``hidden_documents`` is asked before each request to a model that repeats passages.
-    ``owner``: name of this process in leases. ``tasks``: the task group of the turns. ``draining``: set when nothing
-    new begins any more.
+    ``hidden_documents``: names the documents that the reader may not see. Agents call it before each request that
+    repeats passages. ``owner``: the name of this process in leases. ``tasks``: the task group of the turns.
+    ``draining``: set when the server stops, so that no turn begins any more.
     """
 
     services: AgentServices

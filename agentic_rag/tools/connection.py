@@ -631,8 +631,8 @@ class Connection:
         if isinstance(exc, ServerElsewhere):
             self._elsewhere = exc
 
-    # The next two are methods because `_own` sets both attributes to None before `_serve`. Without them, the type checker
-    # would believe that they are still None afterwards, and report the code behind the checks as unreachable.
+    # The next two are methods because `_own` sets both attributes to None before `_serve`. With attributes, the type
+    # checker would believe that they are None afterwards, too, and call the code behind the checks unreachable.
 
     def _is_elsewhere(self) -> bool:
         return self._elsewhere is not None

@@ -89,8 +89,8 @@ def build_request(
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
         state: the prompt state of the session, or None before its first request.
-        gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
-            its earlier messages must not change. For others the sentences are replaced by `REMOVED`.
+        gone_chunks: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay,
+            because its earlier messages must not change. For other models `REMOVED` replaces the sentences.
         hidden: ids of documents that the reader may not see. Their names and sentences are replaced for every model.
         tool_choice: None, or an API value. Ignored without tools.
         pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
@@ -199,7 +199,7 @@ def servers_back(down: Iterable[str], missing: Collection[str], available: Colle
     Args:
         down: the servers that the newest note on servers reports as unavailable (`Transcript.down`).
         missing: the servers that are unavailable now.
-        known: the domain's servers.
+        available: the servers whose tools the turn has.
     """
     return [name for name in down if name in available and name not in missing]
 
@@ -221,7 +221,7 @@ def turn_notes(
             other reasons.
         changed_role: the role that was edited since its activation.
         changes: changes of the prompt since the session's last request.
-        lost: deleted documents with passages in the conversation: id and name.
+        lost_documents: deleted documents with passages in the conversation: id and name.
         back: servers that can be called again.
     """
     notes = [*changes, *(f"the server {name} is back: its tools can be called again" for name in back)]

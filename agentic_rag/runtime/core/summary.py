@@ -262,7 +262,7 @@ def head_after(summary: Summary, messages: Sequence[Message], user_texts: Iterab
     Args:
         summary: the checked summary.
         messages: the archived window, with the blocks before it.
-        said: the user's messages in the window, oldest first, in their own words.
+        user_texts: the user's messages in the window, oldest first, in their own words.
         limit: tokens that a request may have.
     """
     cites = any(source["chunks"] for source in summary.sources)

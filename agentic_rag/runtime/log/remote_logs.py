@@ -198,7 +198,7 @@ class RemoteLogs:
         return mirror
 
     def announce_reader(self, turn_id: TurnId) -> None:
-        """Announce a mirrored turn after a takeover, so that its new owner knows that the turn is read here."""
+        """Tell the new owner of a mirrored turn that readers in this process follow the turn."""
         if turn_id in self._mirrors:
             self._fanout.publish(WANTS, turn_id.encode())
 

@@ -321,7 +321,10 @@ class RunLog:
         return event
 
     def _shorten(self) -> None:
-        """Drop old events in memory that the store has as rows: many at once, because a deletion moves the others."""
+        """Drop old events from memory that the store has as rows.
+
+        Many are dropped at once, because deleting the head of a list moves all other items.
+        """
         old = min(len(self._tail) - TAIL_EVENTS, self.settled + 1 - self.first)
         if old >= TAIL_EVENTS // 8:
             del self._tail[:old]
