@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agentic_rag.base.json_form import Json
 from agentic_rag.bundles.form import NeededSecret
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value, sealed_name
+from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value
 
 MAX_ALIAS = 56
 
@@ -105,12 +105,3 @@ def target_of(entry: McpEntry, settings: DomainSettings) -> str:
     for name, value in settings.variables.items():
         text = text.replace(f"${{{name}}}", value)
     return text[:500]
-
-
-def sealed_names_of(entry: McpEntry) -> dict[str, tuple[str, str]]:
-    """Return the vault's name of each sealed value, with its place and name in the entry."""
-    return {
-        sealed_name(entry.name, place, name): (place, name)
-        for place, name, value in entry.values
-        if isinstance(value, SealedValue)
-    }

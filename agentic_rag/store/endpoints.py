@@ -4,7 +4,6 @@ This module owns the rows and their state of delivery: failures in a row, and th
 and the secret are sealed (`agentic_rag.reach.endpoints`). Callers check permissions.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -134,8 +133,3 @@ def forget_user(conn: Connection, user_id: str, instead: str) -> list[EndpointRe
     """Remove a user's name. Returns the endpoints whose recipient was this user, which the caller has to delete."""
     conn.execute(sa.update(ENDPOINTS).where(_rows.created_by == user_id).values(created_by=instead))
     return EndpointRecord.all(conn, sa.select(ENDPOINTS).where(_rows.recipient == user_id))
-
-
-def list_ids(conn: Connection) -> Sequence[str]:
-    """Return the ids of all endpoints."""
-    return list(conn.execute(sa.select(_rows.id)).scalars())

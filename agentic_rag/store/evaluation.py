@@ -414,22 +414,6 @@ def results_of(conn: Connection, run_id: str) -> list[ResultRecord]:
     )
 
 
-def done_of(conn: Connection, run_id: str) -> set[tuple[str, int]]:
-    """Return the cases and repetitions that a run has results of."""
-    query = sa.select(_results.case_id, _results.repeat).where(_results.run_id == run_id)
-    return {(case_id, repeat) for case_id, repeat in conn.execute(query)}
-
-
-def tally_of(conn: Connection, run_id: str) -> dict[str, tuple[int, int, float]]:
-    """Return the number of results, tokens and seconds of a run by outcome."""
-    query = (
-        sa.select(_results.outcome, sa.func.count(), sa.func.sum(_results.tokens), sa.func.sum(_results.seconds))
-        .where(_results.run_id == run_id)
-        .group_by(_results.outcome)
-    )
-    return {outcome: (count, tokens or 0, seconds or 0.0) for outcome, count, tokens, seconds in conn.execute(query)}
-
-
 def last_results(conn: Connection, domain_id: str, tier: str) -> list[ResultRecord]:
     """Return the results of the newest finished run of the domain itself, in a tier."""
     query = sa.select(_runs.id).where(

@@ -26,7 +26,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Final, Literal
 
-from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import (
     BadEngram,
     BadRecall,
@@ -38,7 +37,7 @@ from mcp_servers.promptx.errors import (
     UnknownReplaced,
 )
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import BATCH, DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, has_memory
+from mcp_servers.promptx.ledger import BATCH, EMPTY, Engram, Lesson, Tip, Which
 from mcp_servers.promptx.memory_cache import FILES, CachedMemory, Stock
 from mcp_servers.promptx.network import (
     MODES,
@@ -56,7 +55,7 @@ from mcp_servers.promptx.network import (
     rank,
     spread,
 )
-from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
+from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, make_engram
 from mcp_servers.promptx.similarity import is_known, is_same, near_words, nearest
 from mcp_servers.promptx.tokenizer import WordIndex, gist_of, newest_first, words_of
 from mcp_servers.promptx.visible_memory import without_engrams
@@ -176,14 +175,6 @@ class Page:
 
     total: int
     engrams: tuple[Engram, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportReport:
-    """The result of an import: the number of added engrams, and one reason per rejected engram."""
-
-    added: int
-    skipped: tuple[str, ...]
 
 
 class Memory:
@@ -488,30 +479,6 @@ class Memory:
                     network.frequency[word] = count
                     self._unsaved[word] += more
         return added
-
-    def import_folder(self, folder: Folder) -> ImportReport:
-        """Add the engrams of a PromptX folder (``engrams.db``, and recall frequencies from `network.json`).
-
-        Existing ids are left unchanged. Imported engrams keep their ids, times and strengths.
-        """
-        if not has_memory(folder):
-            raise MemoryUnavailable(folder.path, f"there is no {DATABASE} in the folder to import")
-        source = Ledger(folder, read_only=True)
-        good: list[Engram] = []
-        skipped: list[str] = []
-        try:
-            for number, engram in enumerate(source.all()):
-                try:
-                    nobodys = replace(engram, author="", turn="")  # ids of another server mean nothing here
-                    good.append(check_engram(number, nobodys, sum(map(len, engram.cues))))
-                except BadEngram as exc:
-                    skipped.append(f"{engram.id[:40]}: {exc.reason}")
-        finally:
-            source.close()
-        file = snapshot.read_network(folder)
-        added = self.add(good, file.frequencies if file else {})
-        self.save()
-        return ImportReport(added, tuple(skipped))
 
     # --- the cached network and its file ------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from agentic_rag.base.messages import (
     user_message,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.passage_dedup import without_repeats
+from agentic_rag.runtime.core.passage_dedup import Repeats, without_repeats_in
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript
@@ -33,6 +33,12 @@ from tests.runtime.strict_model import NAME, StrictModel
 
 Run = tuple[int, int, int]
 """Of a passage: its document, its first chunk and how many chunks it is joined from."""
+
+
+def without_repeats(messages: Sequence[Message]) -> list[Message]:
+    """Return messages as a request shows them: each passage once, and its title at later places."""
+    repeats = Repeats()
+    return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
 
 
 def sentences_of(document: int, chunk: int) -> list[str]:

@@ -97,15 +97,6 @@ def _part_of(part: Block, passage: Mapping[str, object], chunks: Sequence[tuple[
     return {**part, "content": content, PASSAGE: {**passage, "chunkIds": ids}}
 
 
-def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
-    """Return messages that show each passage once and name its title at later places.
-
-    A message without repeats is the same object. ``apart``: see `Repeats`.
-    """
-    repeats = Repeats(apart)
-    return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
-
-
 def without_repeats_in(message: Message, repeats: Repeats) -> Message:
     """Return a message without the passages that were shown before, or the same object without repeats."""
     before = message["content"]
