@@ -103,7 +103,7 @@ from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
 from agentic_rag.operations.instruments import Measuring, open_measuring
 from agentic_rag.operations.lifecycle import Lifecycle
-from agentic_rag.operations.maintenance import SCAN_SECONDS, Upkeep
+from agentic_rag.operations.maintenance import SCAN_SECONDS, Maintenance
 from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
@@ -172,7 +172,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Base:
     """The parts that all others need: the data folder, the database, and access control."""
 
     settings: Settings
@@ -194,7 +194,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
+class Engine:
     """The parts that run turns: the model, the document index, the MCP servers and the roles."""
 
     choice: ChosenModel
@@ -221,31 +221,31 @@ class Machinery:
 class Application:
     """All parts of one process, created by `open_application`. ``app`` answers requests."""
 
-    ground: Ground
-    machinery: Machinery
+    base: Base
+    engine: Engine
     business: RouteServices
     doctor: Doctor
-    upkeep: Upkeep
+    maintenance: Maintenance
     workers: Workers
     app: Starlette
     web_files: WebFiles
 
     @property
     def settings(self) -> Settings:
-        return self.ground.settings
+        return self.base.settings
 
     @property
     def database(self) -> Database:
-        return self.ground.database
+        return self.base.database
 
     @property
     def access(self) -> Access:
-        return self.ground.access
+        return self.base.access
 
     def announce(self, url: str) -> None:
         """Publish this process's address in its folder and among the servers of its database."""
         try:
-            self.ground.folder.announce(url, self.access.local_key)
+            self.base.folder.announce(url, self.access.local_key)
         except OSError as exc:
             refused = refused_write(exc)
             if refused is None:
@@ -253,30 +253,34 @@ class Application:
             log.error("the command line does not find this server yet: %s", refused)
             self.business.health.note_refused(refused.reason)
             self.workers.start("telling the command line", partial(self._announce_later, url))
-        if self.machinery.neighbours is not None:
-            self.machinery.neighbours.members.locate(url)
+        if self.engine.neighbours is not None:
+            self.engine.neighbours.members.locate(url)
 
     async def _announce_later(self, url: str) -> None:
         while True:
             await anyio.sleep(ANNOUNCE_SECONDS)
             with suppress(OSError):
-                await anyio.to_thread.run_sync(self.ground.folder.announce, url, self.access.local_key)
+                await anyio.to_thread.run_sync(self.base.folder.announce, url, self.access.local_key)
                 return
 
     def begin(self) -> None:
         """Start the background work of a serving process. Called when the server listens."""
         self.business.health.begin_loading()
-        self.upkeep.begin(self.workers)
-        load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
+        self.maintenance.begin(self.workers)
+        load = partial(load_what_turns_need, self.engine.model, self.engine.pool, self.business.health)
         self.workers.start("loading what turns need", load)
+<<<<<<< HEAD
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
+=======
+        look = partial(garbage.look_where_quiet, self.engine.runtime)
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
         """Wait at most ``seconds`` for running turns. Returns how many are left for the next start to resume."""
-        await self.machinery.naming.stop()
-        shared, runtime = self.machinery.neighbours, self.machinery.runtime
+        await self.engine.naming.stop()
+        shared, runtime = self.engine.neighbours, self.engine.runtime
         return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
 
 
@@ -316,45 +320,56 @@ async def open_application(
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
         folder, database = await open_store(stack, settings, meanwhile, revisions)
-        ground = await _open_ground(
+        base = await _open_ground(
             stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
         )
-        policy = _launch_policy(settings, ground.access, any_command, unsandboxed)
-        machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
+        policy = _launch_policy(settings, base.access, any_command, unsandboxed)
+        engine = await _open_machinery(stack, base, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
+<<<<<<< HEAD
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
         web_files = WebFiles()
         app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
+=======
+        business = _make_business(base, engine, backups)
+        doctor = Doctor(base.database, base.payloads, engine.knowledge.index)
+        maintenance = _make_upkeep(base, engine, business, doctor, scan_seconds)
+        app = await _open_app(stack, base, policy, business, dialect, whole=local_key is None)
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
         workers = await stack.enter_async_context(Workers(IndexFault))
-        await upkeep.prepare()
+        await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
         if serving:
             await business.gate.resume()
         workers.repeat("evaluating searches", business.gate.work_searches, EVALUATION_SECONDS)
         workers.repeat("evaluating answers", business.gate.work_answers, EVALUATION_SECONDS)
         if serving:
-            await _begin_work(workers, ground, policy, machinery, business)
-            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
-            upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
-            backups.begin(workers, upkeep.alone)
+            await _begin_work(workers, base, policy, engine, business)
+            keep_spare = partial(anyio.to_thread.run_sync, base.folder.keep_spare)
+            maintenance.keep_records(workers, base.access, base.audit, business.health, keep_spare)
+            backups.begin(workers, maintenance.alone)
             workers.start("backups that were asked for", business.backups.run)
+<<<<<<< HEAD
         yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
+=======
+        yield Application(base, engine, business, doctor, maintenance, workers, app)
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
 
 
 def _make_upkeep(
-    ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
-) -> Upkeep:
-    return Upkeep(
-        ground.settings,
-        ground.folder.incoming,
-        ExclusiveJobs(ground.database, machinery.runtime.owner),
-        ground.database,
-        ground.directory,
+    base: Base, engine: Engine, business: RouteServices, doctor: Doctor, scan_seconds: float
+) -> Maintenance:
+    return Maintenance(
+        base.settings,
+        base.folder.incoming,
+        ExclusiveJobs(base.database, engine.runtime.owner),
+        base.database,
+        base.directory,
         business.domains,
         business.documents,
-        machinery.knowledge,
+        engine.knowledge,
         business.deletion,
         business.imports,
         business.file_history,
@@ -364,30 +379,30 @@ def _make_upkeep(
 
 
 async def _begin_work(
-    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
+    workers: Workers, base: Base, policy: LaunchPolicy, engine: Engine, business: RouteServices
 ) -> None:
     """Start a server's background work."""
     await _install_in_background(workers, policy, business)
-    workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
-    if machinery.neighbours is not None:
-        await machinery.neighbours.members.join()
-        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
+    workers.start("ending what a single user allowed", partial(_end_single_use, base.access, engine))
+    if engine.neighbours is not None:
+        await engine.neighbours.members.join()
+        if not base.settings.qdrant_url and len(await engine.neighbours.members.list_alive()) > 1:
             log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
-    await machinery.runtime.recover()
-    if machinery.neighbours is not None:
-        machinery.neighbours.hear(
+    await engine.runtime.recover()
+    if engine.neighbours is not None:
+        engine.neighbours.connect(
             workers,
-            ground.directory,
-            ground.vault,
-            ground.access,
-            ground.spending,
-            machinery.pool,
-            machinery.tool_lists,
-            machinery.naming,
+            base.directory,
+            base.vault,
+            base.access,
+            base.spending,
+            engine.pool,
+            engine.tool_lists,
+            engine.naming,
         )
-        machinery.neighbours.take_up(workers, machinery.runtime)
-    workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
-    workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
+        engine.neighbours.take_up(workers, engine.runtime)
+    workers.repeat("releasing reservations", base.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("naming conversations", engine.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
     _begin_notifications(workers, ground, policy, machinery, business)
     nightly = ExclusiveJobs(ground.database, machinery.runtime.owner).job(
@@ -401,35 +416,35 @@ async def _begin_work(
 
 
 def _begin_notifications(
-    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
+    workers: Workers, base: Base, policy: LaunchPolicy, engine: Engine, business: RouteServices
 ) -> None:
     """Start sending notifications, and running schedules and sources.
 
     Raises:
         BadConfiguration: the SMTP relay's settings are malformed.
     """
-    relay = MailRelay.of(ground.settings.smtp_url, ground.settings.mail_from)
-    owner = machinery.runtime.owner
-    sender = Sender(ground.database, ground.vault, policy, business.answer_links, relay, owner)
+    relay = MailRelay.of(base.settings.smtp_url, base.settings.mail_from)
+    owner = engine.runtime.owner
+    sender = Sender(base.database, base.vault, policy, business.answer_links, relay, owner)
     workers.start("sending notifications", sender.run)
-    firings = Firings(ground.database, ground.access, business.conversations, owner)
+    firings = Firings(base.database, base.access, business.conversations, owner)
     workers.start("running schedules", firings.run)
     runs = SourceRuns(
-        ground.database,
-        ground.directory,
+        base.database,
+        base.directory,
         business.documents,
         business.sources,
-        ground.access,
-        ground.vault,
-        machinery.pool,
-        machinery.tool_lists,
+        base.access,
+        base.vault,
+        engine.pool,
+        engine.tool_lists,
         policy,
-        AllowedFolders(ground.settings.source_folders, ground.settings.data),
-        ground.threads,
+        AllowedFolders(base.settings.source_folders, base.settings.data),
+        base.threads,
         owner,
     )
     workers.start("running sources", runs.run)
-    alone = ExclusiveJobs(ground.database, owner)
+    alone = ExclusiveJobs(base.database, owner)
     for name, prune in (
         ("removing old notifications", sender.prune),
         ("removing old runs", firings.prune),
@@ -440,30 +455,44 @@ def _begin_notifications(
 
 async def _open_app(
     stack: AsyncExitStack,
+<<<<<<< HEAD
     ground: Ground,
     policy: LaunchPolicy,
     business: RouteServices,
     dialect: str,
     web_files: WebFiles,
+=======
+    base: Base,
+    policy: LaunchPolicy,
+    business: RouteServices,
+    dialect: str,
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
     *,
     whole: bool,
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
-    provider = await _open_provider(stack, ground, business)
+    provider = await _open_provider(stack, base, business)
     return make_app(
         business,
-        ground.access,
-        ground.audit,
-        _gate(ground, policy, provider, business.authorizations),
+        base.access,
+        base.audit,
+        _gate(base, policy, provider, business.authorizations),
         door,
         dialect,
         provider=provider,
+<<<<<<< HEAD
         public_url=ground.settings.public_address,
         root_path=ground.settings.root_path,
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
         web_files=web_files,
+=======
+        public_url=base.settings.public_address,
+        root_path=base.settings.root_path,
+        mcp_sign_in=base.settings.mcp_sign_in,
+        mcp_issuer=base.settings.oidc_issuer,
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
     )
 
 
@@ -482,14 +511,14 @@ async def _install_in_background(workers: Workers, policy: LaunchPolicy, busines
     await business.launch_requests.take_up()
 
 
-async def _end_single_use(access: Access, machinery: Machinery) -> None:
+async def _end_single_use(access: Access, engine: Engine) -> None:
     """When the first key is created, stop everything that only a single user allowed.
 
     Servers that still may start restart.
     """
     await access.first_key.wait()
-    if machinery.policy.single_user:
-        machinery.pool.restart_users()
+    if engine.policy.single_user:
+        engine.pool.restart_users()
 
 
 async def _open_ground(
@@ -501,7 +530,7 @@ async def _open_ground(
     serving: bool,
     first_document_seconds: float,
     local_key: str | None,
-) -> Ground:
+) -> Base:
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to be able to create the first key.
     key_use = KeyUse(_limits(settings))
@@ -519,7 +548,7 @@ async def _open_ground(
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()
     await spending.refresh()
-    return Ground(
+    return Base(
         settings,
         folder,
         database,
@@ -539,13 +568,11 @@ async def _open_ground(
     )
 
 
-async def _open_machinery(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
-) -> Machinery:
-    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
+async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolicy, choice: ChosenModel) -> Engine:
+    settings, database, observer = base.settings, base.database, base.measuring.observer
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
-    reindex_gate = ReindexGate(database, ground.directory)
+    reindex_gate = ReindexGate(database, base.directory)
     model, chain = _language_model(choice.model, observer), _defaults(settings, choice).chain
     paid = None if model is None else PaidCalls(database, model, calls, ground.spending)
     page_model = PageModel(ground.directory, paid, chain)
@@ -555,13 +582,18 @@ async def _open_machinery(
     )
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     attachments = Attachments(
-        database, ground.payloads, ground.folder.incoming, reserve, ground.threads, settings.max_upload_bytes
+        database,
+        base.payloads,
+        base.folder.incoming,
+        reserve,
+        base.threads,
+        settings.max_upload_bytes,
     )
     stack.push_async_callback(attachments.aclose)
-    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
+    roles = Roles(database, settings.roles, base.threads, base.file_history, base.watched, base.directory)
     delegations, answers = Delegations(), Answers()
     owner = new_id("run")  # this process's name in leases
-    sign_ins = SignInSource(database, ground.vault, policy, _own_address(settings), SignInWaits(database, answers))
+    sign_ins = SignInSource(database, base.vault, policy, _own_address(settings), SignInWaits(database, answers))
 
     async def load_connector() -> "Connector":
         """Create our own servers. A thread imports the MCP library, which takes half a second."""
@@ -578,24 +610,22 @@ async def _open_machinery(
                 settings.roles,
                 delegations,
                 settings.quota_memories,
-                ground.threads,
-                ground.memories,
+                base.threads,
+                base.memories,
             ),
             policy,
-            redactor=ground.vault.redact,
-            observer=ground.audit,
-            threads=ground.threads,
+            redactor=base.vault.redact,
+            observer=base.audit,
+            threads=base.threads,
             accounts=await sign_ins.sign_ins(),
             homes=DomainHomes(database, owner) if database.shared else None,
         )
 
-    pool = await stack.enter_async_context(
-        McpPool(load_connector, policy, ground.threads, builtin=(PROMPTX, RETRIEVER))
-    )
-    lists = make_lists(database, ground.vault.redact)
-    tools = TurnTools(pool, lists, ground.vault)
+    pool = await stack.enter_async_context(McpPool(load_connector, policy, base.threads, builtin=(PROMPTX, RETRIEVER)))
+    lists = make_lists(database, base.vault.redact)
+    tools = TurnTools(pool, lists, base.vault)
     news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
-    naming = Naming(database, namer, ground.redactor, news, ground.spending)
+    naming = Naming(database, namer, base.redactor, news, base.spending)
     carriers = await open_carriers(stack, settings, database)
     runtime = await stack.enter_async_context(
         Runtime(
@@ -606,13 +636,13 @@ async def _open_machinery(
                 roles,
                 knowledge,
                 database,
-                ground.access,
-                ground.directory,
+                base.access,
+                base.directory,
             ),
-            TurnBookkeeping(naming, ground.spending),
+            TurnBookkeeping(naming, base.spending),
             database=database,
-            payloads=ground.payloads,
-            redactor=ground.redactor,
+            payloads=base.payloads,
+            redactor=base.redactor,
             delegations=delegations,
             patience=TurnTimeouts(
                 settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
@@ -622,14 +652,14 @@ async def _open_machinery(
             fanout=carriers.fanout,
             most_turns=settings.max_turns,
             transcript_bytes=settings.transcript_bytes,
-            spending=ground.spending,
+            spending=base.spending,
             observer=observer,
             owner=owner,
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
-    return Machinery(
+    return Engine(
         choice,
         calls,
         knowledge,
@@ -676,37 +706,42 @@ def _own_address(settings: Settings) -> ServerAddress:
     return ServerAddress(settings.public_address, local, settings.own)
 
 
-def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:
-    settings, database, threads = ground.settings, ground.database, ground.threads
-    directory, vault = ground.directory, ground.vault
-    knowledge, roles, runtime, pool = machinery.knowledge, machinery.roles, machinery.runtime, machinery.pool
-    defaults = _defaults(settings, machinery.choice)
+def _make_business(base: Base, engine: Engine, backups: ScheduledBackups) -> RouteServices:
+    settings, database, threads = base.settings, base.database, base.threads
+    directory, vault = base.directory, base.vault
+    knowledge, roles, runtime, pool = (
+        engine.knowledge,
+        engine.roles,
+        engine.runtime,
+        engine.pool,
+    )
+    defaults = _defaults(settings, engine.choice)
     default_model = "" if defaults.only_model else defaults.model
     lifecycle = Lifecycle(roles, pool, settings.model_cache.expanduser(), default_model)
-    domains = _make_domains(ground, machinery, lifecycle, defaults)
+    domains = _make_domains(base, engine, lifecycle, defaults)
     views = knowledge.search.views
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
+    definitions = Definitions(directory, base.access, knowledge.ingestion, defaults, threads, base.watched, views)
     births = DomainCreation(directory, domains, roles)
-    prompts = PromptFiles(database, directory, threads, ground.file_history)
+    prompts = PromptFiles(database, directory, threads, base.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
-    documents = Documents(knowledge, ground.folder.incoming, reserve)
+    documents = Documents(knowledge, base.folder.incoming, reserve)
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain, views
     )
-    memories = Memories(definitions, views, settings.quota_memories, threads, ground.memories)
+    memories = Memories(definitions, views, settings.quota_memories, threads, base.memories)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
-    health = _make_health(ground, machinery, reserve, backups, default_model)
+    health = _make_health(base, engine, reserve, backups, default_model)
     cases = Cases(database, directory, vault)
-    runs = _make_runs(ground, machinery, definitions, conversations, deletion)
-    quotes_only = isinstance(machinery.model, ExtractiveModel)
-    budgets = Budgets(database, ground.spending)
+    runs = _make_runs(base, engine, definitions, conversations, deletion)
+    quotes_only = isinstance(engine.model, ExtractiveModel)
+    budgets = Budgets(database, base.spending)
     gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
     waits, mails = Waits(database, conversations, runtime, domains, gate), settings.smtp_url is not None
     return RouteServices(
-        people=People(database, ground.access),
-        logins=_make_logins(ground),
+        people=People(database, base.access),
+        logins=_make_logins(base),
         directory=directory,
         domains=domains,
         definitions=definitions,
@@ -715,50 +750,64 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         skills=Skills(database, settings.roles, threads),
         births=births,
         memories=memories,
-        extraction=_extraction(ground, machinery, definitions),
+        extraction=_extraction(base, engine, definitions),
         documents=documents,
-        attachments=machinery.attachments,
+        attachments=engine.attachments,
         views=views,
         stale_reports=StaleReports(database, directory),
-        exports=Exports(database, directory, memories, ground.vault, threads),
-        imports=_imports(ground, domains, documents, roles, reserve),
+        exports=Exports(database, directory, memories, base.vault, threads),
+        imports=_imports(base, domains, documents, roles, reserve),
         conversations=conversations,
         conversation_search=ConversationSearch(database),
         sharing=Sharing(database, directory, conversations, runtime, settings.share_links),
         client_names=ClientNames(database, conversations),
-        title_news=machinery.title_news,
+        title_news=engine.title_news,
         deletion=deletion,
-        erasure=Erasure(database, directory, ground.access, deletion, memories),
+        erasure=Erasure(database, directory, base.access, deletion, memories),
         runtime=runtime,
         vault=vault,
-        turn_tools=machinery.tools,
+        turn_tools=engine.tools,
         servers=Servers(
-            directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
+            directory,
+            domains,
+            vault,
+            pool,
+            engine.tool_lists,
+            engine.policy,
+            threads,
+            runtime.refused_tools,
         ),
+<<<<<<< HEAD
         paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,
+=======
+        paste_checks=PasteChecks(directory, domains, vault, pool, engine.policy, threads),
+        launch_requests=make_launch_requests(directory, database, vault, engine.policy, threads),
+        history=History(database, directory, domains, prompts, roles, base.file_history, cases),
+        file_history=base.file_history,
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
         health=health,
-        usage=UsageReports(database, ground.spending.prices),
+        usage=UsageReports(database, base.spending.prices),
         budgets=budgets,
-        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
-        observer=ground.measuring.observer,
+        exposition=Exposition(base.measuring.counts, health, budgets, runtime, base.key_use),
+        observer=base.measuring.observer,
         embedding=knowledge.embedding,
         waits=waits,
-        audit=ground.audit,
-        authorizations=Authorizations(database, ground.access),
-        oauth_clients=OAuthClients(database, machinery.policy.reach, registration=settings.mcp_registration),
-        endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
-        schedules=Schedules(database, directory, vault, ground.access),
+        audit=base.audit,
+        authorizations=Authorizations(database, base.access),
+        oauth_clients=OAuthClients(database, engine.policy.reach, registration=settings.mcp_registration),
+        endpoints=Endpoints(database, vault, base.access, engine.policy, mails=mails),
+        schedules=Schedules(database, directory, vault, base.access),
         sources=Sources(
             database,
             directory,
-            ground.access,
-            machinery.policy,
+            base.access,
+            engine.policy,
             AllowedFolders(settings.source_folders, settings.data),
         ),
-        answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
+        answer_links=AnswerLinks(database, vault, base.access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,
@@ -780,109 +829,113 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         ),
         scoring=ScoreBatches(
             database,
-            machinery.choice.model,
-            ground.spending,
-            ground.redactor,
+            engine.choice.model,
+            base.spending,
+            base.redactor,
             AnswerJudge(conversations, deletion),
             default_model,
         ),
-        sign_ins=machinery.sign_ins,
-        catalogue=machinery.policy.catalogue,
+        sign_ins=engine.sign_ins,
+        catalogue=engine.policy.catalogue,
         backups=BackupJobs(settings),
     )
 
 
 def _make_runs(
-    ground: Ground,
-    machinery: Machinery,
+    base: Base,
+    engine: Engine,
     definitions: Definitions,
     conversations: Conversations,
     deletion: Deletion,
 ) -> Runs:
-    knowledge, index = machinery.knowledge, machinery.knowledge.index
+    knowledge, index = engine.knowledge, engine.knowledge.index
     return Runs(
-        ground.database,
-        ground.directory,
+        base.database,
+        base.directory,
         definitions,
         knowledge.embedding,
         RetrievalTier(knowledge.search, index),
-        AnswerTier(ground.database, conversations, deletion, index),
-        ground.measuring.observer,
-        machinery.runtime.owner,
+        AnswerTier(base.database, conversations, deletion, index),
+        base.measuring.observer,
+        engine.runtime.owner,
     )
 
 
-def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
+def _make_domains(base: Base, engine: Engine, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
     return Domains(
-        ground.database,
-        ground.directory,
-        ground.settings.workspaces,
-        ground.vault,
-        machinery.policy,
+        base.database,
+        base.directory,
+        base.settings.workspaces,
+        base.vault,
+        engine.policy,
         lifecycle,
-        ground.threads,
+        base.threads,
         "" if defaults.only_model else defaults.model,
-        machinery.choice.refusal,
+        engine.choice.refusal,
     )
 
 
 def _make_health(
-    ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups, default_model: str
+    base: Base,
+    engine: Engine,
+    reserve: DiskReserve,
+    backups: ScheduledBackups,
+    default_model: str,
 ) -> Health:
     return Health(
-        machinery.calls,
-        machinery.knowledge,
-        machinery.pool,
-        machinery.policy,
-        ground.database,
+        engine.calls,
+        engine.knowledge,
+        engine.pool,
+        engine.policy,
+        base.database,
         reserve,
-        machinery.runtime,
-        ground.vault.redact,
+        engine.runtime,
+        base.vault.redact,
         backups,
-        None if machinery.neighbours is None else machinery.neighbours.members,
+        None if engine.neighbours is None else engine.neighbours.members,
         default_model,
     )
 
 
-def _make_logins(ground: Ground) -> Logins:
-    minutes, hours = ground.settings.sign_in_minutes, ground.settings.sign_in_hours
-    return Logins(ground.database, ground.access, LoginTimes(minutes * 60, hours * 3600))
+def _make_logins(base: Base) -> Logins:
+    minutes, hours = base.settings.sign_in_minutes, base.settings.sign_in_hours
+    return Logins(base.database, base.access, LoginTimes(minutes * 60, hours * 3600))
 
 
-def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+def _imports(base: Base, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
     """Return the service for importing bundles. Their documents count against a domain's quotas."""
-    settings, quotas = ground.settings, ground.directory.quotas
+    settings, quotas = base.settings, base.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
-    reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
+    reception = Reception(base.folder.imports, reserve, settings.max_upload_bytes, total)
     return Imports(
-        ground.database,
-        ground.directory,
+        base.database,
+        base.directory,
         domains,
         documents,
         roles,
-        ground.vault,
-        ground.access,
-        ground.file_history,
-        ground.threads,
+        base.vault,
+        base.access,
+        base.file_history,
+        base.threads,
         reception,
         settings.workspaces,
         settings.quota_memories,
-        ground.memories,
+        base.memories,
     )
 
 
-def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
+def _extraction(base: Base, engine: Engine, definitions: Definitions) -> Extraction:
     return Extraction(
-        ground.database,
-        ground.directory,
+        base.database,
+        base.directory,
         definitions,
-        _language_model(machinery.model, ground.measuring.observer),
-        machinery.calls,
-        ground.redactor,
-        ground.threads,
-        ground.settings.quota_memories,
-        ground.spending,
-        ground.memories,
+        _language_model(engine.model, base.measuring.observer),
+        engine.calls,
+        base.redactor,
+        base.threads,
+        base.settings.quota_memories,
+        base.spending,
+        base.memories,
     )
 
 
@@ -898,13 +951,13 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
 
 
-async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteServices) -> "ProviderLogins | None":
+async def _open_provider(stack: AsyncExitStack, base: Base, business: RouteServices) -> "ProviderLogins | None":
     """Return the sign-in at the operator's OpenID provider, or None without a provider.
 
     Raises:
         BadConfiguration: a required setting is missing, or the mapping file cannot be used.
     """
-    settings = ground.settings
+    settings = base.settings
     if not settings.oidc_issuer:
         return None
     from agentic_rag.access.oidc.logins import ProviderLogins
@@ -930,18 +983,16 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
     )
     provider = Provider(client)
     stack.push_async_callback(provider.aclose)
-    return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
+    return ProviderLogins(base.database, base.access, business.people, business.logins, provider, grants)
 
 
-def _gate(
-    ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations
-) -> Gate:
+def _gate(base: Base, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations) -> Gate:
     """Return the gate.
 
     Raises:
         BadConfiguration: the OpenID provider is to issue tokens for the MCP door, and there is none.
     """
-    settings = ground.settings
+    settings = base.settings
     door: DoorTokens | None = authorizations if settings.mcp_sign_in == "own" else None
     if settings.mcp_sign_in == "provider":
         from agentic_rag.access.oidc.logins import ProviderDoor
@@ -950,9 +1001,9 @@ def _gate(
             raise BadConfiguration("AGENTIC_RAG_MCP_SIGN_IN", "'provider' needs AGENTIC_RAG_OIDC_ISSUER")
         door = ProviderDoor(tokens)
     return Gate(
-        ground.access,
-        ground.audit,
-        use=ground.key_use,
+        base.access,
+        base.audit,
+        use=base.key_use,
         hosts=hosts_of(settings),
         servers=policy,
         tokens=tokens,

@@ -117,7 +117,7 @@ def _index(conn: Connection, turn: TurnRecord, scope: TextScope, *, begun: bool)
     place = (turn.session_id, turn.conversation_id)
     if begun and turn.branch_of != turn.user_message_id:  # otherwise an earlier answer's turn added the question
         message_texts.add(conn, scope, *place, turn.user_message_id, "user", turn.content)
-    answer = "\n".join(plain_text(content) for content in sessions.said_in(conn, turn))
+    answer = "\n".join(plain_text(content) for content in sessions.words_in_turn(conn, turn))
     message_texts.add(conn, scope, *place, turn.message_id, "assistant", answer)
 
 

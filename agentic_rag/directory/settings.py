@@ -363,7 +363,7 @@ def _check_together(settings: DomainSettings, default_model: str) -> list[Invali
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
+class _AdmittedEntry:
     """A new entry in its stored form, with its notes and the packages that it needs."""
 
     entry: McpEntry
@@ -395,7 +395,7 @@ class _Place:
 
         The problems of rejected entries are appended to ``problems``, and the caller raises the first of them.
         """
-        new: dict[str, _Admitted] = {}
+        new: dict[str, _AdmittedEntry] = {}
         for name, entry in change.entries.items():
             if entry != before.mcp_servers.get(name):
                 try:
@@ -413,7 +413,7 @@ class _Place:
             tuple(package for item in admitted for package in item.wanted),
         )
 
-    def admit_or_withhold(self, entry: McpEntry) -> "_Admitted":
+    def admit_or_withhold(self, entry: McpEntry) -> "_AdmittedEntry":
         """Return an entry in its stored form.
 
         If the catalogue does not allow the entry and ``withheld`` is a dictionary, the entry is switched off and the
@@ -425,9 +425,9 @@ class _Place:
             if self.withheld is None:
                 raise
             self.withheld[entry.name] = exc
-            return _Admitted(replace(entry, enabled=False), [], [], [])
+            return _AdmittedEntry(replace(entry, enabled=False), [], [], [])
 
-    def admit(self, entry: McpEntry) -> "_Admitted":
+    def admit(self, entry: McpEntry) -> "_AdmittedEntry":
         """Return an entry in its stored form, with notes about its changes and warnings for the admin."""
         path = f"settings.mcpServers.{entry.name}"
         warnings = _check_placeholders(path, entry, self.variables, self.secrets)
@@ -443,7 +443,7 @@ class _Place:
         uninstalled = [review.uninstalled] if review.uninstalled is not None and entry.enabled else []
         warnings += [Note(path, self.policy.advise(review, saving=True)) for _ in uninstalled]
         changes = [Note(path, change) for change in review.changes]
-        return _Admitted(replace(entry, target=review.target), changes, warnings, uninstalled)
+        return _AdmittedEntry(replace(entry, target=review.target), changes, warnings, uninstalled)
 
 
 def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:

@@ -63,7 +63,7 @@ class Components:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedFile:
     """A good version of a file: its kept text, and the length of the whole."""
 
     stamp: tuple[int, ...]
@@ -78,7 +78,7 @@ class ComponentFiles:
     `read` blocks for a few system calls; an unchanged file is not opened again. Thread-safe.
     """
 
-    _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
+    _kept: dict[Folder, dict[str, _CachedFile]] = field(default_factory=dict)
     """By folder and file name."""
 
     def read(self, workspace: Path, drafts: Mapping[str, str | None] | None = None) -> Components:
@@ -118,23 +118,23 @@ _STRANGE: dict[Kind, str] = {
 }
 
 
-def _read(folder: Folder, entry: Entry, cached: _Kept | None) -> _Kept:
+def _read(folder: Folder, entry: Entry, cached: _CachedFile | None) -> _CachedFile:
     """Return the file's good version, from the cache if the file is unchanged."""
     if entry.status is None:
         raise ValueError(_STRANGE[entry.kind])
     stamp = _stamp(entry.status)
     if cached is not None and cached.stamp == stamp:
         return cached
-    return _kept_of(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig"), stamp)
+    return _clean_file(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig"), stamp)
 
 
-def _kept_of(text: str, stamp: tuple[int, ...] = ()) -> _Kept:
+def _clean_file(text: str, stamp: tuple[int, ...] = ()) -> _CachedFile:
     cleaned, length = clean_within(text, FILE_LIMIT)
-    return _Kept(stamp, cleaned, length)
+    return _CachedFile(stamp, cleaned, length)
 
 
-def _with_drafts(files: Mapping[str, _Kept], drafts: Mapping[str, str | None]) -> dict[str, _Kept]:
-    drafted = {name: _kept_of(text) for name, text in drafts.items() if text is not None}
+def _with_drafts(files: Mapping[str, _CachedFile], drafts: Mapping[str, str | None]) -> dict[str, _CachedFile]:
+    drafted = {name: _clean_file(text) for name, text in drafts.items() if text is not None}
     return {**{name: file for name, file in files.items() if name not in drafts}, **drafted}
 
 
@@ -217,7 +217,7 @@ def cut(text: str, limit: int, length: int | None = None) -> str:
     return f"{beginning}\n[truncated: kept {len(beginning)} of {whole} characters]".lstrip("\n")
 
 
-def _within_total(files: Sequence[tuple[str, _Kept]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def _within_total(files: Sequence[tuple[str, _CachedFile]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return the texts in name order, limited to `TOTAL_LIMIT` characters in all, and the files that were cut."""
     texts: list[str] = []
     cuts: list[tuple[str, str]] = []

@@ -114,7 +114,7 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Contents:
     """The contents of a workspace for a turn. ``misplaced`` lists unusable entries, each with the reason."""
 
     role_lines: Mapping[str, str]
@@ -124,14 +124,14 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Cached:
     """A cached definition with its notices, and all inputs that it was built from."""
 
     user: User
     record: DomainRecord
     settings: DomainSettings
     facts: CollectionFacts
-    found: _Found
+    found: _Contents
     alone: bool
     definition: Definition
     notices: tuple[Notice, ...]
@@ -142,7 +142,7 @@ class _Made:
         record: DomainRecord,
         settings: DomainSettings,
         facts: CollectionFacts,
-        contents: _Found,
+        contents: _Contents,
         *,
         alone: bool,
     ) -> bool:
@@ -177,9 +177,9 @@ class Definitions:
         self._threads = threads
         self._watched = watched
         self._components = ComponentFiles()
-        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Found] = SnapshotCache(watched)
+        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Contents] = SnapshotCache(watched)
         """By workspace and sub-roles."""
-        self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Made] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Cached] = OrderedDict()
         """By domain, user, context documents, whether the conversation is transient, and its chosen model."""
 
     async def choices(self, domain_id: str) -> tuple[str, ...]:
@@ -227,9 +227,9 @@ class Definitions:
         alone, components = self._access.alone, contents.components
         documents = tuple(conversation.context_document_ids)
         key = (domain_id, user.id, documents, conversation.transient, conversation.model)
-        cached = self._made.get(key) if draft is None else None
+        cached = self._cache.get(key) if draft is None else None
         if cached is not None and cached.holds(user, record, settings, facts, contents, alone=alone):
-            self._made.move_to_end(key)
+            self._cache.move_to_end(key)
             return cached.definition, cached.notices
         texts = WorkspaceTexts(components.texts, contents.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
@@ -241,12 +241,14 @@ class Definitions:
             notices = (*notices, Notice("MODEL_NOT_ALLOWED", text))
         definition = replace(definition, role_lines=contents.role_lines)
         if draft is None:
-            self._made[key] = _Made(user, record, settings, facts, contents, alone, definition, notices)
-            if len(self._made) > MOST_KEPT:
-                self._made.popitem(last=False)
+            self._cache[key] = _Cached(user, record, settings, facts, contents, alone, definition, notices)
+            if len(self._cache) > MOST_KEPT:
+                self._cache.popitem(last=False)
         return definition, notices
 
-    async def _find(self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None) -> _Found:
+    async def _find(
+        self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None
+    ) -> _Contents:
         """Return the contents of a workspace, from the cache if nothing has changed."""
         if draft is not None:
             return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
@@ -257,16 +259,16 @@ class Definitions:
         self._sights.keep(key, snapshot)
         return snapshot.found
 
-    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Found]:
+    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Contents]:
         # Begin watching before the read.
         return WorkspaceSnapshot(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
 
-    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
+    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Contents:
         """Read all parts of a workspace that a turn needs.
 
         One call reads them all, because switching to a thread costs more than the read.
         """
-        return _Found(
+        return _Contents(
             RoleLibrary(workspace, self._watched.roles).summaries(sub_roles) if sub_roles else {},
             self._read_components(workspace, draft),
             tuple(SkillLine(*summary) for summary in SkillLibrary(workspace).summaries()),

@@ -55,7 +55,7 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Look:
+class _FileScan:
     """The files on disk now. ``folders`` holds the kinds whose folder exists; in others no file counts as deleted."""
 
     files: dict[Thing, _File] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class FileHistory:
 
 
 def _changes(
-    look: _Look,
+    look: _FileScan,
     last_hashes: dict[Thing, tuple[str, str]],
     author: str,
     own_things: Collection[Thing] | None,
@@ -172,9 +172,9 @@ def _with_writer(
     return change
 
 
-def _look(workspace: Path, known_files: dict[Thing, _File]) -> _Look:
+def _look(workspace: Path, known_files: dict[Thing, _File]) -> _FileScan:
     """Read the files that differ from ``known_files``. Blocks."""
-    look = _Look()
+    look = _FileScan()
     root = Folder(workspace)
     for kind, place in ((HistoryKind.PROMPT, root.at(PROMPT_FOLDER)), (HistoryKind.ROLE, root.at(RESOURCE_FOLDER))):
         if not place.is_there():

@@ -128,7 +128,7 @@ class PasteCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class _Assessed:
+class _AssessedRow:
     """A row before its test.
 
     ``entry`` is the entry that `PasteChecks.add` saves, with the proposed change, or None. ``spec`` is the server to
@@ -153,7 +153,7 @@ class _Place:
     policy: LaunchPolicy
     unsealed: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def assess(self, pasted: PastedRow) -> _Assessed:
+    def assess(self, pasted: PastedRow) -> _AssessedRow:
         """Return a row without its test. Blocks to check programs and folders."""
         if pasted.entry is None:
             problems = tuple(_row_problem(problem, pasted) for problem in pasted.problems)
@@ -166,7 +166,7 @@ class _Place:
                 changes=pasted.changes,
                 warnings=pasted.warnings,
             )
-            return _Assessed(row)
+            return _AssessedRow(row)
         errors: list[AgenticRagError] = []
         proposals: list[RowProblem] = []
         entry = pasted.entry
@@ -224,7 +224,7 @@ class _Place:
         if status is RowStatus.READY and review is not None:
             final = replace(changed, target=review.target)
             spec = self._spec(final)
-        return _Assessed(row, to_save, spec, review)
+        return _AssessedRow(row, to_save, spec, review)
 
     def _spec(self, entry: McpEntry, *, draft: bool = False) -> LaunchSpec:
         return spec_of(
@@ -393,7 +393,7 @@ class PasteChecks:
         secrets = await self._vault.values(domain_id)
         return collected, _Place(record, settings, secrets, collected.inputs, user.id, self._policy)
 
-    async def _test(self, assessed: _Assessed, redaction: Redaction) -> CheckedRow:
+    async def _test(self, assessed: _AssessedRow, redaction: Redaction) -> CheckedRow:
         """Return a row after the test of its entry."""
         row, spec = assessed.row, assessed.spec
         assert spec is not None

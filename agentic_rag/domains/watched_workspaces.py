@@ -80,7 +80,7 @@ class WorkspaceSnapshot(Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _WatchedWorkspace:
     era: WorkspaceVersion = field(default_factory=WorkspaceVersion)
     watches: set[int] = field(default_factory=set)
 
@@ -91,8 +91,8 @@ class WatchedWorkspaces:
     def __init__(self, roles: Path) -> None:
         self.roles = roles
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Path, _Watched] = OrderedDict()
-        self._users: dict[int, set[_Watched]] = {}
+        self._kept: OrderedDict[Path, _WatchedWorkspace] = OrderedDict()
+        self._users: dict[int, set[_WatchedWorkspace]] = {}
         """The workspaces that need each watch, including those still being set up."""
         self._libc = _libc()
         self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,7 +109,7 @@ class WatchedWorkspaces:
                 if watched_workspace.era.answers <= 0:
                     watched_workspace.era.over, watched_workspace.era = True, WorkspaceVersion()
                 return watched_workspace.era
-        watched = _Watched()
+        watched = _WatchedWorkspace()
         try:
             self._watch(workspace, watched)
         except OSError:
@@ -138,14 +138,14 @@ class WatchedWorkspaces:
     def close(self) -> None:
         """Remove all watches; from now on nothing is cached."""
         with self._lock:
-            for watched in set[_Watched]().union(*self._users.values()):
+            for watched in set[_WatchedWorkspace]().union(*self._users.values()):
                 self._forget(watched)
             self._kept.clear()
             notes, self._notes = self._notes, -1
             if notes >= 0:
                 os.close(notes)
 
-    def _forget(self, watched: _Watched | None) -> None:
+    def _forget(self, watched: _WatchedWorkspace | None) -> None:
         """Remove the watches of a workspace. The caller holds the lock."""
         if watched is None:
             return
@@ -177,7 +177,7 @@ class WatchedWorkspaces:
 
     # Setup in a thread
 
-    def _watch(self, workspace: Path, watched: _Watched) -> None:
+    def _watch(self, workspace: Path, watched: _WatchedWorkspace) -> None:
         """Watch all folders that a read uses, and the path to them. Raises `OSError` if that is not possible."""
         for place in (workspace, self.roles):
             for opened, is_link in _way_to(place):
@@ -188,7 +188,7 @@ class WatchedWorkspaces:
         if not Folder(workspace).entries():
             raise OSError("the end of an empty folder may be told late")
 
-    def _add(self, watched: _Watched, opened: int, mask: int) -> None:
+    def _add(self, watched: _WatchedWorkspace, opened: int, mask: int) -> None:
         """Watch an open folder. The user of the watch is registered before its events can be read."""
         assert self._libc is not None
         status = ctypes.create_string_buffer(256)

@@ -58,11 +58,11 @@ class Exposition:
         report = await self._health.report(LOCAL)
         standings = await self._budgets.list_of_domains(MOST)
         readers, connections = self._runtime.reader_count, self._connections.open_count
-        present = _Present(self._counts, report, standings, readers, connections)
+        present = _Collector(self._counts, report, standings, readers, connections)
         return await anyio.to_thread.run_sync(present.text)
 
 
-class _Present:
+class _Collector:
     """The metrics of one moment; a collector for the Prometheus library."""
 
     def __init__(

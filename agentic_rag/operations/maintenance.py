@@ -49,7 +49,7 @@ REST = 0.9
 """Part of an interval in which no other process repeats the job."""
 
 
-class Upkeep:
+class Maintenance:
     """The background work of one process. ``alone`` runs the jobs that only one of several processes needs to do.
 
     ``incoming`` is the folder of this process's uploads. ``scan_seconds`` is the interval of the documents folder

@@ -113,7 +113,7 @@ class Tracing:
         around = self._propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
         turn = facts.get("turn_id")
         self._ids.wanted = None if traceparent or not turn else _trace_of(str(turn))
-        return _Traced(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
+        return _TracedSpan(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
         """Do nothing: one commit may hold events of many turns, so commits belong to no trace."""
@@ -127,7 +127,7 @@ class Tracing:
             await anyio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
 
 
-class _Traced:
+class _TracedSpan:
     """Implements `Span`."""
 
     def __init__(
@@ -138,7 +138,7 @@ class _Traced:
         self._kind = kind
         self._domain = domain
         self._first_at = 0
-        self._step: _Traced | None = None
+        self._step: _TracedSpan | None = None
         self._span = tracing.tracer.start_span(
             f"{_OPERATIONS[kind]} {name}",
             context=around,
@@ -164,7 +164,7 @@ class _Traced:
     def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
         around = self._step if kind is Kind.TOOL and self._step is not None else self
         context = set_span_in_context(around._span, Context())
-        begun = _Traced(self._tracing, kind, name, context, facts, self._domain)
+        begun = _TracedSpan(self._tracing, kind, name, context, facts, self._domain)
         if kind is Kind.STEP:
             self._step = begun
         return begun

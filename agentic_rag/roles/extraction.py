@@ -31,7 +31,7 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.roles.effective_prompt import definition_now
-from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
+from agentic_rag.roles.proposals import Utterance, ask, engram_of, newest, read_answer, words_in_turn
 from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
 from agentic_rag.store import extractions, provenance, sessions, turns, usage
@@ -131,11 +131,13 @@ class Extraction:
     async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
         """Return a model's proposals, after storing them with the usage of the call."""
 
-        def read(conn: Connection) -> list[Said]:
+        def read(conn: Connection) -> list[Utterance]:
             by_id = turns.by_ids(conn, list(map(TurnId, row.turn_ids)))
             own = [by_id[turn_id] for turn_id in map(TurnId, row.turn_ids) if turn_id in by_id]
             return [
-                utterance for turn in own for utterance in said_in(turn.id, turn.content, sessions.of_turn(conn, turn))
+                utterance
+                for turn in own
+                for utterance in words_in_turn(turn.id, turn.content, sessions.of_turn(conn, turn))
             ]
 
         utterances = newest(await self._db.read(read))
@@ -179,7 +181,7 @@ class Extraction:
         self,
         model: Model,
         names: Sequence[str],
-        utterances: Sequence[Said],
+        utterances: Sequence[Utterance],
         row: ExtractionRecord,
         spent: list[UsageRecord],
         account: Account,

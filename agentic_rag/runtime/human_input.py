@@ -230,7 +230,7 @@ class HumanInput:
         # Not in the turn's own tasks, because the turn may be suspended before the server withdraws the question.
         self._resources.tasks.start_soon(self._watch, record, withdrawal)
         answer = await self.join(record)
-        withdrawal.tell(WaitAction.CANCEL)
+        withdrawal.end(WaitAction.CANCEL)
         return answer
 
     async def _watch(self, record: WaitRecord, withdrawal: Withdrawal) -> None:
@@ -254,7 +254,7 @@ class HumanInput:
             await self._resources.journal.insist(end)
         except ServerStopping:
             return
-        self._resources.answers.tell(record.id)
+        self._resources.answers.notify(record.id)
 
     async def join(self, record: WaitRecord) -> InputGiven:
         """Wait for the answer of a stored wait and resume with it.

@@ -14,7 +14,7 @@ MOST_OF_DOMAIN = 1_024
 """Most refused specs remembered per domain. The oldest is dropped."""
 
 
-class _OfDomain:
+class _DomainRefusals:
     """The refused tools of one domain."""
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class RefusedTools:
     """The refused tools of all domains."""
 
     def __init__(self) -> None:
-        self._domains: dict[str, _OfDomain] = {}
+        self._domains: dict[str, _DomainRefusals] = {}
 
     def add(self, domain: str, model: str, tool: ToolInfo, spec: ToolSpec, reason: str) -> bool:
         """Record a tool that a model's service refuses. Return whether the refusal is new."""
-        refusals = self._domains.setdefault(domain, _OfDomain())
+        refusals = self._domains.setdefault(domain, _DomainRefusals())
         key = model, spec_key(spec)
         news = key not in refusals.specs
         refusals.specs[key] = None

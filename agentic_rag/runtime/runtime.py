@@ -37,7 +37,7 @@ from agentic_rag.runtime.services import (
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, TranscriptCache
-from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_left
+from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_abandoned
 from agentic_rag.store import payloads, sessions, turns, waits
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -133,7 +133,7 @@ class Runtime:
             transcripts=TranscriptCache(transcript_bytes),
         )
         if feed is not None:
-            self._hear(feed)
+            self._subscribe(feed)
 
     @property
     def refused_tools(self) -> RefusedTools:
@@ -221,29 +221,29 @@ class Runtime:
 
     # Other processes of the store
 
-    def _hear(self, feed: "SignalFeed") -> None:
-        feed.hear(SignalKind.INTERRUPT, lambda signal: self._take_interrupt(TurnId(signal.subject)))
-        feed.hear(SignalKind.ANSWERED, lambda signal: self._hear_answered(WaitId(signal.subject)))
-        feed.hear(SignalKind.TURNS, lambda _: self._look_soon())
-        feed.hear(SignalKind.BEGAN, lambda signal: self._hear_began(signal.subject, TurnId(signal.detail)))
-        feed.hear(SignalKind.GAP, lambda _: self._look_soon())
+    def _subscribe(self, feed: "SignalFeed") -> None:
+        feed.subscribe(SignalKind.INTERRUPT, lambda signal: self._on_interrupt(TurnId(signal.subject)))
+        feed.subscribe(SignalKind.ANSWERED, lambda signal: self._on_answered(WaitId(signal.subject)))
+        feed.subscribe(SignalKind.TURNS, lambda _: self._check_soon())
+        feed.subscribe(SignalKind.BEGAN, lambda signal: self._on_begun_elsewhere(signal.subject, TurnId(signal.detail)))
+        feed.subscribe(SignalKind.GAP, lambda _: self._check_soon())
 
-    def _take_interrupt(self, turn_id: TurnId) -> None:
+    def _on_interrupt(self, turn_id: TurnId) -> None:
         for live in self._running():
             if live.turn_id == turn_id:
                 live.stop()
                 return
         self._resources.interrupts.note(turn_id)
 
-    def _hear_answered(self, wait_id: WaitId) -> None:
+    def _on_answered(self, wait_id: WaitId) -> None:
         self._awake = True
-        self._resources.answers.tell(wait_id)
+        self._resources.answers.notify(wait_id)
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         self._awake = True
         self._resources.answers.wake()
 
-    def _hear_began(self, session_id: str, turn_id: TurnId) -> None:
+    def _on_begun_elsewhere(self, session_id: str, turn_id: TurnId) -> None:
         live = self._live.get(session_id)
         if live is not None:
             live.handle_begun_elsewhere()
@@ -299,7 +299,7 @@ class Runtime:
     async def take_answers(self, answered: Sequence[WaitRecord]) -> None:
         """Wake the calls and suspended turns that these waits belong to. Their answers are stored."""
         for wait in answered:
-            self._resources.answers.tell(wait.id)
+            self._resources.answers.notify(wait.id)
         if answered:
             self._awake = True
             await attempt("resuming answered turns", self._resume_answered)
@@ -361,7 +361,7 @@ class Runtime:
             return False
         if turn.status is TurnStatus.WAITING:
             return await live.interrupt_waiting(turn)
-        self._take_interrupt(turn.id)  # this process may have taken the turn over meanwhile
+        self._on_interrupt(turn.id)  # this process may have taken the turn over meanwhile
         return True
 
     async def drop(self, session_id: SessionId) -> None:
@@ -411,21 +411,21 @@ class Runtime:
         if self._resources.draining.is_set():
             return 0
         if not self._database.shared:
-            return await self._take_left()
+            return await self._take_over()
         count = 0
         if await self._database.read(partial(turns.is_any_abandoned, owner=self._resources.owner), single=True):
-            count = await self._take_left()
+            count = await self._take_over()
         for session_id in await self._database.read(
             partial(turns.queued_sessions, owner=self._resources.owner), single=True
         ):
             await self._start_queue(session_id)
         return count
 
-    async def _take_left(self) -> int:
+    async def _take_over(self) -> int:
         load = self._resources.load
         room = max(0, load.most - load.running) if load.most else None
         alone = not self._database.shared
-        take = partial(take_left, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
+        take = partial(take_abandoned, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
         # durable: the first event that a reader sees uses up the fence's epoch
         takeover = await self._database.write(take, durable=True)
         if alone and not self._recovered:

@@ -142,7 +142,7 @@ class Answers:
         """Return the event that is set once the wait was answered. Call `forget` afterwards."""
         return self._expected.setdefault(wait_id, anyio.Event())
 
-    def tell(self, wait_id: WaitId) -> None:
+    def notify(self, wait_id: WaitId) -> None:
         """Notify the call of a wait whose answer is stored."""
         if wait_id in self._expected:
             self._expected[wait_id].set()

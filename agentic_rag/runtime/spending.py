@@ -287,7 +287,7 @@ class Account:
         self._before: list[str] = []
         """Reservations of calls before the last one, which may have had a cost."""
         self._last: list[str] = []
-        self._told: set[str] = set()
+        self._near_reported: set[str] = set()
 
     @property
     def limited(self) -> bool:
@@ -323,8 +323,8 @@ class Account:
         # noted before the write, because a cancelled write may be stored
         self._before, self._last = [*self._before, *self._last], [record.id]
         near = await self._spending.reserve(payer, record, seconds, own)
-        fresh = [budget for budget in near if budget.id not in self._told]
-        self._told.update(budget.id for budget in fresh)
+        fresh = [budget for budget in near if budget.id not in self._near_reported]
+        self._near_reported.update(budget.id for budget in fresh)
         return [Notice("BUDGET_NEAR", _words_of(budget)) for budget in fresh]
 
     @property

@@ -298,7 +298,9 @@ class TakeoverResult:
     orphans: tuple[TurnRecord, ...]
 
 
-def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None) -> TakeoverResult:
+def take_abandoned(
+    conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None
+) -> TakeoverResult:
     """Make ``owner`` the owner of turns without a living owner. ``alone``: no other process can exist.
 
     ``first``: ``owner`` runs nothing yet. If it is alone, groups of the run log then belong to a dead process.

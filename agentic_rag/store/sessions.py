@@ -352,7 +352,7 @@ def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
     return MessageRecord.all(conn, query)
 
 
-def said_in(conn: Connection, turn: TurnRecord) -> list[list[Block]]:
+def words_in_turn(conn: Connection, turn: TurnRecord) -> list[list[Block]]:
     """Return the blocks that the model wrote in a turn, by step."""
     rows = _SAID.all(conn, session_id=turn.session_id, turn_id=turn.id)
     return [row[0] for row in rows]

@@ -63,7 +63,7 @@ class SignalFeed:
         self._looking = anyio.Lock()
         self._tasks = anyio.create_task_group()
 
-    def hear(self, kind: SignalKind, listener: Listener) -> None:
+    def subscribe(self, kind: SignalKind, listener: Listener) -> None:
         """Register a listener for the signals of a kind that other processes send."""
         self._listeners[kind].append(listener)
 

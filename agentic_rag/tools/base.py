@@ -131,7 +131,7 @@ class Withdrawal:
         self._told = anyio.Event()
         self._action = WaitAction.CANCEL
 
-    def tell(self, action: WaitAction) -> None:
+    def end(self, action: WaitAction) -> None:
         """End the question as if a person had answered with this action. Only the first call counts."""
         if not self._told.is_set():
             self._action = action

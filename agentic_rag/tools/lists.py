@@ -32,7 +32,7 @@ MAX_TRIALS = 256
 
 
 @dataclass(slots=True)
-class _Known:
+class _Cached:
     """The last comparison: the stored list, its shown tools, and the server's answer that it came from."""
 
     stored: ToolList
@@ -56,9 +56,13 @@ class ToolLists:
         self._save = save
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
+<<<<<<< HEAD
         self._known: dict[Key, _Known] = {}
         self._tried: OrderedDict[Key, tuple[ListedTool, ...]] = OrderedDict()
         """The tools that a test found, by domain, server and `McpEntry.hash`, oldest first."""
+=======
+        self._known: dict[Key, _Cached] = {}
+>>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
         self._writing = anyio.Lock()
         """Held from reading a stored list to writing it: a concurrent acceptance would be overwritten."""
 
@@ -140,7 +144,7 @@ class ToolLists:
                 self._known.pop(key, None)
         return pending.names
 
-    async def _compare(self, key: Key, entry: str, cached: _Known | None, listed: "tuple[types.Tool, ...]") -> _Known:
+    async def _compare(self, key: Key, entry: str, cached: _Cached | None, listed: "tuple[types.Tool, ...]") -> _Cached:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
         tool_list = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
         if cached is None or cached.stored.tools != tools:
@@ -148,9 +152,9 @@ class ToolLists:
         return _read_list(tool_list, listed)
 
 
-def _read_list(tool_list: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Known:
+def _read_list(tool_list: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Cached:
     changed = frozenset(str(new["name"]) for old, new in tool_list.waiting if old is not None)
-    return _Known(tool_list, from_json(tool_list.shown), changed, listed)
+    return _Cached(tool_list, from_json(tool_list.shown), changed, listed)
 
 
 def _of_server(lists: Mapping[Key, ToolList], server: str, entry: str) -> dict[Key, ToolList]:

@@ -83,7 +83,7 @@ class CallInFlight:
         try:
             await holder.over.wait()
         finally:  # also when the server cancels its request
-            withdrawal.tell(WaitAction.CANCEL)
+            withdrawal.end(WaitAction.CANCEL)
             self._open.discard(withdrawal)
         return holder.given
 
@@ -94,7 +94,7 @@ class CallInFlight:
     def close(self) -> None:
         """Withdraw the open questions: the call has ended."""
         for withdrawal in self._open:
-            withdrawal.tell(WaitAction.CANCEL)
+            withdrawal.end(WaitAction.CANCEL)
 
 
 _current: ContextVar[CallInFlight | None] = ContextVar("call_in_flight", default=None)
@@ -149,4 +149,4 @@ class LiveQuestions:
         """End the question whose person finished the task at an address."""
         withdrawal = self._withdrawals.pop(ident, None)
         if withdrawal is not None:
-            withdrawal.tell(WaitAction.ACCEPT)
+            withdrawal.end(WaitAction.ACCEPT)

@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "lose queued turns at a restart",
         "runtime/turn_persistence.py",
-        "take_left",
+        "take_abandoned",
         "tuple((row.replace(owner=owner), images.domain_of(conn, row.image_id)) for row in queued)",
         "()",
     ),

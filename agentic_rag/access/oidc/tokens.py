@@ -63,7 +63,7 @@ class ProviderClient:
         return Expected(self.issuer, self.id if nonce is not None else audience, self.parties | {self.id}, nonce)
 
 
-class _Fetched(Generic[T]):
+class _FetchedResource(Generic[T]):
     """A resource of the provider, cached for `KEEP_SECONDS`.
 
     A cached value is returned without waiting, even during a fetch. Callers that need a newer value share one fetch. A
@@ -117,8 +117,8 @@ class Provider:
         self._plain = issuer.scheme == "http"
         transport = CheckedTransport(CheckedBackend(frozenset({own})))
         self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
-        self._metadata = _Fetched(self._fetch_metadata, clock)
-        self._keys = _Fetched(self._fetch_keys, clock)
+        self._metadata = _FetchedResource(self._fetch_metadata, clock)
+        self._keys = _FetchedResource(self._fetch_keys, clock)
 
     async def aclose(self) -> None:
         """End the connections."""

@@ -111,7 +111,7 @@ def build_request(
     if CALL in tools and CALL.name not in state.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
     specs = shown_tools(state.first.tools, late, by_service=profile.deferred_tools)
-    current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
+    current = {spec["name"]: spec for spec in _prompt_parts_of(definition, tools).tools}
     sendable = sendable_specs(definition.model, specs, current, refused)
     messages = tuple(sent.messages)
     settled: Settled | None = before.settled
@@ -138,17 +138,17 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
     """Return the prompt for a session that begins now. ``today``: the date."""
     user = definition.binding.user
     present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
-    prompt_parts = _made_of(definition, tools)
+    prompt_parts = _prompt_parts_of(definition, tools)
     return Prompt((*prompt_parts.system, *present), prompt_parts.tools)
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return the approximate tokens of system and tools in every request."""
-    return _made_of(definition, tools).tokens
+    return _prompt_parts_of(definition, tools).tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _PromptParts:
     """System blocks and tool specs built from ``parts``, with their tokens."""
 
     parts: tuple[object, ...]
@@ -158,23 +158,23 @@ class _Made:
 
 
 MOST_MADE = 512
-_made: dict[tuple[str, str], _Made] = {}
+_prompt_parts: dict[tuple[str, str], _PromptParts] = {}
 """Cache by domain and model, most recently used last. From turn to turn a domain's prompt seldom changes."""
 
 
-def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
+def _prompt_parts_of(definition: Definition, tools: Sequence[ToolInfo]) -> _PromptParts:
     key, binding = (definition.domain_id, definition.model), definition.binding
     parts = (definition.persona, definition.collection_note, binding.sub_roles, definition.role_lines, *tools)
-    prompt_parts = _made.pop(key, None)
+    prompt_parts = _prompt_parts.pop(key, None)
     if prompt_parts is None or prompt_parts.parts != parts:
         deferred = list_deferred(tools, many_tokens(definition.model))
         visible = [tool for tool in tools if tool not in deferred] if deferred else tools
         system, specs = _system(definition, tools), tool_specs(definition, tools)
         shown_specs = tool_specs(definition, visible) if deferred else specs
-        prompt_parts = _Made(parts, system, specs, tokens_of([system, shown_specs]))
-    _made[key] = prompt_parts
-    if len(_made) > MOST_MADE:
-        del _made[next(iter(_made))]
+        prompt_parts = _PromptParts(parts, system, specs, tokens_of([system, shown_specs]))
+    _prompt_parts[key] = prompt_parts
+    if len(_prompt_parts) > MOST_MADE:
+        del _prompt_parts[next(iter(_prompt_parts))]
     return prompt_parts
 
 

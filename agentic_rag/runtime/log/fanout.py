@@ -49,33 +49,33 @@ class Topics:
     """The subscribers of each topic."""
 
     def __init__(self) -> None:
-        self._hearers: dict[str, tuple[Hear, ...]] = {}
+        self._callbacks: dict[str, tuple[Hear, ...]] = {}
 
     def names(self) -> list[str]:
         """Return the topics with subscribers."""
-        return list(self._hearers)
+        return list(self._callbacks)
 
     def add(self, topic: str, callback: Hear) -> bool:
         """Add a subscriber. Return whether it is the topic's first."""
-        first = topic not in self._hearers
-        self._hearers[topic] = (*self._hearers.get(topic, ()), callback)
+        first = topic not in self._callbacks
+        self._callbacks[topic] = (*self._callbacks.get(topic, ()), callback)
         return first
 
     def remove(self, topic: str, callback: Hear) -> bool:
         """Remove a subscriber. Return whether it was the topic's last."""
-        before = self._hearers.pop(topic, ())
+        before = self._callbacks.pop(topic, ())
         remaining = tuple(subscriber for subscriber in before if subscriber != callback)
         if remaining:
-            self._hearers[topic] = remaining
+            self._callbacks[topic] = remaining
         return bool(before) and not remaining
 
     def has(self, topic: str, callback: Hear) -> bool:
         """Return whether ``callback`` is subscribed to a topic."""
-        return callback in self._hearers.get(topic, ())
+        return callback in self._callbacks.get(topic, ())
 
-    def tell(self, topic: str, message: bytes | None) -> None:
+    def deliver(self, topic: str, message: bytes | None) -> None:
         """Deliver a message to all subscribers of a topic."""
-        for callback in self._hearers.get(topic, ()):
+        for callback in self._callbacks.get(topic, ()):
             callback(message)
 
 
@@ -94,13 +94,13 @@ class InProcessFanout:
     def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
         self._topics.add(topic, callback)
-        asyncio.get_running_loop().call_soon(partial(self._tell_new, topic, callback))
+        asyncio.get_running_loop().call_soon(partial(self._greet, topic, callback))
 
     def unsubscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.unsubscribe`."""
         self._topics.remove(topic, callback)
 
-    def _tell_new(self, topic: str, callback: Hear) -> None:
+    def _greet(self, topic: str, callback: Hear) -> None:
         if self._topics.has(topic, callback):
             callback(None)
 

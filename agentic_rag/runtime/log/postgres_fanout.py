@@ -38,7 +38,7 @@ class PostgresFanout:
             self._notifications.unlisten(PREFIX + topic)
 
     def _take(self, topic: str, text: str | None) -> None:
-        self._topics.tell(topic, None if text is None else text.encode())
+        self._topics.deliver(topic, None if text is None else text.encode())
 
     async def run(self) -> None:
         """See `Fanout.run`."""

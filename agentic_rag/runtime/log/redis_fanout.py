@@ -136,7 +136,7 @@ class RedisFanout:
                 place = await self._last(client, PREFIX + topic)
                 if topic in self._topics.names():
                     self._places[topic] = place
-                    self._topics.tell(topic, None)
+                    self._topics.deliver(topic, None)
             streams = {self._own.encode(): woken, **{(PREFIX + name).encode(): at for name, at in self._places.items()}}
             response = await client.xread(streams, count=READ_MESSAGES, block=round(BLOCK_SECONDS * 1000))
             for stream, messages in _pairs(response):
@@ -147,7 +147,7 @@ class RedisFanout:
                 if topic in self._places:
                     self._places[topic] = messages[-1][0]
                 for _, fields in messages:
-                    self._topics.tell(topic, fields[b"m"])
+                    self._topics.deliver(topic, fields[b"m"])
 
     async def _last(self, client: Any, stream: str) -> bytes:
         """Return the id of the newest message. The reader starts after it."""

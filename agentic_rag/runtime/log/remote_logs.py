@@ -33,7 +33,7 @@ PUBLISH_SECONDS = 0.02
 """Between two rounds of publishing."""
 WANT_SECONDS = 4.0
 """Between two announcements of the turns that this process follows."""
-WANTED_SECONDS = 15.0
+PUBLISH_SECONDS = 15.0
 """After the last announcement, how long a turn's events are published."""
 FILL_SECONDS, LAST_FILL_SECONDS = 0.05, 1.0
 """Between two reads of missing rows. The delay doubles from the first value up to the second."""
@@ -62,7 +62,7 @@ class LogSource(Protocol):
     def unlisten(self, wake: Wake) -> None: ...
 
 
-class _Wanted:
+class _PublishedLog:
     """A log that other processes read. ``sent``: number of the last published event."""
 
     def __init__(self, log: LogSource, wake: Wake) -> None:
@@ -79,8 +79,8 @@ class RemoteLogs:
         self._db = database
         self._fanout = fanout
         self._logs: dict[TurnId, LogSource] = {}
-        self._wanted: dict[TurnId, _Wanted] = {}
-        self._dirty: dict[_Wanted, None] = {}
+        self._published: dict[TurnId, _PublishedLog] = {}
+        self._dirty: dict[_PublishedLog, None] = {}
         self._to_send = anyio.Event()
         self._mirrors: dict[TurnId, Mirror] = {}
         self._hears: dict[TurnId, Hear] = {}
@@ -92,7 +92,7 @@ class RemoteLogs:
 
     async def run(self) -> None:
         """Publish, receive and fill gaps until cancelled."""
-        self._fanout.subscribe(WANTS, self._hear_wants)
+        self._fanout.subscribe(WANTS, self._on_wants)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._fanout.run)
             tasks.start_soon(self._send)
@@ -110,28 +110,28 @@ class RemoteLogs:
     def end(self, turn_id: TurnId) -> None:
         """Unregister a turn that no longer runs here. Its visible events are still published."""
         self._logs.pop(turn_id, None)
-        wanted_log = self._wanted.pop(turn_id, None)
-        if wanted_log is not None:
-            wanted_log.log.unlisten(wanted_log.wake)
-            self._send_one(wanted_log)
+        published = self._published.pop(turn_id, None)
+        if published is not None:
+            published.log.unlisten(published.wake)
+            self._send_one(published)
 
-    def _hear_wants(self, message: bytes | None) -> None:
+    def _on_wants(self, message: bytes | None) -> None:
         for line in (message or b"").split():
             turn_id = TurnId(line.decode())
             log = self._logs.get(turn_id)
             if log is None:
                 continue
-            wanted_log = self._wanted.get(turn_id)
-            if wanted_log is None:
-                wanted_log = self._wanted[turn_id] = _Wanted(log, partial(self._note, turn_id))
-                log.listen(wanted_log.wake)
-            wanted_log.until = anyio.current_time() + WANTED_SECONDS
-            wanted_log.sent = min(wanted_log.sent, log.journalled)  # a new follower has only the rows
+            published = self._published.get(turn_id)
+            if published is None:
+                published = self._published[turn_id] = _PublishedLog(log, partial(self._note, turn_id))
+                log.listen(published.wake)
+            published.until = anyio.current_time() + PUBLISH_SECONDS
+            published.sent = min(published.sent, log.journalled)  # a new follower has only the rows
             self._note(turn_id)
 
     def _note(self, turn_id: TurnId) -> None:
-        if (wanted_log := self._wanted.get(turn_id)) is not None:
-            self._dirty[wanted_log] = None
+        if (published := self._published.get(turn_id)) is not None:
+            self._dirty[published] = None
             self._to_send.set()
 
     async def _send(self) -> None:
@@ -140,22 +140,22 @@ class RemoteLogs:
             self._to_send = anyio.Event()
             due, self._dirty = self._dirty, {}
             at = anyio.current_time()
-            for wanted_log in due:
-                if wanted_log.until < at:
-                    wanted_log.log.unlisten(wanted_log.wake)
-                    self._wanted.pop(wanted_log.log.turn_id, None)
+            for published in due:
+                if published.until < at:
+                    published.log.unlisten(published.wake)
+                    self._published.pop(published.log.turn_id, None)
                 else:
-                    self._send_one(wanted_log)
+                    self._send_one(published)
             await anyio.sleep(PUBLISH_SECONDS)
 
-    def _send_one(self, wanted_log: _Wanted) -> None:
+    def _send_one(self, published: _PublishedLog) -> None:
         """Publish the visible events that were not published before."""
-        log, room = wanted_log.log, self._fanout.room
-        events = log.since(wanted_log.sent)
+        log, room = published.log, self._fanout.room
+        events = log.since(published.sent)
         if events is None or sum(len(event.data) for event in events) > MOST_MESSAGES * room:
             self._fanout.publish(_topic(log.turn_id), b"0 %d" % log.journalled)
-            wanted_log.sent = log.journalled
-            events = log.since(wanted_log.sent) or []
+            published.sent = log.journalled
+            events = log.since(published.sent) or []
         while events:
             count, size = 0, 64
             while count < len(events) and size + len(events[count].data) + 1 <= room:
@@ -167,7 +167,7 @@ class RemoteLogs:
             else:
                 head = b"%d %d" % (events[0].seq, log.journalled)
                 self._fanout.publish(_topic(log.turn_id), b"\n".join([head, *(event.data for event in events[:count])]))
-            wanted_log.sent = events[count - 1].seq
+            published.sent = events[count - 1].seq
             events = events[count:]
 
     # Turns that run elsewhere

@@ -81,7 +81,7 @@ class HttpTransport:
         self._refused = refused
         self._credentials = credentials
         self._context: AbstractAsyncContextManager[Any] | None = None
-        self._observed = _Observed()
+        self._observed = _Observations()
 
     @property
     def kind(self) -> HttpKind:
@@ -148,10 +148,10 @@ class HttpTransport:
                     self._endpoint.url, http_client=client, max_sse_event_size=EVENT_BYTES
                 )
             read, write = await stack.enter_async_context(transport)
-            yield _Watched(read, self._lost), write
+            yield _WatchedStream(read, self._lost), write
 
 
-class _Watched:
+class _WatchedStream:
     """A read stream that reports its end: the protocol library closes it on a broken connection and continues."""
 
     def __init__(self, stream: Any, on_lost: Callable[[str], None]) -> None:
@@ -174,7 +174,7 @@ class _Watched:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def __aiter__(self) -> "_Watched":
+    def __aiter__(self) -> "_WatchedStream":
         return self
 
     async def __anext__(self) -> Item:
@@ -185,7 +185,7 @@ class _Watched:
             raise
         return item
 
-    async def __aenter__(self) -> "_Watched":
+    async def __aenter__(self) -> "_WatchedStream":
         return self
 
     async def __aexit__(
@@ -202,7 +202,7 @@ class _Bounded(CheckedTransport):
         backend: CheckedBackend,
         endpoint: HttpEndpoint,
         kind: HttpKind,
-        observed: "_Observed",
+        observed: "_Observations",
         on_lost: Callable[[str], None],
         refused: Refused,
         *,
@@ -320,7 +320,7 @@ _SSE_MISSES = (400, 404, 405, 406, 415, 501)
 
 
 @dataclass(slots=True)
-class _Observed:
+class _Observations:
     """Observations from the requests of one session. ``other``: an answer looked like the other transport."""
 
     answered: bool = False
