@@ -156,9 +156,9 @@ class Agent:
         payer = Payer(definition.domain_id, transcript.labels.user_id, row.key_id)
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
         self._human_input = HumanInput(resources, row, transcript.labels, log, self._clock, self._pause)
-        asker = parent._calls if parent is not None else None
+        caller = parent._calls if parent is not None else None
         self._calls: ToolCalls = ToolCalls(
-            resources, transcript, row, definition, log, self._turn, self._human_input, asker
+            resources, transcript, row, definition, log, self._turn, self._human_input, caller
         )
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()

@@ -314,13 +314,17 @@ class LiveSession:
     async def _accept(
         self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
     ) -> Accepted | None:
-        """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
+        """Store a message and begin or queue its turn. Returns None if a turn here must end first.
+
+        The transaction decides, because in a shared store another process may begin a turn at the same moment. `store`
+        may run several times, so the session changes only after the commit.
+        """
         transcript = await self._read_transcript()
-        remembered = self.turn_id
+        remembered = self.turn_id  # may differ from the store's in a shared store, which `find_place` checks
         row = stored_row = new_row(self._resources, self.id, transcript.labels, message, definition)
         log = self._new_log(row, definition.domain_id)
         begun_on: Transcript | None = None
-        keep = self._turn_writer(definition, notices, log)
+        store_turn = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored_row, begun_on
@@ -332,10 +336,10 @@ class LiveSession:
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
                 stored_row = row.replace(parent_message_id=place.follows, began=True)
-                keep(conn, stored_row, place=begun_on.last_seq + 1)
+                store_turn(conn, stored_row, place=begun_on.last_seq + 1)
                 return None
             stored_row = queued_row(row, place.home)
-            keep(conn, stored_row)
+            store_turn(conn, stored_row)
             self._may_have_queued = True
             return None
 
@@ -367,7 +371,7 @@ class LiveSession:
         """Store a message on a new branch, and begin or queue its turn. ``blank``: see `branch_row`."""
         remembered, before = self.turn_id, await self._read_transcript()
         log = self._new_log(blank, definition.domain_id)
-        keep = self._turn_writer(definition, notices, log)
+        store_turn = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
             place = find_place(conn, self._resources, definition, before, remembered, blank.id)
@@ -380,10 +384,10 @@ class LiveSession:
             self._resources.hooks.session_branched(conn, self.id)
             if place.home != self._resources.owner:
                 row = queued_row(row, place.home)
-                keep(conn, row)
+                store_turn(conn, row)
                 sessions.set_writer(conn, self.id, self._resources.owner)  # its next process reads the branch
                 return row, None
-            keep(conn, row, place=place.transcript.last_seq + 1)
+            store_turn(conn, row, place=place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
 
         row, transcript = await self._database.write(store, durable=True)
@@ -552,6 +556,7 @@ class LiveSession:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
             queued = [row for row in await self._list_queued() if turn_id in (None, row.id)]
+            # a list, not a generator: `any` must not stop after the first turn
             return any([await end_unstarted(self._resources, row, Interrupted()) for row in queued])
 
     # Suspended turns

@@ -1,6 +1,14 @@
-"""The calls of one agent's turn, each from its start to its stored result, with the questions to people between.
+"""The calls of one agent's turn, each from its start to its stored result.
 
-Owns the execution of a planned call, and which calls of a cut-off turn may run again. Knows no model and no step.
+The way of a call through `ToolCalls`::
+
+    run ─► _run ─► _outcome ─► _approval ─► _call_until_done ─► finish
+                      │            │               │
+                      │            └ a person      └ the server, which may ask a person in between
+                      └ tools without a server: stored results, search for tools, questions, a client's functions
+
+After a restart, `end_unfinished` ends the calls that may have had their effect, and `run` repeats the others. A call
+that waited for a person continues with the stored answer (`_past`). This module knows no model and no step.
 """
 
 import hashlib
@@ -76,7 +84,7 @@ class _Declined(Exception):
 
     def __init__(self, answer: InputGiven) -> None:
         super().__init__(answer.action)
-        self.given = answer
+        self.answer = answer
 
 
 class ToolCalls:
@@ -89,8 +97,8 @@ class ToolCalls:
         definition: the settings of the turn.
         log: receives the turn's events.
         turn: processes the end of each call.
-        asking: the agent's questions to people.
-        asker: the calls of the agent that delegated to this one.
+        human_input: asks people on behalf of the agent.
+        caller: the calls of the agent that delegated to this one.
     """
 
     def __init__(
@@ -101,8 +109,8 @@ class ToolCalls:
         definition: Definition,
         log: RunLog | ChildLog,
         turn: Turn,
-        asking: HumanInput,
-        asker: "ToolCalls | None" = None,
+        human_input: HumanInput,
+        caller: "ToolCalls | None" = None,
     ) -> None:
         self._resources = resources
         self._transcript = transcript
@@ -110,12 +118,13 @@ class ToolCalls:
         self._definition = definition
         self._log = log
         self._turn = turn
-        self._human_input = asking
-        self._asker = asker
+        self._human_input = human_input
+        self._caller = caller
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._model = definition.model
         self._running: dict[str, PlannedCall] = {}
+        """The calls in flight, by id."""
         self._spans: dict[str, Span] = {}
         self._tasks: dict[str, str] = {}
         """The servers' tasks of calls in flight, from before this process had the turn."""
@@ -152,7 +161,7 @@ class ToolCalls:
                 await self.finish(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
 
     async def cancel_tasks(self) -> None:
-        """Ask the servers to stop the tasks of this turn, whose result nobody will read."""
+        """Ask the servers to stop the tasks of this turn, because no agent will read their results."""
         async with anyio.create_task_group() as cancelling:
             for task in self._remote.values():
                 cancelling.start_soon(task.cancel)
@@ -192,7 +201,7 @@ class ToolCalls:
                 try:
                     outcome = call.refusal or await self._outcome(call)
                 except _Declined as declined:
-                    outcome = describe_declined(WaitKind.APPROVAL, declined.given)
+                    outcome = describe_declined(WaitKind.APPROVAL, declined.answer)
                     call = replace(call, because=DenialReason.DECLINED)
                 await self.finish(call, outcome)
             ended = "" if outcome.status is ToolStatus.OK else outcome.status.value
@@ -214,13 +223,20 @@ class ToolCalls:
                 self._resources.hooks.call_made(conn, self._row, call, outcome.status)
 
         with anyio.CancelScope(shield=True):
-            for payload in finished.kept:  # a file without a record is found, the reverse is a loss
+            # First the files, then their records: the doctor finds a file without a record; the reverse is a loss.
+            for payload in finished.kept:
                 await self._resources.journal.insist(partial(self._resources.payloads.write, payload.ref, payload.data))
             await self._log.commit(finished.bodies, store)
 
     # Execution of a call
 
     async def _outcome(self, call: PlannedCall) -> CallOutcome:
+        """Execute a call and return its outcome.
+
+        Raises:
+            _Declined: a person did not approve the call.
+            FunctionResultMissing: the client sent no result of its function.
+        """
         insist = self._resources.journal.insist
         if call.tool is READ_TOOL:
             room = ResultRoom.of(self._model)
@@ -233,6 +249,7 @@ class ToolCalls:
         if call.tool is not None and call.tool.server == CLIENT:
             return function_outcome(await self._result_of_client(call))
         arguments, note = call.arguments, ""
+        # A call whose server runs it as a task was approved before the restart.
         if call.approval is not None and call.id not in self._tasks:
             approval = await self._approval(call)
             if approval.action is not WaitAction.ACCEPT:
@@ -300,7 +317,7 @@ class ToolCalls:
         agent: ToolCalls | None = self
         while agent is not None:
             callers.append(agent)
-            agent = agent._asker
+            agent = agent._caller
         delegated = await self._resources.journal.insist(partial(self._read_by_delegates, [*callers]))
         sources = sources_of([*(caller._messages() for caller in callers), *delegated], self._tools)
         sender = self._definition.untrusted

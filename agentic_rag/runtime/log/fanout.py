@@ -89,7 +89,7 @@ class InProcessFanout:
 
     def publish(self, topic: str, message: bytes) -> None:
         """See `Fanout.publish`."""
-        asyncio.get_running_loop().call_soon(self._topics.tell, topic, message)
+        asyncio.get_running_loop().call_soon(self._topics.deliver, topic, message)
 
     def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
