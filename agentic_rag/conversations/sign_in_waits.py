@@ -35,7 +35,7 @@ class SignInWaits:
             return waiting
 
         for wait in await self._db.write(store, durable=True):
-            self._answers.tell(wait.id)
+            self._answers.notify(wait.id)
 
 
 def _waits_for(wait: WaitRecord, server: str, user_id: str) -> bool:
