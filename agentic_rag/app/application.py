@@ -172,7 +172,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class Ground:
     """The parts that all others need: the data folder, the database, and access control."""
 
     settings: Settings
@@ -194,7 +194,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Machinery:
     """The parts that run turns: the model, the document index, the MCP servers and the roles."""
 
     choice: ChosenModel
@@ -221,8 +221,8 @@ class Engine:
 class Application:
     """All parts of one process, created by `open_application`. ``app`` answers requests."""
 
-    base: Base
-    engine: Engine
+    ground: Ground
+    machinery: Machinery
     business: RouteServices
     doctor: Doctor
     maintenance: Maintenance
@@ -232,20 +232,20 @@ class Application:
 
     @property
     def settings(self) -> Settings:
-        return self.base.settings
+        return self.ground.settings
 
     @property
     def database(self) -> Database:
-        return self.base.database
+        return self.ground.database
 
     @property
     def access(self) -> Access:
-        return self.base.access
+        return self.ground.access
 
     def announce(self, url: str) -> None:
         """Publish this process's address in its folder and among the servers of its database."""
         try:
-            self.base.folder.announce(url, self.access.local_key)
+            self.ground.folder.announce(url, self.access.local_key)
         except OSError as exc:
             refused = refused_write(exc)
             if refused is None:
@@ -253,34 +253,38 @@ class Application:
             log.error("the command line does not find this server yet: %s", refused)
             self.business.health.note_refused(refused.reason)
             self.workers.start("telling the command line", partial(self._announce_later, url))
-        if self.engine.neighbours is not None:
-            self.engine.neighbours.members.locate(url)
+        if self.machinery.neighbours is not None:
+            self.machinery.neighbours.members.locate(url)
 
     async def _announce_later(self, url: str) -> None:
         while True:
             await anyio.sleep(ANNOUNCE_SECONDS)
             with suppress(OSError):
-                await anyio.to_thread.run_sync(self.base.folder.announce, url, self.access.local_key)
+                await anyio.to_thread.run_sync(self.ground.folder.announce, url, self.access.local_key)
                 return
 
     def begin(self) -> None:
         """Start the background work of a serving process. Called when the server listens."""
         self.business.health.begin_loading()
         self.maintenance.begin(self.workers)
-        load = partial(load_what_turns_need, self.engine.model, self.engine.pool, self.business.health)
+        load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
+<<<<<<< HEAD
 <<<<<<< HEAD
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
 =======
         look = partial(garbage.look_where_quiet, self.engine.runtime)
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
+=======
+        look = partial(garbage.look_where_quiet, self.machinery.runtime)
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
         """Wait at most ``seconds`` for running turns. Returns how many are left for the next start to resume."""
-        await self.engine.naming.stop()
-        shared, runtime = self.engine.neighbours, self.engine.runtime
+        await self.machinery.naming.stop()
+        shared, runtime = self.machinery.neighbours, self.machinery.runtime
         return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
 
 
@@ -320,12 +324,13 @@ async def open_application(
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
         folder, database = await open_store(stack, settings, meanwhile, revisions)
-        base = await _open_ground(
+        ground = await _open_ground(
             stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
         )
-        policy = _launch_policy(settings, base.access, any_command, unsandboxed)
-        engine = await _open_machinery(stack, base, policy, _choose_model(settings, providers, model))
+        policy = _launch_policy(settings, ground.access, any_command, unsandboxed)
+        machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
+<<<<<<< HEAD
 <<<<<<< HEAD
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
@@ -338,6 +343,12 @@ async def open_application(
         maintenance = _make_upkeep(base, engine, business, doctor, scan_seconds)
         app = await _open_app(stack, base, policy, business, dialect, whole=local_key is None)
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
+=======
+        business = _make_business(ground, machinery, backups)
+        doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
+        maintenance = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -346,30 +357,34 @@ async def open_application(
         workers.repeat("evaluating searches", business.gate.work_searches, EVALUATION_SECONDS)
         workers.repeat("evaluating answers", business.gate.work_answers, EVALUATION_SECONDS)
         if serving:
-            await _begin_work(workers, base, policy, engine, business)
-            keep_spare = partial(anyio.to_thread.run_sync, base.folder.keep_spare)
-            maintenance.keep_records(workers, base.access, base.audit, business.health, keep_spare)
+            await _begin_work(workers, ground, policy, machinery, business)
+            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
+            maintenance.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, maintenance.alone)
             workers.start("backups that were asked for", business.backups.run)
+<<<<<<< HEAD
 <<<<<<< HEAD
         yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
 =======
         yield Application(base, engine, business, doctor, maintenance, workers, app)
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
+=======
+        yield Application(ground, machinery, business, doctor, maintenance, workers, app)
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
 
 
 def _make_upkeep(
-    base: Base, engine: Engine, business: RouteServices, doctor: Doctor, scan_seconds: float
+    ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
 ) -> Maintenance:
     return Maintenance(
-        base.settings,
-        base.folder.incoming,
-        ExclusiveJobs(base.database, engine.runtime.owner),
-        base.database,
-        base.directory,
+        ground.settings,
+        ground.folder.incoming,
+        ExclusiveJobs(ground.database, machinery.runtime.owner),
+        ground.database,
+        ground.directory,
         business.domains,
         business.documents,
-        engine.knowledge,
+        machinery.knowledge,
         business.deletion,
         business.imports,
         business.file_history,
@@ -379,30 +394,30 @@ def _make_upkeep(
 
 
 async def _begin_work(
-    workers: Workers, base: Base, policy: LaunchPolicy, engine: Engine, business: RouteServices
+    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
 ) -> None:
     """Start a server's background work."""
     await _install_in_background(workers, policy, business)
-    workers.start("ending what a single user allowed", partial(_end_single_use, base.access, engine))
-    if engine.neighbours is not None:
-        await engine.neighbours.members.join()
-        if not base.settings.qdrant_url and len(await engine.neighbours.members.list_alive()) > 1:
+    workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
+    if machinery.neighbours is not None:
+        await machinery.neighbours.members.join()
+        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
             log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
-    await engine.runtime.recover()
-    if engine.neighbours is not None:
-        engine.neighbours.connect(
+    await machinery.runtime.recover()
+    if machinery.neighbours is not None:
+        machinery.neighbours.connect(
             workers,
-            base.directory,
-            base.vault,
-            base.access,
-            base.spending,
-            engine.pool,
-            engine.tool_lists,
-            engine.naming,
+            ground.directory,
+            ground.vault,
+            ground.access,
+            ground.spending,
+            machinery.pool,
+            machinery.tool_lists,
+            machinery.naming,
         )
-        engine.neighbours.take_up(workers, engine.runtime)
-    workers.repeat("releasing reservations", base.spending.release_left_behind, LEFT_SECONDS, at_once=False)
-    workers.repeat("naming conversations", engine.naming.run, NAMING_SECONDS, at_once=False)
+        machinery.neighbours.take_up(workers, machinery.runtime)
+    workers.repeat("releasing reservations", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
     _begin_notifications(workers, ground, policy, machinery, business)
     nightly = ExclusiveJobs(ground.database, machinery.runtime.owner).job(
@@ -416,35 +431,35 @@ async def _begin_work(
 
 
 def _begin_notifications(
-    workers: Workers, base: Base, policy: LaunchPolicy, engine: Engine, business: RouteServices
+    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
 ) -> None:
     """Start sending notifications, and running schedules and sources.
 
     Raises:
         BadConfiguration: the SMTP relay's settings are malformed.
     """
-    relay = MailRelay.of(base.settings.smtp_url, base.settings.mail_from)
-    owner = engine.runtime.owner
-    sender = Sender(base.database, base.vault, policy, business.answer_links, relay, owner)
+    relay = MailRelay.of(ground.settings.smtp_url, ground.settings.mail_from)
+    owner = machinery.runtime.owner
+    sender = Sender(ground.database, ground.vault, policy, business.answer_links, relay, owner)
     workers.start("sending notifications", sender.run)
-    firings = Firings(base.database, base.access, business.conversations, owner)
+    firings = Firings(ground.database, ground.access, business.conversations, owner)
     workers.start("running schedules", firings.run)
     runs = SourceRuns(
-        base.database,
-        base.directory,
+        ground.database,
+        ground.directory,
         business.documents,
         business.sources,
-        base.access,
-        base.vault,
-        engine.pool,
-        engine.tool_lists,
+        ground.access,
+        ground.vault,
+        machinery.pool,
+        machinery.tool_lists,
         policy,
-        AllowedFolders(base.settings.source_folders, base.settings.data),
-        base.threads,
+        AllowedFolders(ground.settings.source_folders, ground.settings.data),
+        ground.threads,
         owner,
     )
     workers.start("running sources", runs.run)
-    alone = ExclusiveJobs(base.database, owner)
+    alone = ExclusiveJobs(ground.database, owner)
     for name, prune in (
         ("removing old notifications", sender.prune),
         ("removing old runs", firings.prune),
@@ -454,6 +469,7 @@ def _begin_notifications(
 
 
 async def _open_app(
+<<<<<<< HEAD
     stack: AsyncExitStack,
 <<<<<<< HEAD
     ground: Ground,
@@ -469,23 +485,30 @@ async def _open_app(
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
     *,
     whole: bool,
+=======
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
-    provider = await _open_provider(stack, base, business)
+    provider = await _open_provider(stack, ground, business)
     return make_app(
         business,
-        base.access,
-        base.audit,
-        _gate(base, policy, provider, business.authorizations),
+        ground.access,
+        ground.audit,
+        _gate(ground, policy, provider, business.authorizations),
         door,
         dialect,
         provider=provider,
 <<<<<<< HEAD
+<<<<<<< HEAD
+=======
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         public_url=ground.settings.public_address,
         root_path=ground.settings.root_path,
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
+<<<<<<< HEAD
         web_files=web_files,
 =======
         public_url=base.settings.public_address,
@@ -493,6 +516,8 @@ async def _open_app(
         mcp_sign_in=base.settings.mcp_sign_in,
         mcp_issuer=base.settings.oidc_issuer,
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
+=======
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
     )
 
 
@@ -511,14 +536,14 @@ async def _install_in_background(workers: Workers, policy: LaunchPolicy, busines
     await business.launch_requests.take_up()
 
 
-async def _end_single_use(access: Access, engine: Engine) -> None:
+async def _end_single_use(access: Access, machinery: Machinery) -> None:
     """When the first key is created, stop everything that only a single user allowed.
 
     Servers that still may start restart.
     """
     await access.first_key.wait()
-    if engine.policy.single_user:
-        engine.pool.restart_users()
+    if machinery.policy.single_user:
+        machinery.pool.restart_users()
 
 
 async def _open_ground(
@@ -530,7 +555,7 @@ async def _open_ground(
     serving: bool,
     first_document_seconds: float,
     local_key: str | None,
-) -> Base:
+) -> Ground:
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to be able to create the first key.
     key_use = KeyUse(_limits(settings))
@@ -548,7 +573,7 @@ async def _open_ground(
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()
     await spending.refresh()
-    return Base(
+    return Ground(
         settings,
         folder,
         database,
@@ -568,11 +593,13 @@ async def _open_ground(
     )
 
 
-async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolicy, choice: ChosenModel) -> Engine:
-    settings, database, observer = base.settings, base.database, base.measuring.observer
+async def _open_machinery(
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
+) -> Machinery:
+    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
-    reindex_gate = ReindexGate(database, base.directory)
+    reindex_gate = ReindexGate(database, ground.directory)
     model, chain = _language_model(choice.model, observer), _defaults(settings, choice).chain
     paid = None if model is None else PaidCalls(database, model, calls, ground.spending)
     page_model = PageModel(ground.directory, paid, chain)
@@ -582,18 +609,13 @@ async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolic
     )
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     attachments = Attachments(
-        database,
-        base.payloads,
-        base.folder.incoming,
-        reserve,
-        base.threads,
-        settings.max_upload_bytes,
+        database, ground.payloads, ground.folder.incoming, reserve, ground.threads, settings.max_upload_bytes
     )
     stack.push_async_callback(attachments.aclose)
-    roles = Roles(database, settings.roles, base.threads, base.file_history, base.watched, base.directory)
+    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()
     owner = new_id("run")  # this process's name in leases
-    sign_ins = SignInSource(database, base.vault, policy, _own_address(settings), SignInWaits(database, answers))
+    sign_ins = SignInSource(database, ground.vault, policy, _own_address(settings), SignInWaits(database, answers))
 
     async def load_connector() -> "Connector":
         """Create our own servers. A thread imports the MCP library, which takes half a second."""
@@ -610,22 +632,24 @@ async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolic
                 settings.roles,
                 delegations,
                 settings.quota_memories,
-                base.threads,
-                base.memories,
+                ground.threads,
+                ground.memories,
             ),
             policy,
-            redactor=base.vault.redact,
-            observer=base.audit,
-            threads=base.threads,
+            redactor=ground.vault.redact,
+            observer=ground.audit,
+            threads=ground.threads,
             accounts=await sign_ins.sign_ins(),
             homes=DomainHomes(database, owner) if database.shared else None,
         )
 
-    pool = await stack.enter_async_context(McpPool(load_connector, policy, base.threads, builtin=(PROMPTX, RETRIEVER)))
-    lists = make_lists(database, base.vault.redact)
-    tools = TurnTools(pool, lists, base.vault)
+    pool = await stack.enter_async_context(
+        McpPool(load_connector, policy, ground.threads, builtin=(PROMPTX, RETRIEVER))
+    )
+    lists = make_lists(database, ground.vault.redact)
+    tools = TurnTools(pool, lists, ground.vault)
     news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
-    naming = Naming(database, namer, base.redactor, news, base.spending)
+    naming = Naming(database, namer, ground.redactor, news, ground.spending)
     carriers = await open_carriers(stack, settings, database)
     runtime = await stack.enter_async_context(
         Runtime(
@@ -636,13 +660,13 @@ async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolic
                 roles,
                 knowledge,
                 database,
-                base.access,
-                base.directory,
+                ground.access,
+                ground.directory,
             ),
-            TurnBookkeeping(naming, base.spending),
+            TurnBookkeeping(naming, ground.spending),
             database=database,
-            payloads=base.payloads,
-            redactor=base.redactor,
+            payloads=ground.payloads,
+            redactor=ground.redactor,
             delegations=delegations,
             patience=TurnTimeouts(
                 settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
@@ -652,14 +676,14 @@ async def _open_machinery(stack: AsyncExitStack, base: Base, policy: LaunchPolic
             fanout=carriers.fanout,
             most_turns=settings.max_turns,
             transcript_bytes=settings.transcript_bytes,
-            spending=base.spending,
+            spending=ground.spending,
             observer=observer,
             owner=owner,
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
-    return Engine(
+    return Machinery(
         choice,
         calls,
         knowledge,
@@ -706,42 +730,37 @@ def _own_address(settings: Settings) -> ServerAddress:
     return ServerAddress(settings.public_address, local, settings.own)
 
 
-def _make_business(base: Base, engine: Engine, backups: ScheduledBackups) -> RouteServices:
-    settings, database, threads = base.settings, base.database, base.threads
-    directory, vault = base.directory, base.vault
-    knowledge, roles, runtime, pool = (
-        engine.knowledge,
-        engine.roles,
-        engine.runtime,
-        engine.pool,
-    )
-    defaults = _defaults(settings, engine.choice)
+def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:
+    settings, database, threads = ground.settings, ground.database, ground.threads
+    directory, vault = ground.directory, ground.vault
+    knowledge, roles, runtime, pool = machinery.knowledge, machinery.roles, machinery.runtime, machinery.pool
+    defaults = _defaults(settings, machinery.choice)
     default_model = "" if defaults.only_model else defaults.model
     lifecycle = Lifecycle(roles, pool, settings.model_cache.expanduser(), default_model)
-    domains = _make_domains(base, engine, lifecycle, defaults)
+    domains = _make_domains(ground, machinery, lifecycle, defaults)
     views = knowledge.search.views
-    definitions = Definitions(directory, base.access, knowledge.ingestion, defaults, threads, base.watched, views)
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
     births = DomainCreation(directory, domains, roles)
-    prompts = PromptFiles(database, directory, threads, base.file_history)
+    prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
-    documents = Documents(knowledge, base.folder.incoming, reserve)
+    documents = Documents(knowledge, ground.folder.incoming, reserve)
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain, views
     )
-    memories = Memories(definitions, views, settings.quota_memories, threads, base.memories)
+    memories = Memories(definitions, views, settings.quota_memories, threads, ground.memories)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
-    health = _make_health(base, engine, reserve, backups, default_model)
+    health = _make_health(ground, machinery, reserve, backups, default_model)
     cases = Cases(database, directory, vault)
-    runs = _make_runs(base, engine, definitions, conversations, deletion)
-    quotes_only = isinstance(engine.model, ExtractiveModel)
-    budgets = Budgets(database, base.spending)
+    runs = _make_runs(ground, machinery, definitions, conversations, deletion)
+    quotes_only = isinstance(machinery.model, ExtractiveModel)
+    budgets = Budgets(database, ground.spending)
     gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
     waits, mails = Waits(database, conversations, runtime, domains, gate), settings.smtp_url is not None
     return RouteServices(
-        people=People(database, base.access),
-        logins=_make_logins(base),
+        people=People(database, ground.access),
+        logins=_make_logins(ground),
         directory=directory,
         domains=domains,
         definitions=definitions,
@@ -750,33 +769,27 @@ def _make_business(base: Base, engine: Engine, backups: ScheduledBackups) -> Rou
         skills=Skills(database, settings.roles, threads),
         births=births,
         memories=memories,
-        extraction=_extraction(base, engine, definitions),
+        extraction=_extraction(ground, machinery, definitions),
         documents=documents,
-        attachments=engine.attachments,
+        attachments=machinery.attachments,
         views=views,
         stale_reports=StaleReports(database, directory),
-        exports=Exports(database, directory, memories, base.vault, threads),
-        imports=_imports(base, domains, documents, roles, reserve),
+        exports=Exports(database, directory, memories, ground.vault, threads),
+        imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,
         conversation_search=ConversationSearch(database),
         sharing=Sharing(database, directory, conversations, runtime, settings.share_links),
         client_names=ClientNames(database, conversations),
-        title_news=engine.title_news,
+        title_news=machinery.title_news,
         deletion=deletion,
-        erasure=Erasure(database, directory, base.access, deletion, memories),
+        erasure=Erasure(database, directory, ground.access, deletion, memories),
         runtime=runtime,
         vault=vault,
-        turn_tools=engine.tools,
+        turn_tools=machinery.tools,
         servers=Servers(
-            directory,
-            domains,
-            vault,
-            pool,
-            engine.tool_lists,
-            engine.policy,
-            threads,
-            runtime.refused_tools,
+            directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
         ),
+<<<<<<< HEAD
 <<<<<<< HEAD
         paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
@@ -788,26 +801,32 @@ def _make_business(base: Base, engine: Engine, backups: ScheduledBackups) -> Rou
         history=History(database, directory, domains, prompts, roles, base.file_history, cases),
         file_history=base.file_history,
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
+=======
+        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
+        launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
+        history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
+        file_history=ground.file_history,
+>>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         health=health,
-        usage=UsageReports(database, base.spending.prices),
+        usage=UsageReports(database, ground.spending.prices),
         budgets=budgets,
-        exposition=Exposition(base.measuring.counts, health, budgets, runtime, base.key_use),
-        observer=base.measuring.observer,
+        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
+        observer=ground.measuring.observer,
         embedding=knowledge.embedding,
         waits=waits,
-        audit=base.audit,
-        authorizations=Authorizations(database, base.access),
-        oauth_clients=OAuthClients(database, engine.policy.reach, registration=settings.mcp_registration),
-        endpoints=Endpoints(database, vault, base.access, engine.policy, mails=mails),
-        schedules=Schedules(database, directory, vault, base.access),
+        audit=ground.audit,
+        authorizations=Authorizations(database, ground.access),
+        oauth_clients=OAuthClients(database, machinery.policy.reach, registration=settings.mcp_registration),
+        endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
+        schedules=Schedules(database, directory, vault, ground.access),
         sources=Sources(
             database,
             directory,
-            base.access,
-            engine.policy,
+            ground.access,
+            machinery.policy,
             AllowedFolders(settings.source_folders, settings.data),
         ),
-        answer_links=AnswerLinks(database, vault, base.access, waits, directory, _own_address(settings)),
+        answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,
@@ -829,113 +848,109 @@ def _make_business(base: Base, engine: Engine, backups: ScheduledBackups) -> Rou
         ),
         scoring=ScoreBatches(
             database,
-            engine.choice.model,
-            base.spending,
-            base.redactor,
+            machinery.choice.model,
+            ground.spending,
+            ground.redactor,
             AnswerJudge(conversations, deletion),
             default_model,
         ),
-        sign_ins=engine.sign_ins,
-        catalogue=engine.policy.catalogue,
+        sign_ins=machinery.sign_ins,
+        catalogue=machinery.policy.catalogue,
         backups=BackupJobs(settings),
     )
 
 
 def _make_runs(
-    base: Base,
-    engine: Engine,
+    ground: Ground,
+    machinery: Machinery,
     definitions: Definitions,
     conversations: Conversations,
     deletion: Deletion,
 ) -> Runs:
-    knowledge, index = engine.knowledge, engine.knowledge.index
+    knowledge, index = machinery.knowledge, machinery.knowledge.index
     return Runs(
-        base.database,
-        base.directory,
+        ground.database,
+        ground.directory,
         definitions,
         knowledge.embedding,
         RetrievalTier(knowledge.search, index),
-        AnswerTier(base.database, conversations, deletion, index),
-        base.measuring.observer,
-        engine.runtime.owner,
+        AnswerTier(ground.database, conversations, deletion, index),
+        ground.measuring.observer,
+        machinery.runtime.owner,
     )
 
 
-def _make_domains(base: Base, engine: Engine, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
+def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
     return Domains(
-        base.database,
-        base.directory,
-        base.settings.workspaces,
-        base.vault,
-        engine.policy,
+        ground.database,
+        ground.directory,
+        ground.settings.workspaces,
+        ground.vault,
+        machinery.policy,
         lifecycle,
-        base.threads,
+        ground.threads,
         "" if defaults.only_model else defaults.model,
-        engine.choice.refusal,
+        machinery.choice.refusal,
     )
 
 
 def _make_health(
-    base: Base,
-    engine: Engine,
-    reserve: DiskReserve,
-    backups: ScheduledBackups,
-    default_model: str,
+    ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups, default_model: str
 ) -> Health:
     return Health(
-        engine.calls,
-        engine.knowledge,
-        engine.pool,
-        engine.policy,
-        base.database,
+        machinery.calls,
+        machinery.knowledge,
+        machinery.pool,
+        machinery.policy,
+        ground.database,
         reserve,
-        engine.runtime,
-        base.vault.redact,
+        machinery.runtime,
+        ground.vault.redact,
         backups,
-        None if engine.neighbours is None else engine.neighbours.members,
+        None if machinery.neighbours is None else machinery.neighbours.members,
         default_model,
     )
 
 
-def _make_logins(base: Base) -> Logins:
-    minutes, hours = base.settings.sign_in_minutes, base.settings.sign_in_hours
-    return Logins(base.database, base.access, LoginTimes(minutes * 60, hours * 3600))
+def _make_logins(ground: Ground) -> Logins:
+    minutes, hours = ground.settings.sign_in_minutes, ground.settings.sign_in_hours
+    return Logins(ground.database, ground.access, LoginTimes(minutes * 60, hours * 3600))
 
 
-def _imports(base: Base, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
     """Return the service for importing bundles. Their documents count against a domain's quotas."""
-    settings, quotas = base.settings, base.directory.quotas
+    settings, quotas = ground.settings, ground.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
-    reception = Reception(base.folder.imports, reserve, settings.max_upload_bytes, total)
+    reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
     return Imports(
-        base.database,
-        base.directory,
+        ground.database,
+        ground.directory,
         domains,
         documents,
         roles,
-        base.vault,
-        base.access,
-        base.file_history,
-        base.threads,
+        ground.vault,
+        ground.access,
+        ground.file_history,
+        ground.threads,
         reception,
         settings.workspaces,
         settings.quota_memories,
-        base.memories,
+        ground.memories,
     )
 
 
-def _extraction(base: Base, engine: Engine, definitions: Definitions) -> Extraction:
+def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
     return Extraction(
-        base.database,
-        base.directory,
+        ground.database,
+        ground.directory,
         definitions,
-        _language_model(engine.model, base.measuring.observer),
-        engine.calls,
-        base.redactor,
-        base.threads,
-        base.settings.quota_memories,
-        base.spending,
-        base.memories,
+        _language_model(machinery.model, ground.measuring.observer),
+        machinery.calls,
+        ground.redactor,
+        ground.threads,
+        ground.settings.quota_memories,
+        ground.spending,
+        ground.memories,
     )
 
 
@@ -951,13 +966,13 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
 
 
-async def _open_provider(stack: AsyncExitStack, base: Base, business: RouteServices) -> "ProviderLogins | None":
+async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteServices) -> "ProviderLogins | None":
     """Return the sign-in at the operator's OpenID provider, or None without a provider.
 
     Raises:
         BadConfiguration: a required setting is missing, or the mapping file cannot be used.
     """
-    settings = base.settings
+    settings = ground.settings
     if not settings.oidc_issuer:
         return None
     from agentic_rag.access.oidc.logins import ProviderLogins
@@ -983,16 +998,18 @@ async def _open_provider(stack: AsyncExitStack, base: Base, business: RouteServi
     )
     provider = Provider(client)
     stack.push_async_callback(provider.aclose)
-    return ProviderLogins(base.database, base.access, business.people, business.logins, provider, grants)
+    return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
 
 
-def _gate(base: Base, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations) -> Gate:
+def _gate(
+    ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations
+) -> Gate:
     """Return the gate.
 
     Raises:
         BadConfiguration: the OpenID provider is to issue tokens for the MCP door, and there is none.
     """
-    settings = base.settings
+    settings = ground.settings
     door: DoorTokens | None = authorizations if settings.mcp_sign_in == "own" else None
     if settings.mcp_sign_in == "provider":
         from agentic_rag.access.oidc.logins import ProviderDoor
@@ -1001,9 +1018,9 @@ def _gate(base: Base, policy: LaunchPolicy, tokens: "ProviderLogins | None", aut
             raise BadConfiguration("AGENTIC_RAG_MCP_SIGN_IN", "'provider' needs AGENTIC_RAG_OIDC_ISSUER")
         door = ProviderDoor(tokens)
     return Gate(
-        base.access,
-        base.audit,
-        use=base.key_use,
+        ground.access,
+        ground.audit,
+        use=ground.key_use,
         hosts=hosts_of(settings),
         servers=policy,
         tokens=tokens,

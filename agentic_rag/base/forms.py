@@ -138,7 +138,7 @@ AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=1
 
 
 def nests_deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value has more than this many objects and lists inside each other."""
+    """Return whether a JSON value has more than this many objects and lists inside each other."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [item for item in layer if isinstance(item, Mapping | list)]
@@ -347,5 +347,5 @@ def one_line(text: str) -> str:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a visible character."""
+    """Return whether a text has a visible character."""
     return any(char.isprintable() and not char.isspace() for char in text)

@@ -206,7 +206,7 @@ class Redaction:
         return automaton
 
     def is_clear(self, text: str) -> bool:
-        """Whether a quick check rules out that a text holds a value or ends with the start of one; mostly true."""
+        """Return whether a quick check shows that a text neither holds a value nor ends with the start of one."""
         if not self._values:
             return True
         automaton = self._automaton
@@ -226,7 +226,7 @@ class Redaction:
         return _change_strings(value, self) if self._values else value
 
     def is_clear_json(self, data: bytes) -> bool:
-        """Whether the bytes of a JSON value show that `json` would not change it; true for most values.
+        """Return whether the bytes of a JSON value show that `json` would not change it; true for most values.
 
         As long as nothing in the bytes is escaped, they contain each string literally.
         """
@@ -241,7 +241,7 @@ class Redaction:
         return self.json(value)
 
     def found_in(self, value: Any) -> bool:
-        """Whether a string of a JSON value holds a known value."""
+        """Return whether a string of a JSON value holds a known value."""
         if not self._values:
             return False
         if isinstance(value, str):
@@ -336,7 +336,7 @@ class Pieces:
         self._held = ""
 
     def passes(self, piece: str) -> bool:
-        """Whether the next piece may be sent unchanged, and nothing has to be remembered."""
+        """Return whether the next piece may be sent unchanged, and nothing has to be remembered."""
         return not self._held and self._redact.is_clear(piece)
 
     def take(self, piece: str) -> str:

@@ -1,8 +1,10 @@
 """Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.memory_cache.Stock`.
 
-Calls the database's event loop from the threads that recall, and moves PromptX files found in a workspace into the
-database: those of a restored SQLite server, an import or a copied folder. Network and state files are not kept, because
-PromptX cannot read them here; an export creates them. Blocks; never call this in the event loop's own thread.
+Recalls run in worker threads. They call the database through its event loop, and block until it answers: never call
+this module in the event loop's own thread.
+
+PromptX files that a workspace still has (after the restore of a SQLite server, an import, or a manual copy) are moved
+into the database. ``network.json`` and ``state.json`` are not stored, because an export can create them from the rows.
 """
 
 import asyncio

@@ -65,7 +65,7 @@ def clean_json(value: Any) -> Any:
 
 
 def is_large(content: Sequence[types.ContentBlock], structured: Any = None) -> bool:
-    """Whether reading a result would block the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
+    """Return whether a result is read in a worker thread: it has more than `LARGE_BYTES`, or cannot be measured."""
     try:
         return sum(map(_length, content)) + len(orjson.dumps(structured)) > LARGE_BYTES
     except TypeError:

@@ -629,7 +629,7 @@ class _SchemaConversion:
         return name
 
     def _is_recursive(self, target: Schema) -> bool:
-        """Whether a schema refers to itself, directly or indirectly."""
+        """Return whether a schema refers to itself, directly or indirectly."""
         if id(target) not in self._recursive:
             self._recursive[id(target)] = self._reaches(target)
         return self._recursive[id(target)]
@@ -761,7 +761,7 @@ _CONVERTED = {
 
 
 def _is_bounded(schema: Schema) -> bool:
-    """Whether a document is small enough to be read; checked level by level, up to the limits."""
+    """Return whether a document is small enough to be read; checked level by level, up to the limits."""
     level: list[Any] = [schema]
     count = depth = 0
     while level:

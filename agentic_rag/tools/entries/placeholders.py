@@ -73,7 +73,7 @@ def rename_foreign(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def stands_alone(text: str) -> bool:
-    """Whether a text is just another client's placeholder, perhaps after ``Bearer``, and may be quoted."""
+    """Return whether a text is just another client's placeholder, perhaps after ``Bearer``, and may be quoted."""
     scheme = _SCHEME.match(text)
     return _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is not None
 
@@ -85,7 +85,7 @@ def find_placeholders(text: str) -> Iterator[Placeholder]:
 
 
 def expand(text: str, value_of: Callable[[str], str | None]) -> str:
-    """Return the text with every placeholder replaced, once: a value that looks like one is kept.
+    """Replace every placeholder in a text by its value. A value that looks like a placeholder is not replaced again.
 
     Raises:
         PlaceholderUnset: ``value_of`` returned None for a placeholder without a default.
@@ -111,7 +111,7 @@ def split_placeholders(text: str) -> Iterator[str | Placeholder]:
 
 
 def is_behind_host(beginning: str) -> bool:
-    """Whether text after this beginning of an address is in its path or query, where it cannot change the server."""
+    """Return whether an address that begins so has its host already, so that more text cannot change the server."""
     return _BEHIND_HOST.match(beginning) is not None
 
 
@@ -129,7 +129,7 @@ def names_before_path(address: str) -> frozenset[str]:
 
 
 def refers_only(text: str) -> bool:
-    """Whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
+    """Return whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
     if not text or any(placeholder.default for placeholder in find_placeholders(text)) or _OURS.search(text) is None:
         return False
     return _SCHEME.fullmatch(_OURS.sub("", text)) is not None

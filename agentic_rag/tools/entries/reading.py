@@ -416,7 +416,7 @@ def _is_entry(value: object) -> bool:
 
 
 def _is_single_entry(outer: Pasted) -> bool:
-    """Whether a document is an entry itself, and not a map of entries."""
+    """Return whether a document is an entry itself, and not a map of entries."""
     says_what = any(isinstance(outer.get(key), str) for key in ("command", "cmd", "url", "serverUrl", "httpUrl"))
     return says_what and not any(_is_entry(value) for value in outer.values())
 
@@ -834,7 +834,7 @@ def _printable(key: str, limit: int = 80) -> str:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal; ``1`` and ``true`` are not."""
+    """Return whether two JSON values are equal; ``1`` and ``true`` are not."""
     try:
         return type(one) is type(other) and one == other
     except RecursionError:  # nested deeper than any meaningful value
@@ -941,7 +941,7 @@ def _refuse_secrets(args: list[str], path: str) -> None:
 
 
 def _is_plain_secret(name: str, text: str) -> bool:
-    """Whether a value in a query is a key in plain text."""
+    """Return whether a value in a query is a key in plain text."""
     return bool(text) and bool(_SECRET_QUERY.fullmatch(name) or _SECRET_TEXT.fullmatch(text))
 
 

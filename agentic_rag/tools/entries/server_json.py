@@ -32,7 +32,7 @@ class ServerDescription:
 
 
 def is_server_json(document: object) -> bool:
-    """Whether a document is a ``server.json``, and not a map of entries."""
+    """Return whether a document is a ``server.json``, and not a map of entries."""
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
         return False
     return isinstance(document.get("packages"), list) or isinstance(document.get("remotes"), list)

@@ -66,7 +66,7 @@ class DiskMeter:
         return ""
 
     def _is_due(self, now: float, free: int) -> bool:
-        """Whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
+        """Return whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
         hurried = free < self._reserve or self._free - free > (self._most - self._kept) // 4
         return now - self._at >= self._cost * (HURRIED_SHARE if hurried else SHARE)
 

@@ -45,7 +45,7 @@ class Facts:
     warnings: tuple[str, ...] = ()
 
     def same_content(self, other: "Facts") -> bool:
-        """Whether the same bytes would run."""
+        """Return whether the same bytes would run."""
         own_content, other_content = (
             (facts.registry, facts.name, facts.version, facts.integrity, dict(facts.files)) for facts in (self, other)
         )

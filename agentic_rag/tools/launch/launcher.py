@@ -163,7 +163,7 @@ def lend(place: int | str, user: int, *, writable: bool, at: int | None = None) 
 
 
 def needs_lending(status: os.stat_result, *, writable: bool) -> bool:
-    """Whether root owns a file or folder and other users may not use it."""
+    """Return whether root owns a file or folder and other users may not use it."""
     needed = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
     return status.st_uid == 0 and (writable or status.st_mode & needed != needed)
 
@@ -210,7 +210,7 @@ def walk(path: str, flags: int) -> int:
 
 
 def is_link(descriptor: int) -> bool:
-    """Whether a descriptor is a link: ``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
+    """Return whether a descriptor is a link: ``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
     return (os.fstat(descriptor).st_mode & 0o170000) == 0o120000
 
 

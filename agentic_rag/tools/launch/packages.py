@@ -153,7 +153,7 @@ class Packages:
                 path.unlink(missing_ok=True)
 
     def has(self, package: Package) -> bool:
-        """Whether a package is installed, even if its files were changed."""
+        """Return whether a package is installed, even if its files were changed."""
         return self._place(package).is_dir()
 
     def find_installed(self, package: Package) -> Installed:

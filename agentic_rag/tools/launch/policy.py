@@ -333,7 +333,7 @@ class LaunchPolicy:
             self.installations.begin(package)
 
     def is_installing(self, review: Review) -> bool:
-        """Whether the package of an entry is being installed."""
+        """Return whether the package of an entry is being installed."""
         package, installations = review.uninstalled, self.installations
         return package is not None and installations is not None and installations.is_under_way(package)
 

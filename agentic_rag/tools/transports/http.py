@@ -259,7 +259,7 @@ class _Bounded(CheckedTransport):
         return response
 
     def _is_expected(self, request: httpx2.Request, response: httpx2.Response) -> bool:
-        """Whether this transport accepts an answer's content for this request."""
+        """Return whether this transport accepts an answer's content for this request."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success:
             return True  # a redirect
@@ -363,7 +363,7 @@ def _as_error(reason: str, status: int, request: httpx2.Request, challenge: str 
 
 
 def _stays(url: httpx2.URL, response: httpx2.Response) -> bool:
-    """Whether the library follows a redirect: within the origin, with the same method."""
+    """Return whether the library follows a redirect: within the origin, with the same method."""
     try:
         target = url.join(response.headers["location"])
     except httpx2.InvalidURL:

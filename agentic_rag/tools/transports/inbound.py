@@ -81,14 +81,14 @@ class Inflow:
         return ""
 
     def passes(self, item: Item, now: float) -> bool:
-        """Whether to pass a message on; dropped messages cost nothing but their reading."""
+        """Return whether to pass a message on; dropped messages cost nothing but their reading."""
         if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
             return True
         return self._notices.take(now) == 0
 
 
 def _is_wide(item: Item) -> bool:
-    """Whether a message has more than `PARTS`, which would take seconds of the event loop to be read."""
+    """Return whether a message has more than `PARTS`, which would take seconds of the event loop to be read."""
     message = item.message if isinstance(item, SessionMessage) else None
     if isinstance(message, types.JSONRPCResponse):
         layer: list[Any] = [message.result]
