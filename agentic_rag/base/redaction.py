@@ -302,7 +302,7 @@ class Redactor:
         return redaction
 
     def among(self, domain_ids: Iterable[str]) -> Nameless:
-        """Return the redaction of texts that belong to none of these domains, for a reader who may see them all."""
+        """Return the redaction of texts outside these domains, for a reader who may see all of the domains."""
         return Nameless(map(self.of, domain_ids))
 
     def add(self, domain_id: str, name: str, value: str) -> None:

@@ -226,7 +226,7 @@ class _Renderer(RendererHTML):
 
 
 def _highlight(code: str, language: str) -> str:
-    """Return code as HTML with spans. Marks are taken out before it is split into tokens, and put back."""
+    """Return code as HTML with spans. Citation marks are removed before the highlighting, and inserted after it."""
     if _OPEN not in code:
         return highlight(code, language, escape_piece)
     bare, marks, copied_to = "", list[tuple[int, str]](), 0

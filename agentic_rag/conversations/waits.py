@@ -235,7 +235,7 @@ def _check_answer(
 
 
 def _sees(user: User, wait: WaitRecord) -> bool:
-    """Return whether a user sees a wait: in an own conversation, or as an admin who may answer it."""
+    """Return whether a user sees a wait, as the owner of its conversation or as an admin who may answer."""
     if not user.sees(wait.domain_id):
         return False
     return wait.user_id == user.id or (wait.answerer is Answerer.ADMIN and user.administers(wait.domain_id))

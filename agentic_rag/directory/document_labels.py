@@ -82,13 +82,13 @@ class LabelRules:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A folder pattern: the folded texts around its asterisks, for the path itself and for what is below it."""
+    """A folder pattern: the folded texts around its asterisks, for the folder itself and for the paths below it."""
 
     whole: tuple[str, ...]
     below: tuple[str, ...]
 
     def matches(self, path: str) -> bool:
-        """Return whether a folded path matches. Takes linear time, whatever the pattern."""
+        """Return whether a folded path matches. Takes linear time for every pattern."""
         if len(self.whole) == 1:
             return path == self.whole[0] or path.startswith(self.below[0])
         return _matches(self.whole, path) or _matches(self.below, path)

@@ -98,7 +98,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A turn that tries a draft for an evaluation: nobody reads along, and no tool with effects runs.
+    """A turn that tries a draft for an evaluation: no person reads along, and no tool with effects runs.
 
     ``documents`` are the searchable ones, None for all.
     """

@@ -100,7 +100,7 @@ class Reaching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """The sealed part of a sign-in that nobody has completed yet; `SignInRecord` is the row."""
+    """The sealed part of an open sign-in; `SignInRecord` is the row."""
 
     resource: ProtectedResource
     client: OAuthRegistration
@@ -622,7 +622,7 @@ def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: OAuth
 
 
 def _needs_no_person(spec: LaunchSpec, resource: ProtectedResource, oauth: OAuthClient[str]) -> bool:
-    """Return whether the entry's client gets tokens with its own secret, so that nobody signs in."""
+    """Return whether the entry's client gets tokens with its own secret, so that no person signs in."""
     supported = resource.metadata.grant_types_supported
     return bool(oauth.secrets) and (oauth.grant is Grant.CLIENT or (supported == [Grant.CLIENT] and not spec.owner))
 

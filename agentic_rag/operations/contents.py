@@ -43,7 +43,7 @@ async def examine_originals(database: Database, *, repair: bool) -> list[Finding
                 continue
             findings.append(finding)
             if repair and not finding.by_hand:
-                # Without a stamp, the next scan of the folder reads the file, whatever its size and time.
+                # Without a stamp, the next scan of the folder reads the file, even if its size and time are unchanged.
                 await database.write(
                     lambda conn, key=document.id: documents.update(conn, key, file_stamp="", updated_at=now()),  # type: ignore[misc]
                     durable=True,

@@ -63,7 +63,7 @@ class UsageReports:
         """
         domains = None if user.operator else sorted(user.administered)
         wanted_groups = list(dict.fromkeys(groups))
-        # Prices depend on the model and the day, so costs are summed by both, whatever groups are requested.
+        # Prices depend on the model and the day, so costs are summed by both, even if other groups are requested.
         finest = (
             list(dict.fromkeys([*wanted_groups, Group.MODEL, Group.DAY])) if self._prices.currency else wanted_groups
         )

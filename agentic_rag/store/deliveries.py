@@ -85,8 +85,8 @@ class Event:
     """An event to be sent to the endpoints of a domain.
 
     ``facts`` go to every endpoint: ids, names, states and times. ``texts`` go to endpoints that include texts, and if
-    they are ``private``, only to those whose recipient is ``user_id``, because nobody else may read the conversation.
-    Long texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
+    they are ``private``, only to those whose recipient is ``user_id``: only that person may read the conversation. Long
+    texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
     """
 
     kind: EventKind
@@ -134,7 +134,7 @@ def announce(conn: Connection, event: Event, *, without: str = "") -> None:
 
 
 def send_to(conn: Connection, endpoint: EndpointRecord, event: Event, *, with_texts: bool) -> str:
-    """Store a delivery of an event for one endpoint, whatever events it receives. Returns the delivery's id."""
+    """Store a delivery for one endpoint, even if it does not receive such events. Returns the delivery's id."""
     data = {"domainId": event.domain_id, **_present(event.facts)}
     if with_texts:
         data |= _present(event.texts)

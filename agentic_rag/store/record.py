@@ -120,7 +120,9 @@ class Record(SQLModel, metaclass=RecordType):
         ]
         cls._defaults = {name: field.default for name, field in optional.items() if not field.default_factory}
         cls._insertion = Prepared(sa.insert(cls.__table__))
-        type.__delattr__(cls, "__init__")  # SQLAlchemy's, which calls the one below after four hooks that nobody uses
+        type.__delattr__(
+            cls, "__init__"
+        )  # SQLAlchemy's, which calls the one below after four hooks that have no listener
         for name in fields:
             type.__setattr__(cls, name, _ReadableAttribute(cls.__dict__[name]))
         if cls.part_of is not None:

@@ -62,7 +62,7 @@ def join(
     """Take a name; False, without a change, if a living process has it.
 
     ``dead`` is an earlier reading of a replica that has had no heartbeat since. If the row is unchanged, that replica
-    counts as dead whatever the time of its heartbeat.
+    counts as dead, even with a recent heartbeat.
     """
     if conn.dialect.name == "postgresql":  # the lock lets the second of two concurrent replicas see the first
         conn.execute(sa.text("LOCK TABLE replicas IN SHARE ROW EXCLUSIVE MODE"))

@@ -324,7 +324,7 @@ def root_cause(exc: BaseException) -> BaseException:
 
 
 def describe_unparsed(exc: MCPError) -> str:
-    """Return what is wrong with an answer that the protocol library could not parse, or "" for a server's own error."""
+    """Describe why the protocol library could not parse an answer. Returns "" for an error that the server sent."""
     message = str(exc.error.message)
     if exc.error.code != types.PARSE_ERROR or not message.startswith("Failed to parse "):
         return ""
