@@ -64,6 +64,7 @@ class McpPool:
         self._connector: Connector
         self._loading = False
         self._loaded = anyio.Event()
+        # By the key of the spec, which covers its secrets. A stopped connection leaves when no toolset refers to it.
         self._shared: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
@@ -95,7 +96,7 @@ class McpPool:
             return
         for connection in list(self._live):
             connection.stop()
-        tasks.cancel_scope.shield = True
+        tasks.cancel_scope.shield = True  # a cancelled body must not kill servers that are about to close
         tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_SECONDS
         if not self._loaded.is_set():  # there are no connections yet
             tasks.cancel_scope.cancel()
@@ -271,6 +272,7 @@ class McpPool:
         return replace(state, reason=f"it was not ready after {seconds:g} s" if seconds else "it is still starting")
 
     def _connection(self, server: SystemServer | LaunchSpec) -> "Connection":
+        """Return the connection for a spec. A new one retires those of the same server with an older spec."""
         key = f"memory:{server.name}" if isinstance(server, SystemServer) else server.key()
         connection = self._shared.get(key)
         if connection is None:

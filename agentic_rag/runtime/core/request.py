@@ -95,9 +95,8 @@ def build_request(
         tool_choice: None, or an API value. Ignored without tools.
         pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
             described by text.
-        before: state of the conversation's last request, which this call uses up. A state that does not fit, after a
-            change
-            of the model or of a message, is replaced by a new one.
+        before: state of the conversation's last request, which this call uses up. A state that does not fit any more,
+            because the model or a message has changed, is replaced by a new one.
         refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
@@ -107,6 +106,8 @@ def build_request(
     show_pictures(sent, pictures if profile.images else None)
     if state is None:
         state = begin_prompt_state(definition, prompt_of(definition, tools), tools)
+    # System and tools are those of the session's first request, followed by the tools that came later. The beginning of
+    # the request stays the same, so the service's cache stays valid; notes describe what has changed since.
     late = state.late
     if CALL in tools and CALL.name not in state.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
@@ -115,6 +116,7 @@ def build_request(
     sendable = sendable_specs(definition.model, specs, current, refused)
     messages = tuple(sent.messages)
     settled: Settled | None = before.settled
+    # A service refuses a reference to a tool that is not in the request. Removing one changes an earlier message.
     if len(sendable) < len(specs) and profile.deferred_tools:
         fewer = without_references(messages, {spec["name"] for spec in sendable})
         if fewer != messages:
@@ -158,14 +160,16 @@ class _PromptParts:
 
 
 MOST_MADE = 512
+"""Most cached entries."""
 _prompt_parts: dict[tuple[str, str], _PromptParts] = {}
 """Cache by domain and model, most recently used last. From turn to turn a domain's prompt seldom changes."""
 
 
 def _prompt_parts_of(definition: Definition, tools: Sequence[ToolInfo]) -> _PromptParts:
+    """Return the system blocks and tool specs of a definition, from the cache if its inputs are unchanged."""
     key, binding = (definition.domain_id, definition.model), definition.binding
     parts = (definition.persona, definition.collection_note, binding.sub_roles, definition.role_lines, *tools)
-    prompt_parts = _prompt_parts.pop(key, None)
+    prompt_parts = _prompt_parts.pop(key, None)  # inserted again below, so that the oldest entry is the first
     if prompt_parts is None or prompt_parts.parts != parts:
         deferred = list_deferred(tools, many_tokens(definition.model))
         visible = [tool for tool in tools if tool not in deferred] if deferred else tools

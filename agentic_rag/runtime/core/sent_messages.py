@@ -96,6 +96,7 @@ class SentMessages:
         self._tools: tuple[ToolInfo, ...] = ()
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
+        """Whether sentences of deleted chunks stay, because no earlier message may change."""
         self._named = False
         """Whether messages contain definitions of tools."""
         self._repeats = Repeats(() if self._stays else self._gone)
@@ -140,14 +141,16 @@ class SentMessages:
         them.
         """
         self._tools = tuple(tools)
+        # The API requires alternating roles, so each run of messages with one role becomes one message.
         runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_ROLE)]
         for run in runs[:-1]:
             self._memory += self._add(self._settled, run, self._repeats)
             self._taken += run
         sent = self._settled.copy()
+        # The last run is converted for this request only: the state behind it must not learn its passages.
         for run in runs[-1:]:
             self._add(sent, run, Repeats(self._repeats.apart, self._repeats))
-        if sent.open_ids:
+        if sent.open_ids:  # the conversation ends with calls that have no results
             sent.messages.append({"role": "user", "content": list(map(_unknown, sent.open_ids))})
         return sent
 
