@@ -77,6 +77,7 @@ class Delegations:
     """
 
     def __init__(self) -> None:
+        # Weak, because an agent that has ended unregisters itself by being dropped.
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         self._slots: WeakKeyDictionary[Agent, dict[int, anyio.Semaphore]] = WeakKeyDictionary()
 
@@ -103,9 +104,10 @@ class Delegations:
             return ChildAnswer(f"The role {request.role!r} could not begin: {exc}", failed=True)
 
     def _slot(self, parent: Agent) -> anyio.Semaphore:
-        """Return the semaphore for delegates of one depth.
+        """Return the semaphore for the delegates of one depth.
 
-        With one for all depths, delegates that wait for theirs would block.
+        One semaphore for all depths could deadlock: delegates would hold all slots while they wait for slots for their
+        own delegates.
         """
         root = parent
         while root.parent is not None:
@@ -126,7 +128,7 @@ class Delegations:
         try:
             await child.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if not parent.resources.stopping:
+            if not parent.resources.stopping:  # else the delegate stays as it is, and resumes with its parent
                 child.interrupt()
                 with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
                     await child.ended.wait()
@@ -154,7 +156,8 @@ class Delegations:
         )
 
         def store(conn: Connection) -> Transcript:
-            turns.hold(conn, parent.row.id, parent.row.fence)  # serialised, so each sees earlier paths
+            # Locks the parent's row, so that two delegates that begin at once do not choose the same path.
+            turns.hold(conn, parent.row.id, parent.row.fence)
             path = free_path(parent.path, request.role, _paths_of(conn, parent.row.id))
             transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
