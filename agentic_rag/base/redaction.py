@@ -182,7 +182,7 @@ class Redaction:
         self._size += len(value)
         most = KEPT_VALUES + len(self._kept)
         while len(self._values) > len(self._kept) + 1 and (len(self._values) > most or self._size > KEPT_BYTES):
-            oldest = next(value for value in self._values if value not in self._kept)
+            oldest = next(stored for stored in self._values if stored not in self._kept)
             del self._values[oldest]
             self._size -= len(oldest)
         self._version += 1

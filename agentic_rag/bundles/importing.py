@@ -203,6 +203,11 @@ class Imports:
     async def _store_new(
         self, received: Received, draft: Draft, under_way: ImportRecord, described: DescribedDomain
     ) -> None:
+        """Move the files into place, then store the domain, which commits the import.
+
+        ``under_way`` is stored first. After a kill, the next start finds its row without a domain and removes the files
+        (`PendingImports.finish`).
+        """
         redaction = self._vault.redact.of(under_way.domain_id)
         audit_entry = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
 
@@ -255,6 +260,7 @@ class Imports:
     async def _come_over(
         self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: Choice
     ) -> ImportReport:
+        """Compare a bundle with a domain, check all that could fail, and change the domain unless it is a dry run."""
         if not choice.dry_run:
             await self._pending.end_earlier(domain_id)
         record = await self._directory.get(domain_id)
@@ -265,6 +271,8 @@ class Imports:
         redaction = self._vault.redact.of(domain_id)
         work = partial(overlay_of, record, listed, received, redaction, remove_others=choice.remove_others)
         overlay = await self._threads.run(domain_id, work)
+        # The settings may name roles of the bundle, which are not in the workspace yet. They are checked against a
+        # folder with an empty file for each role that the domain will have.
         roles_in = received.folder / "roles"
         ids = [info.id for info in await self._roles.list_of(domain_id) if info.source == "workspace"]
         await anyio.to_thread.run_sync(_lay_roles, roles_in, ids, received, overlay.removed)

@@ -257,6 +257,13 @@ class LaunchRequests:
                 log.error("the approved request %s is not installed: %s", request_id, exc)
 
     async def _carry_out(self, request_id: str) -> None:
+        """Install the package of an approved request, allow its line, and record the end of the request.
+
+        Each step may be repeated: after a kill, the request is still approved, and the next start runs all steps again.
+
+        Raises:
+            StorageError: the store refuses; the request stays approved.
+        """
         record = await self.database.read(partial(launch_requests.get, request_id=request_id))
         if record is None or record.state is not RequestState.APPROVED or record.grant is None:
             return
@@ -343,6 +350,12 @@ class LaunchRequests:
         return PackageLine(Package(plan.package.registry, plan.package.name, facts.version), plan.args), facts
 
     async def _store(self, user: User, domain_id: str, proposal: Proposal, facts: Facts) -> LaunchRequestRecord:
+        """Store an open request, or return the pending request for the same line.
+
+        Raises:
+            LaunchRequestsFull: the domain has `MAX_OPEN` pending requests.
+            LaunchRequestChanged: another process has stored and ended the same request meanwhile.
+        """
         pending = line_hash(proposal.server, proposal.command, proposal.args, proposal.env)
         plan = plan_line(proposal.command, proposal.args, proposal.env)
         rest = plan.args if isinstance(plan, PackageLine | ProgramLine) else proposal.args

@@ -150,6 +150,11 @@ class Compaction:
     # The summary
 
     async def _summary(self) -> Summary:
+        """Ask the model for a summary. An unusable one is requested again, with the problem as a note.
+
+        The first request continues the conversation (``inside``), so that the service's cache applies. If the service
+        refuses it as too long, a separate request contains the messages as text.
+        """
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
         self._shown = await Pictures(self._resources.database, self._resources.payloads).of(self._transcript.pictures)
@@ -201,6 +206,7 @@ class Compaction:
         return replace(built.request, max_tokens=answer_room(definition))
 
     async def _insist(self, request: ModelRequest) -> _Answer:
+        """Ask the model, and repeat the call after errors that may pass."""
         attempts = Attempts()
         while True:
             try:

@@ -120,6 +120,7 @@ def read_tools(answer: Json, first: int = 0) -> tuple[list[Json], list[DroppedTo
 
 
 def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
+    """Return the members of a listed tool that are used, or the reason to leave it out. ``place``: its number."""
     unnamed = f"(tool {place})"
     if not isinstance(tool, dict):
         return DroppedTool(unnamed, f"it is {_kind(tool)}, not an object")

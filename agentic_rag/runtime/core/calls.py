@@ -125,6 +125,11 @@ class Policy:
         return ruling
 
     def _ruling(self, tool: ToolInfo, *, others: bool) -> Denial | Approval | None:
+        """Return the ruling on a tool as if a person could be asked.
+
+        ``others``: the turn has read text written by others. Then a pattern of the policy, such as ``files__*``, no
+        longer allows tools with effects: a person is asked.
+        """
         if tool.server == CLIENT:  # the client's own program runs it, and may refuse
             return None
         if tool.changed:
@@ -207,7 +212,7 @@ class Policy:
             exact = glob in names
             if not exact and verdict == "allow" and not patterns_allow:
                 continue
-            if exact or any(fnmatchcase(name, glob) for name in names):
+            if exact or any(fnmatchcase(candidate, glob) for candidate in names):
                 matching.append((exact, len(_WILD.sub("", glob)), _RANKS[verdict], verdict))
         return max(matching)[-1] if matching else None
 

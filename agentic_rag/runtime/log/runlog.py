@@ -642,6 +642,11 @@ class Journal:
                 await self._drop_groups()
 
     async def _write_group(self) -> None:
+        """Store one batch of each log that has new events, all in one transaction.
+
+        On a SQLite file they become one record (``number``), which later commits turn into rows of their turns. In a
+        shared store they become rows at once.
+        """
         # One batch per log: a later batch must not be stored before an earlier one.
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
         logs = [

@@ -658,6 +658,7 @@ class _EntryReader:
         return values
 
     def _read_values(self, key: str, values: dict[str, Value]) -> None:
+        """Add the valid members of ``env`` or ``headers`` to ``values``, and note the problems of the others."""
         path, header = f"{self.path}.{key}", key == "headers"
         pasted = self.pasted.get(key)
         if isinstance(pasted, list | tuple):

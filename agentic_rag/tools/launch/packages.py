@@ -206,6 +206,7 @@ class Packages:
         return await anyio.to_thread.run_sync(self._clients.open, package, folder)
 
     async def _install(self, package: Package, staging: Path) -> Installed:
+        """Install a package below ``staging``, check it, and move it to its final place with one rename."""
         whole = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "whole"))
         tree = whole / "tree"
         if package.registry == "mcpb":

@@ -82,6 +82,7 @@ class CheckedBackend(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
+        # The checked addresses are connected to, not the name: a second resolution could lead elsewhere.
         if self._unchecked or is_listed(self._exempt, host, port):
             return await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
         try:
