@@ -73,8 +73,8 @@ def backup(
     say(f"{target} holds the data folder {settings.data} as of {header.made_at} ({_amount(target.stat().st_size)}).")
     if with_key:
         say("WARNING: it holds the key of the secrets. Who can read this file can read every secret in it.", err=True)
-    for each in removed:
-        say(f"Removed {each}.")
+    for deleted in removed:
+        say(f"Removed {deleted}.")
 
 
 async def _make(
