@@ -353,7 +353,7 @@ def doctor(
     with advising("Run the command again: it begins with the first check."):
         findings = anyio.run(examine, settings, repair)
         say(printable(anyio.run(describe_embedder, settings)))
-        if DATABASE_CODES.isdisjoint(finding.code for finding in found):
+        if DATABASE_CODES.isdisjoint(finding.code for finding in findings):
             for line in anyio.run(describe_lines, settings):
                 say(printable(line))
     if isinstance(sandbox := find_sandbox(), str):

@@ -271,6 +271,9 @@ class Application:
         self.workers.start("loading what turns need", load)
 <<<<<<< HEAD
 <<<<<<< HEAD
+<<<<<<< HEAD
+=======
+>>>>>>> 58a770db (app: keep the names of the composition root)
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
 =======
@@ -347,8 +350,13 @@ async def open_application(
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         maintenance = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+<<<<<<< HEAD
         app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
 >>>>>>> 791565cc (docs, tools: say what functions return in plain words)
+=======
+        web_files = WebFiles()
+        app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
+>>>>>>> 58a770db (app: keep the names of the composition root)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -364,6 +372,7 @@ async def open_application(
             workers.start("backups that were asked for", business.backups.run)
 <<<<<<< HEAD
 <<<<<<< HEAD
+<<<<<<< HEAD
         yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
 =======
         yield Application(base, engine, business, doctor, maintenance, workers, app)
@@ -371,6 +380,9 @@ async def open_application(
 =======
         yield Application(ground, machinery, business, doctor, maintenance, workers, app)
 >>>>>>> 791565cc (docs, tools: say what functions return in plain words)
+=======
+        yield Application(ground, machinery, business, doctor, maintenance, workers, app, web_files)
+>>>>>>> 58a770db (app: keep the names of the composition root)
 
 
 def _make_upkeep(
@@ -470,13 +482,18 @@ def _begin_notifications(
 
 async def _open_app(
 <<<<<<< HEAD
+<<<<<<< HEAD
     stack: AsyncExitStack,
 <<<<<<< HEAD
+=======
+    stack: AsyncExitStack,
+>>>>>>> 58a770db (app: keep the names of the composition root)
     ground: Ground,
     policy: LaunchPolicy,
     business: RouteServices,
     dialect: str,
     web_files: WebFiles,
+<<<<<<< HEAD
 =======
     base: Base,
     policy: LaunchPolicy,
@@ -488,6 +505,10 @@ async def _open_app(
 =======
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
 >>>>>>> 791565cc (docs, tools: say what functions return in plain words)
+=======
+    *,
+    whole: bool,
+>>>>>>> 58a770db (app: keep the names of the composition root)
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
@@ -509,6 +530,7 @@ async def _open_app(
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
 <<<<<<< HEAD
+<<<<<<< HEAD
         web_files=web_files,
 =======
         public_url=base.settings.public_address,
@@ -518,6 +540,9 @@ async def _open_app(
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
 =======
 >>>>>>> 791565cc (docs, tools: say what functions return in plain words)
+=======
+        web_files=web_files,
+>>>>>>> 58a770db (app: keep the names of the composition root)
     )
 
 
@@ -791,6 +816,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         ),
 <<<<<<< HEAD
 <<<<<<< HEAD
+<<<<<<< HEAD
         paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
@@ -803,6 +829,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
 >>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
 =======
         paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
+=======
+        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
+>>>>>>> 58a770db (app: keep the names of the composition root)
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,

@@ -88,7 +88,7 @@ class Exports:
         )
         notified = write_notifications(*told_of) if any(told_of) else None
         lines = await self._db.read(lambda conn: _lines_of(conn, listed))
-        work = partial(collect, record, listed, kept, redaction, cases, notified, lines)
+        work = partial(collect, record, listed, memory_files, redaction, cases, notified, lines)
         contents = await self._threads.run(domain_id, work)
         for item in contents.left_out:
             log.warning("%s is not in the bundle of %s: %s", item.name, domain_id, item.reason)

@@ -168,7 +168,7 @@ def summaries(conn: Connection, turn_ids: Collection[TurnId]) -> dict[TurnId, li
     columns = (_calls.turn_id, _calls.tool_call_id, _calls.server, _calls.status, _calls.duration_ms)
     own = (_calls.turn_id.in_(turn_ids), _calls.app_of == "")
     query = sa.select(*columns).where(*own).order_by(_calls.started_at, _calls.tool_call_id)
-    found: dict[TurnId, list[CallSummary]] = {}
+    by_turn: dict[TurnId, list[CallSummary]] = {}
     for turn_id, *fields in conn.execute(query):
         by_turn.setdefault(turn_id, []).append(CallSummary(*fields))
     return by_turn
