@@ -269,19 +269,8 @@ class Application:
         self.maintenance.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
-<<<<<<< HEAD
-<<<<<<< HEAD
-<<<<<<< HEAD
-=======
->>>>>>> 58a770db (app: keep the names of the composition root)
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
-=======
-        look = partial(garbage.look_where_quiet, self.engine.runtime)
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
-=======
-        look = partial(garbage.look_where_quiet, self.machinery.runtime)
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
@@ -333,30 +322,11 @@ async def open_application(
         policy = _launch_policy(settings, ground.access, any_command, unsandboxed)
         machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
-<<<<<<< HEAD
-<<<<<<< HEAD
-        business = _make_business(ground, machinery, backups)
-        doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
-        upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-        web_files = WebFiles()
-        app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
-=======
-        business = _make_business(base, engine, backups)
-        doctor = Doctor(base.database, base.payloads, engine.knowledge.index)
-        maintenance = _make_upkeep(base, engine, business, doctor, scan_seconds)
-        app = await _open_app(stack, base, policy, business, dialect, whole=local_key is None)
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
-=======
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         maintenance = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-<<<<<<< HEAD
-        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
-=======
         web_files = WebFiles()
         app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
->>>>>>> 58a770db (app: keep the names of the composition root)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -370,19 +340,7 @@ async def open_application(
             maintenance.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, maintenance.alone)
             workers.start("backups that were asked for", business.backups.run)
-<<<<<<< HEAD
-<<<<<<< HEAD
-<<<<<<< HEAD
-        yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
-=======
-        yield Application(base, engine, business, doctor, maintenance, workers, app)
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
-=======
-        yield Application(ground, machinery, business, doctor, maintenance, workers, app)
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
-=======
         yield Application(ground, machinery, business, doctor, maintenance, workers, app, web_files)
->>>>>>> 58a770db (app: keep the names of the composition root)
 
 
 def _make_upkeep(
@@ -481,34 +439,14 @@ def _begin_notifications(
 
 
 async def _open_app(
-<<<<<<< HEAD
-<<<<<<< HEAD
     stack: AsyncExitStack,
-<<<<<<< HEAD
-=======
-    stack: AsyncExitStack,
->>>>>>> 58a770db (app: keep the names of the composition root)
     ground: Ground,
     policy: LaunchPolicy,
     business: RouteServices,
     dialect: str,
     web_files: WebFiles,
-<<<<<<< HEAD
-=======
-    base: Base,
-    policy: LaunchPolicy,
-    business: RouteServices,
-    dialect: str,
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
     *,
     whole: bool,
-=======
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
-=======
-    *,
-    whole: bool,
->>>>>>> 58a770db (app: keep the names of the composition root)
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
@@ -521,28 +459,11 @@ async def _open_app(
         door,
         dialect,
         provider=provider,
-<<<<<<< HEAD
-<<<<<<< HEAD
-=======
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         public_url=ground.settings.public_address,
         root_path=ground.settings.root_path,
         mcp_sign_in=ground.settings.mcp_sign_in,
         mcp_issuer=ground.settings.oidc_issuer,
-<<<<<<< HEAD
-<<<<<<< HEAD
         web_files=web_files,
-=======
-        public_url=base.settings.public_address,
-        root_path=base.settings.root_path,
-        mcp_sign_in=base.settings.mcp_sign_in,
-        mcp_issuer=base.settings.oidc_issuer,
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
-=======
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
-=======
-        web_files=web_files,
->>>>>>> 58a770db (app: keep the names of the composition root)
     )
 
 
@@ -814,28 +735,10 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         servers=Servers(
             directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
         ),
-<<<<<<< HEAD
-<<<<<<< HEAD
-<<<<<<< HEAD
         paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,
-=======
-        paste_checks=PasteChecks(directory, domains, vault, pool, engine.policy, threads),
-        launch_requests=make_launch_requests(directory, database, vault, engine.policy, threads),
-        history=History(database, directory, domains, prompts, roles, base.file_history, cases),
-        file_history=base.file_history,
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
-=======
-        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.policy, threads),
-=======
-        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
->>>>>>> 58a770db (app: keep the names of the composition root)
-        launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
-        history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
-        file_history=ground.file_history,
->>>>>>> 791565cc (docs, tools: say what functions return in plain words)
         health=health,
         usage=UsageReports(database, ground.spending.prices),
         budgets=budgets,
@@ -1021,7 +924,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         "" if secret is None else secret.get_secret_value(),
         settings.oidc_scopes,
         settings.oidc_audience,
-        frozenset(client.strip() for client in settings.oidc_clients.split(",") if client.strip()),
+        frozenset(each.strip() for each in settings.oidc_clients.split(",") if each.strip()),
         settings.oidc_groups_claim,
         settings.oidc_name_claim,
     )

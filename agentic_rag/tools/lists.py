@@ -56,13 +56,9 @@ class ToolLists:
         self._save = save
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
-<<<<<<< HEAD
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _Cached] = {}
         self._tried: OrderedDict[Key, tuple[ListedTool, ...]] = OrderedDict()
         """The tools that a test found, by domain, server and `McpEntry.hash`, oldest first."""
-=======
-        self._known: dict[Key, _Cached] = {}
->>>>>>> 9259efe9 (app, runtime: give private classes and callbacks plain names)
         self._writing = anyio.Lock()
         """Held from reading a stored list to writing it: a concurrent acceptance would be overwritten."""
 
@@ -83,8 +79,8 @@ class ToolLists:
         async with self._writing:
             cached = self._known.get(key)
             if cached is None:
-                tool_list = await self._load(key)
-                cached = None if tool_list is None else _read_list(tool_list)
+                stored = await self._load(key)
+                cached = None if stored is None else _read_list(stored)
             if cached is not None and cached.stored.entry != entry:
                 cached = None
             if listed is None:
@@ -125,10 +121,10 @@ class ToolLists:
         lists = await self._load_domain(domain)
         return {server: _pending(_of_server(lists, server, entry)) for server, entry in entries.items()}
 
-    async def accept(self, domain: str, server: str, entry: str, reviewed: str, note: object = None) -> tuple[str, ...]:
+    async def accept(self, domain: str, server: str, entry: str, seen: str, note: object = None) -> tuple[str, ...]:
         """Accept the waiting tools of a server under an entry, as the admin saw them; return their names.
 
-        ``reviewed`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
+        ``seen`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
 
         Raises:
             ToolsChanged: Other tools are waiting now; nothing is accepted.
@@ -136,9 +132,9 @@ class ToolLists:
         async with self._writing:
             lists = _of_server(await self._load_domain(domain), server, entry)
             pending = _pending(lists)
-            if pending.fingerprint != reviewed:
+            if pending.fingerprint != seen:
                 raise ToolsChanged(server)
-            accepted = {key: tool_list.accept() for key, tool_list in lists.items() if tool_list.waiting}
+            accepted = {key: stored.accept() for key, stored in lists.items() if stored.waiting}
             await self._save(accepted, note)
             for key in accepted:
                 self._known.pop(key, None)
@@ -146,29 +142,29 @@ class ToolLists:
 
     async def _compare(self, key: Key, entry: str, cached: _Cached | None, listed: "tuple[types.Tool, ...]") -> _Cached:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
-        tool_list = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
+        stored = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
         if cached is None or cached.stored.tools != tools:
-            await self._save({key: tool_list}, None)
-        return _read_list(tool_list, listed)
+            await self._save({key: stored}, None)
+        return _read_list(stored, listed)
 
 
-def _read_list(tool_list: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Cached:
-    changed = frozenset(str(new["name"]) for old, new in tool_list.waiting if old is not None)
-    return _Cached(tool_list, from_json(tool_list.shown), changed, listed)
+def _read_list(stored: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Cached:
+    changed = frozenset(str(new["name"]) for old, new in stored.waiting if old is not None)
+    return _Cached(stored, from_json(stored.shown), changed, listed)
 
 
 def _of_server(lists: Mapping[Key, ToolList], server: str, entry: str) -> dict[Key, ToolList]:
-    return {key: tool_list for key, tool_list in lists.items() if key[1] == server and tool_list.entry == entry}
+    return {key: stored for key, stored in lists.items() if key[1] == server and stored.entry == entry}
 
 
 def _pending(lists: Mapping[Key, ToolList]) -> PendingTools:
-    by_user = {user: tool_list for (_, _, user), tool_list in lists.items()}
+    by_user = {user: stored for (_, _, user), stored in lists.items()}
     waiting = tuple(
         WaitingTool(str(new["name"]), user, None if old is None else _describe_listed(old), _describe_listed(new))
-        for user, tool_list in sorted(by_user.items())
-        for old, new in tool_list.waiting
+        for user, stored in sorted(by_user.items())
+        for old, new in stored.waiting
     )
-    doubled = {name for tool_list in by_user.values() for name in tool_list.doubled}
+    doubled = {name for stored in by_user.values() for name in stored.doubled}
     return PendingTools(waiting, tuple(sorted(doubled)), fingerprint_of_waiting(by_user))
 
 

@@ -207,7 +207,7 @@ async def list_known_tools(
     pool: McpPool, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
     """Return the tools a turn would have, without starting users' servers: those of their last lists or tests."""
-    ours, catalog = await open_toolset(pool, own), Catalog()
+    own_toolset, catalog = await open_toolset(pool, own), Catalog()
     for spec in specs:
         tools, changed = await lists.list_expected(spec)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)

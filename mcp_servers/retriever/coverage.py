@@ -235,6 +235,7 @@ class _PassageText:
             self._stems[initial] = frozenset(stem for stem in map(_stem, words, repeat(self._asked_in)) if stem)
         return self._stems[initial]
 
+
 def _hyphenated_words(folded: str) -> set[str]:
     """Return the words of a folded text; a hyphen between letters joins them to one word."""
     words = {*folded.translate(_LETTERS_AND_HYPHENS).split()}  # six times faster than the pattern
