@@ -118,14 +118,14 @@ def main() -> None:
 def _is_interrupted(exc: BaseException) -> bool:
     """Return whether Ctrl-C ended the command, also in the middle of its clean-up or of its imports."""
     if isinstance(exc, BaseExceptionGroup):
-        return any(_is_interrupted(each) for each in exc.exceptions)
+        return any(_is_interrupted(inner) for inner in exc.exceptions)
     return isinstance(exc, KeyboardInterrupt)
 
 
 def _reader_is_gone(exc: BaseException) -> bool:
     """Return True if writing failed because nothing reads the output. Rich raises SystemExit for that."""
     if isinstance(exc, BaseExceptionGroup):
-        return all(_reader_is_gone(each) or isinstance(each, SystemExit) for each in exc.exceptions)
+        return all(_reader_is_gone(inner) or isinstance(inner, SystemExit) for inner in exc.exceptions)
     return isinstance(exc, BrokenPipeError)
 
 
@@ -283,19 +283,19 @@ def stale(
     """List documents that need a review, those that answers cite most often first."""
     params = {"days": str(days), "olderThan": str(older_than)}
     path = f"/api/domains/{quote_part(domain)}/stale-documents"
-    found = run_command(data, url, lambda client: client.call("GET", path, params=params))
+    page = run_command(data, url, lambda client: client.call("GET", path, params=params))
     rows = [
         (
-            str(each["citations"]),
-            printable(each["documentName"]),
-            each["date"],
-            each.get("reviewBy", ""),
-            each["reason"],
-            printable(each.get("newerName", "")),
+            str(item["citations"]),
+            printable(item["documentName"]),
+            item["date"],
+            item.get("reviewBy", ""),
+            item["reason"],
+            printable(item.get("newerName", "")),
         )
-        for each in found["items"]
+        for item in page["items"]
     ]
-    table(("citations", "document", "date", "review by", "reason", "newer version"), rows, found["items"], as_json)
+    table(("citations", "document", "date", "review by", "reason", "newer version"), rows, page["items"], as_json)
 
 
 @app.command()
@@ -351,23 +351,23 @@ def doctor(
 
     settings = load_settings(data=data)
     with advising("Run the command again: it begins with the first check."):
-        found = anyio.run(examine, settings, repair)
+        findings = anyio.run(examine, settings, repair)
         say(printable(anyio.run(describe_embedder, settings)))
-        if DATABASE_CODES.isdisjoint(finding.code for finding in found):
+        if DATABASE_CODES.isdisjoint(finding.code for finding in findings):
             for line in anyio.run(describe_lines, settings):
                 say(printable(line))
     if isinstance(sandbox := find_sandbox(), str):
         say(printable(f"There is no sandbox: {sandbox}. {WITHOUT}"))
-    for finding in found:
+    for finding in findings:
         say(printable(str(finding)))
-    left = sum(finding.by_hand for finding in found) if repair else len(found)
-    if not found:
+    remaining = sum(finding.by_hand for finding in findings) if repair else len(findings)
+    if not findings:
         say("Everything fits together.")
     elif not repair:
-        say(f"{len(found)} found; --repair does what stands in brackets.")
+        say(f"{len(findings)} found; --repair does what stands in brackets.")
     else:
-        say(f"{len(found)} found, {'repaired' if not left else f'{len(found) - left} repaired'}.")
-    if left:
+        say(f"{len(findings)} found, {'repaired' if not remaining else f'{len(findings) - remaining} repaired'}.")
+    if remaining:
         raise typer.Exit(1)
 
 
@@ -389,9 +389,9 @@ def open_page(
 @domains_app.command("list")
 def list_domains(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List all domains: id, name, number of documents, version."""
-    found = run_command(data, url, lambda client: client.call("GET", "/api/domains"))
-    rows = [[each["id"], each["name"], str(each["documentCount"]), str(each["version"])] for each in found["items"]]
-    table(["id", "name", "documents", "version"], rows, found["items"], as_json)
+    page = run_command(data, url, lambda client: client.call("GET", "/api/domains"))
+    rows = [[item["id"], item["name"], str(item["documentCount"]), str(item["version"])] for item in page["items"]]
+    table(["id", "name", "documents", "version"], rows, page["items"], as_json)
 
 
 @domains_app.command("show")

@@ -66,8 +66,8 @@ class Acts:
         notes = []
         for path in sorted(self._folder.glob("*.json")):
             try:
-                said = json.loads(path.read_text(encoding="utf-8"))
-                notes.append((path, Entry(LOCAL.id, said["action"], said["target"], details=said["details"])))
+                note = json.loads(path.read_text(encoding="utf-8"))
+                notes.append((path, Entry(LOCAL.id, note["action"], note["target"], details=note["details"])))
             except (ValueError, KeyError, TypeError) as exc:
                 logger.error("%s is not an action record and was moved aside: %r", path, exc)
                 path.replace(path.with_suffix(".damaged"))

@@ -166,9 +166,9 @@ class AuditLog:
         await self.flush()
         return await self._db.read(lambda conn: rows.page(conn, limit, before=before, actor=actor, outcome=outcome))
 
-    async def verify(self, known: str | None = None) -> Verdict:
-        """Check the whole chain and report its broken places. ``known``: a head noted earlier."""
-        return await self._db.read(lambda conn: rows.check(conn, known))
+    async def verify(self, known_head: str | None = None) -> Verdict:
+        """Check the whole chain and report its broken places. ``known_head``: a head noted earlier."""
+        return await self._db.read(lambda conn: rows.check(conn, known_head))
 
     async def flush(self) -> None:
         """Write all pending counts and the operators' command-line acts."""
@@ -186,10 +186,10 @@ class AuditLog:
         except (StorageError, OSError) as exc:  # the notes stay in place
             log.error("acts by command line are not in the audit log yet: %s", exc)
 
-    async def _write(self, told: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
-        if not told:
+    async def _write(self, refusals: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
+        if not refusals:
             return
-        entries = [self._entry(refusal, count, request_id) for refusal, count in told]
+        entries = [self._entry(refusal, count, request_id) for refusal, count in refusals]
 
         def store(conn: Connection) -> None:
             for entry in entries:
@@ -221,5 +221,5 @@ class AuditLog:
     def _entry(self, refusal: Refusal, count: int, request_id: str) -> Entry:
         target, place = self._redactor.json([refusal.target, refusal.place])
         details = {"code": refusal.code, "from": refusal.source, "requestId": request_id, "path": place}
-        given = {name: value for name, value in details.items() if value}
-        return Entry(refusal.actor, refusal.action, target, AuditOutcome.REFUSED, given, count)
+        present = {name: value for name, value in details.items() if value}
+        return Entry(refusal.actor, refusal.action, target, AuditOutcome.REFUSED, present, count)

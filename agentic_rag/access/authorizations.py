@@ -99,20 +99,20 @@ class Authorizations:
         self._db = database
         self._access = access
 
-    async def begin(self, wanted: AuthorizationRequest) -> str:
+    async def begin(self, request: AuthorizationRequest) -> str:
         """Store a client's request. Returns its secret name, under which a person decides."""
         secret = secrets.token_urlsafe(_BYTES)
         record = RequestRecord(
             id=sha256_of(secret),
-            domain_id=wanted.domain_id,
-            client_id=wanted.client.id,
-            client_name=wanted.client.name,
-            redirect_uri=wanted.redirect_uri,
-            issuer=wanted.issuer,
-            resource=wanted.resource,
-            scopes=wanted.scopes,
-            state=wanted.state,
-            challenge=wanted.challenge,
+            domain_id=request.domain_id,
+            client_id=request.client.id,
+            client_name=request.client.name,
+            redirect_uri=request.redirect_uri,
+            issuer=request.issuer,
+            resource=request.resource,
+            scopes=request.scopes,
+            state=request.state,
+            challenge=request.challenge,
             expires_at=later(REQUEST_SECONDS),
         )
         await self._db.write(lambda conn: authorizations.begin(conn, record, now(), MAX_PENDING), durable=True)
@@ -139,32 +139,32 @@ class Authorizations:
             Forbidden: the local operator is no user whose tokens could be listed and revoked.
             InvalidInput: no scope is chosen, or one that was not asked for.
         """
-        wanted = await self.pending(user, secret)
+        request = await self.pending(user, secret)
         if user == LOCAL:  # a user may have this name, too, and comes in with a key
             raise Forbidden("Only a user can authorize a program. Create one: agentic-rag keys create --user NAME.")
-        chosen = tuple(scope for scope in wanted.scopes if scope in scopes)
+        chosen = tuple(scope for scope in request.scopes if scope in scopes)
         if not chosen or len(chosen) != len(set(scopes)):
-            raise InvalidInput("scopes", f"choose from {', '.join(wanted.scopes)}.")
+            raise InvalidInput("scopes", f"choose from {', '.join(request.scopes)}.")
         code, at = secrets.token_urlsafe(_BYTES), now()
         record = AuthorizationRecord(
             id=new_id("authz"),
             user_id=user.id,
-            domain_id=wanted.domain_id,
+            domain_id=request.domain_id,
             key_id=user.key_id,
-            client_id=wanted.client_id,
-            client_name=wanted.client_name,
-            redirect_uri=wanted.redirect_uri,
-            resource=wanted.resource,
+            client_id=request.client_id,
+            client_name=request.client_name,
+            redirect_uri=request.redirect_uri,
+            resource=request.resource,
             scopes=chosen,
             created_at=at,
             used_at=None,
             expires_at=later(CODE_SECONDS),
         )
-        stored = CodeRecord(
+        code_record = CodeRecord(
             id=sha256_of(code),
             authorization_id=record.id,
             domain_id=record.domain_id,
-            challenge=wanted.challenge,
+            challenge=request.challenge,
             expires_at=record.expires_at,
             used=False,
         )
@@ -177,17 +177,17 @@ class Authorizations:
         )
 
         def store(conn: Connection) -> None:
-            if not authorizations.take_request(conn, wanted.id):
+            if not authorizations.take_request(conn, request.id):
                 raise NotFound("request", secret[:100])
             own = authorizations.active(conn, at, user.id)
-            for each in own[: max(0, len(own) - MAX_OWN + 1)]:
-                authorizations.end(conn, each.id)
-            authorizations.insert(conn, record, stored)
+            for authorization in own[: max(0, len(own) - MAX_OWN + 1)]:
+                authorizations.end(conn, authorization.id)
+            authorizations.insert(conn, record, code_record)
             audit(conn, entry)
 
         await self._db.write(store, durable=True)
         await self._access.apply_changes()
-        return wanted, code
+        return request, code
 
     async def decline(self, user: User, secret: str) -> RequestRecord:
         """Remove a request. Returns it.
@@ -195,28 +195,28 @@ class Authorizations:
         Raises:
             NotFound: see `pending`.
         """
-        wanted = await self.pending(user, secret)
-        entry = change("authorization.decline", wanted.domain_id, clientId=wanted.client_id)
+        request = await self.pending(user, secret)
+        entry = change("authorization.decline", request.domain_id, clientId=request.client_id)
 
         def store(conn: Connection) -> None:
-            if authorizations.take_request(conn, wanted.id):
+            if authorizations.take_request(conn, request.id):
                 audit(conn, entry)
 
         await self._db.write(store, durable=True)
-        return wanted
+        return request
 
     async def find_code(self, client_id: str, code: str) -> tuple[CodeRecord, AuthorizationRecord] | None:
         """Return an unused code of a client with its authorization. A used code ends its authorization."""
-        found = await self._db.read(partial(authorizations.code, sha256=sha256_of(code)))
-        if found is None:
+        code_record = await self._db.read(partial(authorizations.code, sha256=sha256_of(code)))
+        if code_record is None:
             return None
-        record = await self._db.read(partial(authorizations.get, authorization_id=found.authorization_id))
+        record = await self._db.read(partial(authorizations.get, authorization_id=code_record.authorization_id))
         if record is None or record.client_id != client_id:
             return None
-        if found.used:
+        if code_record.used:
             await self._end_reused(record)
             return None
-        return found, record
+        return code_record, record
 
     async def exchange_code(self, client_id: str, code_sha256: str) -> IssuedTokens:
         """Exchange a code for tokens.
@@ -229,16 +229,16 @@ class Authorizations:
 
     async def find_refresh(self, client_id: str, token: str) -> tuple[TokenRecord, AuthorizationRecord] | None:
         """Return an unused refresh token of a client with its authorization. A used one ends its authorization."""
-        found = await self._db.read(partial(authorizations.token, sha256=sha256_of(token)))
-        if found is None or found.kind is not TokenKind.REFRESH:
+        token_record = await self._db.read(partial(authorizations.token, sha256=sha256_of(token)))
+        if token_record is None or token_record.kind is not TokenKind.REFRESH:
             return None
-        record = await self._db.read(partial(authorizations.get, authorization_id=found.authorization_id))
+        record = await self._db.read(partial(authorizations.get, authorization_id=token_record.authorization_id))
         if record is None or record.client_id != client_id:
             return None
-        if found.used:
+        if token_record.used:
             await self._end_reused(record)
             return None
-        return found, record
+        return token_record, record
 
     async def exchange_refresh(self, client_id: str, token: str, scopes: Sequence[str]) -> IssuedTokens:
         """Exchange a refresh token for new tokens; the access token has ``scopes``.
@@ -253,17 +253,21 @@ class Authorizations:
         """Return the entrant of an access token at a door; None if the token does not open it."""
         if not token.startswith(TOKEN_PREFIXES[TokenKind.ACCESS]):
             return None
-        found = await self._db.read(partial(authorizations.token, sha256=sha256_of(token)))
-        if found is None or found.kind is not TokenKind.ACCESS or found.domain_id != place.domain_id:
+        token_record = await self._db.read(partial(authorizations.token, sha256=sha256_of(token)))
+        if (
+            token_record is None
+            or token_record.kind is not TokenKind.ACCESS
+            or token_record.domain_id != place.domain_id
+        ):
             return None
-        seconds = seconds_until(found.expires_at)
-        entrant = await self._access.entrant_of_authorization(found.authorization_id) if seconds > 0 else None
-        return None if entrant is None else replace(entrant, seconds=seconds, scopes=frozenset(found.scopes))
+        seconds = seconds_until(token_record.expires_at)
+        entrant = await self._access.entrant_of_authorization(token_record.authorization_id) if seconds > 0 else None
+        return None if entrant is None else replace(entrant, seconds=seconds, scopes=frozenset(token_record.scopes))
 
     async def list_of(self, user_id: str) -> list[AuthorizationRecord]:
         """Return the authorizations of a user whose tokens were fetched, oldest first."""
-        found = await self._db.read(lambda conn: authorizations.active(conn, now(), user_id))
-        return [each for each in found if each.used_at is not None]
+        active = await self._db.read(lambda conn: authorizations.active(conn, now(), user_id))
+        return [authorization for authorization in active if authorization.used_at is not None]
 
     async def revoke(self, user: User, authorization_id: str) -> None:
         """End an authorization of a user, or of anyone for an operator. Its tokens and open requests end at once.
@@ -288,8 +292,8 @@ class Authorizations:
         sha256 = sha256_of(token)
 
         def store(conn: Connection) -> str | None:
-            found = authorizations.token(conn, sha256)
-            record = None if found is None else authorizations.get(conn, found.authorization_id)
+            token_record = authorizations.token(conn, sha256)
+            record = None if token_record is None else authorizations.get(conn, token_record.authorization_id)
             if record is None or record.client_id != client_id:
                 return None
             authorizations.end(conn, record.id)
@@ -316,11 +320,11 @@ class Authorizations:
         access, refresh = (prefix + secrets.token_urlsafe(_BYTES) for prefix in TOKEN_PREFIXES.values())
 
         def store(conn: Connection) -> tuple[AuthorizationRecord, tuple[str, ...]]:
-            found = find(conn)
-            record = None if found is None else authorizations.get(conn, found.authorization_id)
-            if found is None or record is None or record.client_id != client_id or found.expires_at <= now():
+            credential = find(conn)
+            record = None if credential is None else authorizations.get(conn, credential.authorization_id)
+            if credential is None or record is None or record.client_id != client_id or credential.expires_at <= now():
                 raise GrantNotValid(ENDED)
-            if not use(conn, found.id):
+            if not use(conn, credential.id):
                 return record, ()
             granted = record.scopes if scopes is None else tuple(scope for scope in record.scopes if scope in scopes)
             end = time_text(seconds_of(record.created_at) + AUTHORIZATION_SECONDS)

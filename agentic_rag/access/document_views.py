@@ -86,15 +86,15 @@ class _Labels:
     views: dict[frozenset[str], DocumentView]
     """The views that were made, by the held labels that matter."""
 
-    def view(self, held: frozenset[str]) -> DocumentView:
+    def view(self, reader_labels: frozenset[str]) -> DocumentView:
         """Return the view of a reader who holds some labels."""
-        known = frozenset().union(*self.sets, *self.rules.folders.values())
-        mattering = held & known
-        if mattering == known:
+        all_labels = frozenset().union(*self.sets, *self.rules.folders.values())
+        mattering = reader_labels & all_labels
+        if mattering == all_labels:
             return EVERY_DOCUMENT
         if mattering not in self.views:
-            shown = (ids for labels, ids in self.sets.items() if labels <= mattering)
-            self.views[mattering] = DocumentView(frozenset[DocumentId]().union(*shown))
+            visible = (ids for labels, ids in self.sets.items() if labels <= mattering)
+            self.views[mattering] = DocumentView(frozenset[DocumentId]().union(*visible))
         return self.views[mattering]
 
 
@@ -160,8 +160,8 @@ def _read_labels(conn: Connection, domain: DomainRecord, version: int) -> _Label
     rules = LabelRules.of_settings(domain.settings)
     sets: dict[frozenset[str], set[DocumentId]] = {}
     if rules.folders or documents.has_labels(conn, domain.id):
-        for each in documents.list_labelled(conn, domain.id):
-            sets.setdefault(rules.labels_of(each.path, each.labels), set()).add(each.id)
+        for document in documents.list_labelled(conn, domain.id):
+            sets.setdefault(rules.labels_of(document.path, document.labels), set()).add(document.id)
     frozen = {labels: frozenset(ids) for labels, ids in sets.items()}
     return _Labels(domain.version, version, rules, frozen, {})
 

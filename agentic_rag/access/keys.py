@@ -117,6 +117,7 @@ def _index(records: _Records, local: str) -> _Active:
         for user in by_name.values()
         if user.origin is Origin.OIDC
     }
+    # A key's entrant has at most the rights of its user, and a login's at most those of its key; see `user_of`.
     entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in by_key.values()}
     active_logins: dict[str, LoginRecord] = {}
     for login in records.logins:
@@ -215,7 +216,7 @@ class Access:
         sha256 = sha256_of(secret)
         if hmac.compare_digest(sha256, self._local):
             return Entrant(LOCAL, None)
-        key = self._active.keys.get(sha256)
+        key = self._active.keys.get(sha256)  # the time of a look-up by hash reveals nothing about the stored secrets
         if key is None or not hmac.compare_digest(key.sha256, sha256):
             return None
         return self._active.entrants[key.id]
@@ -224,8 +225,8 @@ class Access:
         """Return the entrant and login of a browser's cookie; None if the login is unknown, ended or expired."""
         sha256 = sha256_of(token)
         if sha256 not in self._active.logins and self._db.shared:  # perhaps created by another process a moment ago
-            stored = await self._db.read(partial(logins.find, sha256=sha256))
-            if stored is not None:
+            login_record = await self._db.read(partial(logins.find, sha256=sha256))
+            if login_record is not None:
                 await self.refresh()
         login = self._active.logins.get(sha256)
         if login is None or not hmac.compare_digest(login.sha256, sha256) or login.expires_at <= now():

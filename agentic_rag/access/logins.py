@@ -50,9 +50,9 @@ class Logins:
             Unauthenticated: name and key do not belong together. The error does not say which is wrong.
         """
         entrant = self._access.entrant(key)
-        known = entrant is not None and bool(entrant.key_id)  # the command line's own key belongs to no person
+        is_person = entrant is not None and bool(entrant.key_id)  # the command line's own key belongs to no person
         same = hmac.compare_digest((entrant.user.id if entrant else "").encode(), name.encode(errors="replace"))
-        if entrant is None or not (known and same):
+        if entrant is None or not (is_person and same):
             raise Unauthenticated(WRONG)
         return await self._store(name, str(entrant.key_id))
 
@@ -98,7 +98,7 @@ class Logins:
 
     def _make(self, user_id: str, key_id: str) -> tuple[LoginRecord, str]:
         token, times = secrets.token_urlsafe(TOKEN_BYTES), self._times
-        made = LoginRecord(
+        record = LoginRecord(
             id=new_id("login"),
             user_id=user_id,
             key_id=key_id,
@@ -107,28 +107,28 @@ class Logins:
             expires_at=later(min(times.seconds, times.most_seconds)),
             ends_at=later(times.most_seconds),
         )
-        return made, token
+        return record, token
 
     async def _store(self, user_id: str, key_id: str) -> tuple[LoginRecord, str]:
-        made, token = self._make(user_id, key_id)
-        at, told = made.created_at, _row_of(made)
+        record, token = self._make(user_id, key_id)
+        at, audit_row = record.created_at, _row_of(record)
 
         def store(conn: Connection) -> list[str]:
             logins.end_expired(conn, at)
-            held = [each.id for each in logins.active(conn, at) if each.user_id == user_id]
-            over = held[: max(0, len(held) - MAX_LOGINS + 1)]
-            for each in over:
-                logins.end(conn, each)
-            logins.insert(conn, made)
-            audit(conn, told)
+            login_ids = [login.id for login in logins.active(conn, at) if login.user_id == user_id]
+            over = login_ids[: max(0, len(login_ids) - MAX_LOGINS + 1)]
+            for login_id in over:
+                logins.end(conn, login_id)
+            logins.insert(conn, record)
+            audit(conn, audit_row)
             return over
 
         over = await self._db.write(store, durable=True)
-        self._access.put_login(made)
+        self._access.put_login(record)
         if over:
             self._access.drop(login_ids=over)
-        return made, token
+        return record, token
 
 
-def _row_of(made: LoginRecord) -> Entry:
-    return Entry(made.user_id, "login.begin", made.id, details={"keyId": made.key_id} if made.key_id else {})
+def _row_of(record: LoginRecord) -> Entry:
+    return Entry(record.user_id, "login.begin", record.id, details={"keyId": record.key_id} if record.key_id else {})

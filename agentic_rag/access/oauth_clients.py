@@ -76,7 +76,7 @@ class OAuthClient:
         """
         if len(redirect_uri) > MAX_REDIRECT or redirect_problem(redirect_uri):
             return False
-        return any(_without_port(each) == _without_port(redirect_uri) for each in self.redirect_uris)
+        return any(_without_port(uri) == _without_port(redirect_uri) for uri in self.redirect_uris)
 
 
 def redirect_problem(uri: str) -> str:
@@ -98,8 +98,8 @@ def redirect_problem(uri: str) -> str:
 
 
 def _without_port(uri: str) -> str:
-    found = _LOOPBACK.fullmatch(uri)
-    return uri if found is None else found[1] + found[2]
+    match = _LOOPBACK.fullmatch(uri)
+    return uri if match is None else match[1] + match[2]
 
 
 class OAuthClients:
@@ -163,10 +163,10 @@ class OAuthClients:
         return record
 
     async def _find_registered(self, client_id: str) -> OAuthClient:
-        found = await self._db.read(partial(authorizations.client, client_id=client_id))
-        if found is None:
+        client = await self._db.read(partial(authorizations.client, client_id=client_id))
+        if client is None:
             raise ClientRefused(f"There is no client {client_id[:100]!r}. Register it again.")
-        return OAuthClient(found.id, found.name, found.redirect_uris, documented=False)
+        return OAuthClient(client.id, client.name, client.redirect_uris, documented=False)
 
     async def _fetch(self, url: str) -> OAuthClient:
         parts = urlsplit(url)
@@ -179,8 +179,8 @@ class OAuthClients:
         except (SignInProblem, SignInSilent) as exc:
             raise ClientRefused(f"The metadata document of the client cannot be fetched: {exc}") from exc
         if response.status_code != 200 or len(response.content) > DOCUMENT_BYTES:
-            said = f"HTTP {response.status_code}, {len(response.content)} bytes"
-            raise ClientRefused(f"The metadata document of the client cannot be used: {said}.")
+            status = f"HTTP {response.status_code}, {len(response.content)} bytes"
+            raise ClientRefused(f"The metadata document of the client cannot be used: {status}.")
         return _read_metadata(url, response.content, "invalid_client")
 
 
@@ -212,11 +212,11 @@ def _read_metadata(url: str, body: bytes, error: str) -> OAuthClient:
                 f"`redirect_uris[{at}]`: {str(uri)[:200]!r} cannot be used: {problem or 'too long'}.", code
             )
     for field, needed in (("grant_types", "authorization_code"), ("response_types", "code")):
-        given = metadata.get(field)
-        if given is not None and not (isinstance(given, list) and needed in given):
+        listed = metadata.get(field)
+        if listed is not None and not (isinstance(listed, list) and needed in listed):
             raise ClientRefused(f"`{field}` must contain `{needed}`.", error)
-    said = one_line(name[: 4 * MAX_NAME])[:MAX_NAME] if isinstance(name, str) else ""
-    return OAuthClient(url, said, _distinct(uris), documented=bool(url))
+    display_name = one_line(name[: 4 * MAX_NAME])[:MAX_NAME] if isinstance(name, str) else ""
+    return OAuthClient(url, display_name, _distinct(uris), documented=bool(url))
 
 
 def _distinct(uris: Sequence[str]) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class People:
 
     async def list_all(self) -> list[UserRecord]:
         """Return all users by name, without erased ones."""
-        return [each for each in await self._db.read(users.list_all) if each.state is not UserState.ERASED]
+        return [user for user in await self._db.read(users.list_all) if user.state is not UserState.ERASED]
 
     async def get(self, user_id: str) -> UserRecord:
         """Return a user.
@@ -76,19 +76,19 @@ class People:
             InvalidInput: the name is invalid or taken, or a domain is unknown.
         """
         check_name(name, "name")
-        given, at = dict(grants or {}), now()
-        entry = change("user.create", name, operator=operator, grants=given)
+        initial_grants, at = dict(grants or {}), now()
+        entry = change("user.create", name, operator=operator, grants=initial_grants)
 
         def store(conn: Connection) -> UserRecord:
             if users.get(conn, name) is not None:
                 raise InvalidInput("name", f"there is a user {name!r} already.")
-            check_grants(conn, given)
+            check_grants(conn, initial_grants)
             user = UserRecord(
                 id=name,
                 number=users.next_number(conn),
                 display_name=_plain_name(display_name),
                 operator=operator,
-                grants=given,
+                grants=initial_grants,
                 created_at=at,
                 updated_at=at,
             )
@@ -96,23 +96,26 @@ class People:
             audit(conn, entry)
             return user
 
-        made = await self._db.write(store, durable=True)
+        created = await self._db.write(store, durable=True)
         await self._access.apply_changes()
-        return made
+        return created
 
-    async def update(self, user_id: str, wanted: UserChange) -> UserRecord:
+    async def update(self, user_id: str, user_change: UserChange) -> UserRecord:
         """Change a user. Withdrawn rights end at once; after any change of rights the user must sign in again.
 
         Raises:
             NotFound: there is no user with this name.
             InvalidInput: a domain is unknown, or an OpenID provider determines the user's rights.
         """
-        details = {"operator": wanted.operator, "grants": None if wanted.grants is None else dict(wanted.grants)}
+        details = {
+            "operator": user_change.operator,
+            "grants": None if user_change.grants is None else dict(user_change.grants),
+        }
         entry = change("user.update", user_id, **{name: value for name, value in details.items() if value is not None})
 
         def store(conn: Connection) -> UserRecord:
             user = _there(users.get(conn, user_id), user_id)
-            fields = _changed_fields(user, wanted)
+            fields = _changed_fields(user, user_change)
             if fields.keys() & {"operator", "grants"}:
                 if user.origin is Origin.OIDC:
                     raise InvalidInput("grants", f"what {user_id} may do is said by the groups of the OpenID provider.")
@@ -154,10 +157,10 @@ class People:
         If the preferred name belongs to another user, a new one gets a generated name that cannot be requested.
         Disabled users are returned as such. Returns None for an unknown user without rights.
         """
-        held = self._unchanged_user(provided)
-        if held is not None:
-            return held
-        given = _change_of(provided)
+        unchanged = self._unchanged_user(provided)
+        if unchanged is not None:
+            return unchanged
+        user_change = _change_of(provided)
         details = {"operator": provided.operator, "grants": dict(provided.grants)}
 
         def store(conn: Connection) -> UserRecord | None:
@@ -169,7 +172,7 @@ class People:
                 users.insert(conn, user)
                 audit(conn, Entry(user.id, "user.provided", user.id, details=details))
                 return user
-            fields = _changed_fields(user, given)
+            fields = _changed_fields(user, user_change)
             if fields.keys() & {"operator", "grants"}:
                 logins.end_of_user(conn, user.id)
                 audit(conn, Entry(user.id, "user.provided", user.id, details=details))
@@ -186,8 +189,8 @@ class People:
         user = self._access.user_of_subject(provided.subject)
         if user is None:
             return None
-        given = _change_of(provided)
-        return None if _changed_fields(user, given) else user
+        user_change = _change_of(provided)
+        return None if _changed_fields(user, user_change) else user
 
     async def _set_state(self, user_id: str, state: UserState, action: str) -> UserRecord:
         entry = change(action, user_id)
@@ -218,17 +221,17 @@ def _plain_name(name: str) -> str:
     return text
 
 
-def _changed_fields(user: UserRecord, wanted: UserChange) -> UserFields:
+def _changed_fields(user: UserRecord, user_change: UserChange) -> UserFields:
     """Return the fields in which a user would differ."""
     fields: UserFields = {}
-    if wanted.display_name is not None and _plain_name(wanted.display_name) != user.display_name:
-        fields["display_name"] = _plain_name(wanted.display_name)
-    if wanted.operator is not None and wanted.operator != user.operator:
-        fields["operator"] = wanted.operator
-    if wanted.grants is not None and dict(wanted.grants) != user.grants:
-        fields["grants"] = dict(wanted.grants)
-    if wanted.groups is not None and wanted.groups != user.groups:
-        fields["groups"] = wanted.groups
+    if user_change.display_name is not None and _plain_name(user_change.display_name) != user.display_name:
+        fields["display_name"] = _plain_name(user_change.display_name)
+    if user_change.operator is not None and user_change.operator != user.operator:
+        fields["operator"] = user_change.operator
+    if user_change.grants is not None and dict(user_change.grants) != user.grants:
+        fields["grants"] = dict(user_change.grants)
+    if user_change.groups is not None and user_change.groups != user.groups:
+        fields["groups"] = user_change.groups
     return fields
 
 
@@ -240,11 +243,11 @@ def _new_provided(conn: Connection, provided: Provided) -> UserRecord:
     at, name = now(), provided.name
     try:
         check_name(name, "name")
-        taken = users.get(conn, name) is not None or name == LOCAL.id
+        is_taken = users.get(conn, name) is not None or name == LOCAL.id
     except InvalidInput:
-        taken = True
+        is_taken = True
     return UserRecord(
-        id=new_id("oidc") if taken else name,
+        id=new_id("oidc") if is_taken else name,
         number=users.next_number(conn),
         display_name=provided.display_name,
         operator=provided.operator,

@@ -50,15 +50,15 @@ class Refusals:
 
     def note(self, now: float, refusal: Refusal) -> list[tuple[Refusal, int]]:
         """Count one refusal. ``now``: monotonic seconds."""
-        told = self.due(now)
+        due = self.due(now)
         kind = self._kind(refusal)
         window = self._open.get(kind)
         if window is not None:
             window.more += 1
-            return told
+            return due
         self._open[kind] = _Window(now + WINDOW_SECONDS)
         self._of_source[kind.actor, kind.source] += 1
-        return [*told, (kind, 1)]
+        return [*due, (kind, 1)]
 
     def due(self, now: float) -> list[tuple[Refusal, int]]:
         """Close the expired windows."""

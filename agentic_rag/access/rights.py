@@ -20,10 +20,10 @@ def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
         return _caller(record.id, record.grants, operator=record.operator, key_id=key_id)
     if key.role is KeyRole.OPERATOR:
         return User(record.id, operator=True, key_id=key_id)
-    wanted = Grant(key.role.value)
+    key_grant = Grant(key.role.value)
     own = dict.fromkeys(key.domains, Grant.ADMIN) if record.operator else record.grants
     return _caller(
-        record.id, {domain: lower(wanted, own[domain]) for domain in key.domains if domain in own}, key_id=key_id
+        record.id, {domain: lower(key_grant, own[domain]) for domain in key.domains if domain in own}, key_id=key_id
     )
 
 
@@ -47,10 +47,10 @@ def groups_of(record: UserRecord, key: KeyRecord | None = None) -> frozenset[str
     own = frozenset(record.groups)
     if key is None:
         return own
-    named = frozenset(key.groups)
+    groups = frozenset(key.groups)
     if record.origin is Origin.OIDC:
-        named &= own
-    return named if key.role is not None else named | own
+        groups &= own
+    return groups if key.role is not None else groups | own
 
 
 def grants_of(role: KeyRole | None, domains: tuple[str, ...]) -> dict[str, Grant]:
@@ -58,9 +58,9 @@ def grants_of(role: KeyRole | None, domains: tuple[str, ...]) -> dict[str, Grant
     return {} if role in (None, KeyRole.OPERATOR) else dict.fromkeys(domains, Grant(role.value))
 
 
-def join_grants(held: Mapping[str, Grant], added: Mapping[str, Grant]) -> dict[str, Grant]:
+def join_grants(current: Mapping[str, Grant], added: Mapping[str, Grant]) -> dict[str, Grant]:
     """Return the union of grants; for a domain in both, the higher grant counts."""
-    return {**held, **{each: higher(grant, held.get(each, grant)) for each, grant in added.items()}}
+    return {**current, **{domain: higher(grant, current.get(domain, grant)) for domain, grant in added.items()}}
 
 
 def lower(first: Grant, second: Grant) -> Grant:
@@ -79,7 +79,7 @@ def _caller(user_id: str, grants: Mapping[str, Grant], *, operator: bool = False
     return User(
         user_id,
         domains=frozenset(grants),
-        authored=frozenset(each for each, grant in grants.items() if grant is Grant.AUTHOR),
-        administered=frozenset(each for each, grant in grants.items() if grant is Grant.ADMIN),
+        authored=frozenset(domain for domain, grant in grants.items() if grant is Grant.AUTHOR),
+        administered=frozenset(domain for domain, grant in grants.items() if grant is Grant.ADMIN),
         key_id=key_id,
     )

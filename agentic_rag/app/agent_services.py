@@ -90,4 +90,8 @@ class HiddenFromReaders:
         binding = definition.binding
         reader = DocumentReader(binding.user, binding.key, trusted=binding.trusted)
         view = await self._views.of_reader(reader, definition.domain_id)
-        return frozenset(each for each in document_ids if not is_attachment(each) and not view.shows(each))
+        return frozenset(
+            document_id
+            for document_id in document_ids
+            if not is_attachment(document_id) and not view.shows(document_id)
+        )

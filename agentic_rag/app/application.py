@@ -103,7 +103,7 @@ from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
 from agentic_rag.operations.instruments import Measuring, open_measuring
 from agentic_rag.operations.lifecycle import Lifecycle
-from agentic_rag.operations.maintenance import SCAN_SECONDS, Upkeep
+from agentic_rag.operations.maintenance import SCAN_SECONDS, Maintenance
 from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
@@ -225,7 +225,7 @@ class Application:
     machinery: Machinery
     business: RouteServices
     doctor: Doctor
-    upkeep: Upkeep
+    maintenance: Maintenance
     workers: Workers
     app: Starlette
     web_files: WebFiles
@@ -266,7 +266,7 @@ class Application:
     def begin(self) -> None:
         """Start the background work of a serving process. Called when the server listens."""
         self.business.health.begin_loading()
-        self.upkeep.begin(self.workers)
+        self.maintenance.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
         self.workers.start("loading what turns need", load)
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
@@ -324,11 +324,11 @@ async def open_application(
         backups = ScheduledBackups(settings)
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
-        upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+        maintenance = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
         web_files = WebFiles()
         app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
         workers = await stack.enter_async_context(Workers(IndexFault))
-        await upkeep.prepare()
+        await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
         if serving:
             await business.gate.resume()
@@ -337,16 +337,16 @@ async def open_application(
         if serving:
             await _begin_work(workers, ground, policy, machinery, business)
             keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
-            upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
-            backups.begin(workers, upkeep.alone)
+            maintenance.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
+            backups.begin(workers, maintenance.alone)
             workers.start("backups that were asked for", business.backups.run)
-        yield Application(ground, machinery, business, doctor, upkeep, workers, app, web_files)
+        yield Application(ground, machinery, business, doctor, maintenance, workers, app, web_files)
 
 
 def _make_upkeep(
     ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
-) -> Upkeep:
-    return Upkeep(
+) -> Maintenance:
+    return Maintenance(
         ground.settings,
         ground.folder.incoming,
         ExclusiveJobs(ground.database, machinery.runtime.owner),
@@ -375,7 +375,7 @@ async def _begin_work(
             log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
     await machinery.runtime.recover()
     if machinery.neighbours is not None:
-        machinery.neighbours.hear(
+        machinery.neighbours.connect(
             workers,
             ground.directory,
             ground.vault,
@@ -386,7 +386,7 @@ async def _begin_work(
             machinery.naming,
         )
         machinery.neighbours.take_up(workers, machinery.runtime)
-    workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("releasing reservations", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
     workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
     _begin_notifications(workers, ground, policy, machinery, business)

@@ -76,7 +76,7 @@ class SharedStore:
     feed: "SignalFeed"
     members: Members
 
-    def hear(
+    def connect(
         self,
         workers: Workers,
         directory: Directory,

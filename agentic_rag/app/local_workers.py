@@ -152,7 +152,7 @@ class LocalWorkers:
     def _fork(self, place: _Place) -> Worker | None:
         """Fork a worker. Returns the worker in its process, None in the parent."""
         try:
-            ours, theirs = socket.socketpair()
+            parent_end, worker_end = socket.socketpair()
             with _held_signals():
                 pid = os.fork()
                 if pid == 0:
@@ -165,20 +165,20 @@ class LocalWorkers:
             self._follow(place, 1)
             return None
         if pid == 0:
-            return self._become(place.number, ours, theirs)
-        theirs.close()
-        place.pid, place.line, place.ready = pid, ours, False
+            return self._become(place.number, parent_end, worker_end)
+        worker_end.close()
+        place.pid, place.line, place.ready = pid, parent_end, False
         place.began, place.due = time.monotonic(), math.inf
         return None
 
-    def _become(self, number: int, ours: socket.socket, theirs: socket.socket) -> Worker:
+    def _become(self, number: int, parent_end: socket.socket, worker_end: socket.socket) -> Worker:
         """Set up a worker's process. Close all sockets of the parent, above all its ends of the socket pairs."""
         os.setsid()  # the parent passes on Ctrl-C
-        for held in (ours, self._keeper, self._woken, self._waking, *(place.line for place in self._places)):
-            if held is not None:
-                held.close()
+        for sock in (parent_end, self._keeper, self._woken, self._waking, *(place.line for place in self._places)):
+            if sock is not None:
+                sock.close()
         settings = settings_of(self._settings, number)
-        worker = Worker(settings, bind(settings.host, settings.port, shared=True), self._local_key, theirs)
+        worker = Worker(settings, bind(settings.host, settings.port, shared=True), self._local_key, worker_end)
         threading.Thread(target=worker.end_with_parent, name="the parent's end", daemon=True).start()
         return worker
 
@@ -187,11 +187,11 @@ class LocalWorkers:
         starting = [place.line for place in self._places if place.line is not None and not place.ready]
         until = min(self._kill_at, *(place.due for place in self._places))
         seconds = None if until == math.inf else max(0.0, until - time.monotonic())
-        heard = select.select([self._woken, *starting], [], [], seconds)[0]
+        readable = select.select([self._woken, *starting], [], [], seconds)[0]
         for place in self._places:
-            if place.line is not None and place.line in heard:
+            if place.line is not None and place.line in readable:
                 self._hear(place, place.line)
-        if self._woken in heard:
+        if self._woken in readable:
             for number in self._woken.recv(4096):
                 if number in STOPS:
                     self._stop()

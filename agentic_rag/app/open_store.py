@@ -38,7 +38,7 @@ async def open_store(
         DataFolderOwned, BadConfiguration, StorageError: waiting does not help, or ``meanwhile`` is None.
     """
     folder: DataFolder | None = None
-    said = ""
+    last_problem = ""
     gave_way = False
     async with AsyncExitStack() as waiting:
         while True:
@@ -61,9 +61,9 @@ async def open_store(
                     continue
                 if meanwhile is None:
                     raise
-                if not said:
+                if not last_problem:
                     await waiting.enter_async_context(meanwhile)
-                if said != str(exc):
-                    said = str(exc)
-                    log.warning("the store is waited for: %s", said)
+                if last_problem != str(exc):
+                    last_problem = str(exc)
+                    log.warning("the store is waited for: %s", last_problem)
             await anyio.sleep(RETRY_SECONDS)

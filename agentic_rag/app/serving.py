@@ -179,7 +179,7 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        forwarded_allow_ips=[each.strip() for each in settings.trusted_proxies.split(",") if each.strip()],
+        forwarded_allow_ips=[proxy.strip() for proxy in settings.trusted_proxies.split(",") if proxy.strip()],
         timeout_graceful_shutdown=HTTP_CLOSE_SECONDS,
         **UVICORN_OPTIONS,
     )

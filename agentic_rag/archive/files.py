@@ -69,9 +69,9 @@ def write_all(file: FileIO, data: "bytes | bytearray | memoryview") -> None:
 
     Files here are unbuffered because closing a buffered file would fail once more on a full disk.
     """
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[file.write(unwritten) :]
 
 
 def write_new(

@@ -129,20 +129,20 @@ class ArchiveWriter:
         """Add ``size`` bytes of an open file; a file that has become shorter is padded with zeros and noted."""
         self._begin(name, size, modified)
         digest = hashlib.sha256()
-        left = size
-        while left:
-            data = file.read(min(CHUNK, left))
+        missing = size
+        while missing:
+            data = file.read(min(CHUNK, missing))
             if not data:
-                self.leave_out(name, f"became shorter while it was read: {left} bytes of zeros are in their place")
-                while left:
-                    filling = bytes(min(CHUNK, left))
+                self.leave_out(name, f"became shorter while it was read: {missing} bytes of zeros are in their place")
+                while missing:
+                    filling = bytes(min(CHUNK, missing))
                     digest.update(filling)
                     self._out.write(filling)
-                    left -= len(filling)
+                    missing -= len(filling)
                 break
             digest.update(data)
             self._out.write(data)
-            left -= len(data)
+            missing -= len(data)
         self._end(size)
         self._listed.append(json.dumps([name, size, digest.hexdigest()]))
         self.members += 1
@@ -231,21 +231,21 @@ class ArchiveReader:
         Raises:
             BackupDamaged: a member differs from its list.
         """
-        while (found := self._next()) is not None:
-            if found.name == MANIFEST:
-                self._check_end(self._whole(found))
+        while (entry := self._next()) is not None:
+            if entry.name == MANIFEST:
+                self._check_end(self._whole(entry))
                 return
-            if found.name.startswith(LISTS):
-                self._check_list(self._whole(found))
+            if entry.name.startswith(LISTS):
+                self._check_list(self._whole(entry))
                 continue
-            check_name(self.path, found.name)
-            content = HashingReader(self._open(found))
-            modified = found.pax_headers.get("mtime", "0.0")
+            check_name(self.path, entry.name)
+            content = HashingReader(self._open(entry))
+            modified = entry.pax_headers.get("mtime", "0.0")
             whole, _, part = modified.partition(".")
-            yield Member(found.name, found.size, int(whole) * 10**9 + int(part or 0), content)
+            yield Member(entry.name, entry.size, int(whole) * 10**9 + int(part or 0), content)
             while content.read(CHUNK):
                 pass
-            self._note(found.name, found.size, content.sha256)
+            self._note(entry.name, entry.size, content.sha256)
         raise BackupDamaged(str(self.path), "it has no end: it was cut")
 
     def _note(self, name: str, size: int, digest: str) -> None:
@@ -256,25 +256,25 @@ class ArchiveReader:
             raise BackupDamaged(str(self.path), "its members are not listed")
 
     def _next(self) -> tarfile.TarInfo | None:
-        found = self._tar.next()
+        entry = self._tar.next()
         self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
-        if found is not None and not found.isreg():
-            raise BackupDamaged(str(self.path), f"{found.name[:200]!a} is no file")
-        return found
+        if entry is not None and not entry.isreg():
+            raise BackupDamaged(str(self.path), f"{entry.name[:200]!a} is no file")
+        return entry
 
-    def _open(self, found: tarfile.TarInfo) -> IO[bytes]:
-        content = self._tar.extractfile(found)
+    def _open(self, entry: tarfile.TarInfo) -> IO[bytes]:
+        content = self._tar.extractfile(entry)
         assert content is not None
         return content
 
-    def _whole(self, found: tarfile.TarInfo) -> bytes:
-        if found.size > MAX_HEADER:
-            raise BackupDamaged(str(self.path), f"{found.name[:200]!a} is too large")
-        return self._open(found).read()
+    def _whole(self, entry: tarfile.TarInfo) -> bytes:
+        if entry.size > MAX_HEADER:
+            raise BackupDamaged(str(self.path), f"{entry.name[:200]!a} is too large")
+        return self._open(entry).read()
 
-    def _read_header(self, found: tarfile.TarInfo) -> Header:
-        data = self._whole(found)
-        self._note(found.name, found.size, hashlib.sha256(data).hexdigest())
+    def _read_header(self, entry: tarfile.TarInfo) -> Header:
+        data = self._whole(entry)
+        self._note(entry.name, entry.size, hashlib.sha256(data).hexdigest())
         document = from_text(data.decode())
         if not isinstance(document, dict) or not isinstance(document.get("format"), int):
             raise BackupDamaged(str(self.path), "its header is none")
@@ -288,17 +288,17 @@ class ArchiveReader:
         self._lists.update(data)
         listed = [tuple(json.loads(line)) for line in data.splitlines()]
         if listed != self._read:
-            known = {each[0]: each for each in listed}
-            name = next((each[0] for each in self._read if known.get(each[0]) != each), "its list")
+            by_name = {line[0]: line for line in listed}
+            name = next((line[0] for line in self._read if by_name.get(line[0]) != line), "its list")
             raise BackupDamaged(str(self.path), f"{name!a} is not what was written")
         self._read.clear()
 
     def _check_end(self, data: bytes) -> None:
         manifest = reader_of(Manifest)(from_text(data.decode()))
         assert isinstance(manifest, Manifest)
-        found: tuple[int, int, str, list[tuple[str, int, str]]]
-        found = self._members, self._bytes, self._lists.hexdigest(), []
-        if found != (manifest.members, manifest.bytes, manifest.lists_sha256, self._read):
+        totals: tuple[int, int, str, list[tuple[str, int, str]]]
+        totals = self._members, self._bytes, self._lists.hexdigest(), []
+        if totals != (manifest.members, manifest.bytes, manifest.lists_sha256, self._read):
             raise BackupDamaged(str(self.path), "its members are not those that its manifest counts")
 
 
@@ -352,12 +352,12 @@ def _check_seal(path: Path, file: IO[bytes]) -> None:
     if (magic, length, name) != (_SEAL_MAGIC, _SEAL.size - 8, _SEAL_NAME):
         raise BackupDamaged(str(path), "it is no backup, or it was cut")
     file.seek(0)
-    found, left = hashlib.sha256(), size - _SEAL.size
-    while left:
-        data = file.read(min(CHUNK, left))
-        found.update(data)
-        left -= len(data)
-    if found.digest() != digest:
+    checksum, unread = hashlib.sha256(), size - _SEAL.size
+    while unread:
+        data = file.read(min(CHUNK, unread))
+        checksum.update(data)
+        unread -= len(data)
+    if checksum.digest() != digest:
         raise BackupDamaged(str(path), "its bytes are not those that were written")
 
 

@@ -45,14 +45,14 @@ class Listed:
 
 def list_all(folder: Path) -> list[Listed]:
     """Return all backups in the server's folder, newest first."""
-    found = []
+    backups = []
     for path in folder.glob(f"*{ENDING}"):
         before = _BEFORE.fullmatch(path.name) is not None
         if before or _BY_TIME.fullmatch(path.name):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                found.append(Listed(path.name, status.st_size, status.st_mtime, before))
-    return sorted(found, key=lambda each: (each.modified, each.name), reverse=True)
+                backups.append(Listed(path.name, status.st_size, status.st_mtime, before))
+    return sorted(backups, key=lambda backup: (backup.modified, backup.name), reverse=True)
 
 
 def name_by_time(folder: Path) -> Path:
@@ -69,21 +69,21 @@ def before_upgrade(data: Path, revision: str) -> Path:
 
 def list_kept(folder: Path) -> list[StoredBackup]:
     """Return the backups that are named after their time, newest first."""
-    found = []
+    backups = []
     for path in folder.glob(f"agentic-rag-*{ENDING}"):
         if match := _BY_TIME.fullmatch(path.name):
             with suppress(FileNotFoundError):
-                found.append((match[1], int(match[2] or 0), StoredBackup(path, path.stat().st_mtime)))
-    return [kept for _, _, kept in sorted(found, key=lambda each: each[:2], reverse=True)]
+                backups.append((match[1], int(match[2] or 0), StoredBackup(path, path.stat().st_mtime)))
+    return [stored for _, _, stored in sorted(backups, key=lambda backup: backup[:2], reverse=True)]
 
 
 def keep_newest(folder: Path, count: int) -> list[Path]:
     """Remove all but the newest ``count`` backups of a folder, and files of killed writers; return the removed ones."""
     remove_parts(folder)
-    gone = [each.path for each in list_kept(folder)[count:]]
-    for path in gone:
+    removed = [backup.path for backup in list_kept(folder)[count:]]
+    for path in removed:
         path.unlink(missing_ok=True)
-    return gone
+    return removed
 
 
 @contextmanager

@@ -56,8 +56,8 @@ class BackupSources:
 def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
     """Return the header of a backup of these records. ``began``: the time before the records were copied."""
     tables = tuple(list_tables(conn))
-    known = any(table.name == origin.ORIGIN.name for table in tables)
-    from_where = origin.get(conn) if known else None
+    has_origin = any(table.name == origin.ORIGIN.name for table in tables)
+    from_where = origin.get(conn) if has_origin else None
     return Header(
         format=FORMAT,
         id=new_id("backup"),
@@ -138,7 +138,7 @@ class _Contents:
         if table is None:
             return
         names = [column.name for column in table.columns]
-        places = [names.index(each) for each in columns]
+        places = [names.index(column) for column in columns]
 
         def pick(row: Row) -> object:
             return row[places[0]] if len(places) == 1 else tuple(row[place] for place in places)

@@ -93,7 +93,7 @@ class BackupJobs:
             NotFound: there is no backup with this name.
             BackupRefused: another job is running.
         """
-        if name not in [each.name for each in await self.list_all()]:
+        if name not in [backup.name for backup in await self.list_all()]:
             raise NotFound("backup", name)
         return self._begin(JobKind.VERIFY, user_id, name)
 
@@ -133,20 +133,20 @@ class BackupJobs:
             target = await anyio.to_thread.run_sync(name_by_time, self.folder)
             self._change(name=target.name)
             try:
-                await run_program(self._settings, str(target), "--tell", hear=self._hear)
+                await run_program(self._settings, str(target), "--tell", on_line=self._hear)
             finally:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(remove_leftovers, target)
             await anyio.to_thread.run_sync(keep_newest, self.folder, self.keep)
 
     async def _verify(self, name: str) -> None:
-        await run_program(self._settings, "verify", str(self.folder / name), "--tell", hear=self._hear)
+        await run_program(self._settings, "verify", str(self.folder / name), "--tell", on_line=self._hear)
 
     def _hear(self, line: str) -> None:
         """Read a progress line; the last line is a text for people at the command line and is ignored."""
         try:
-            said = json.loads(line)
-            self._change(bytes=int(said["bytes"]), part=str(said["name"]))
+            report = json.loads(line)
+            self._change(bytes=int(report["bytes"]), part=str(report["name"]))
         except (ArithmeticError, ValueError, TypeError, KeyError):
             return
 

@@ -21,8 +21,10 @@ class ProgramFailed(Exception):
     """The process ended with an exit code other than 0; the text is its last output line."""
 
 
-async def run_program(settings: Settings, *arguments: str, hear: Callable[[str], object] = lambda line: None) -> None:
-    """Run ``agentic-rag backup`` with these arguments. ``hear`` is called with each line of standard output.
+async def run_program(
+    settings: Settings, *arguments: str, on_line: Callable[[str], object] = lambda line: None
+) -> None:
+    """Run ``agentic-rag backup`` with these arguments. ``on_line`` is called with each line of standard output.
 
     Cancelling kills the process; call `remove_leftovers` to remove its unfinished files.
 
@@ -32,13 +34,13 @@ async def run_program(settings: Settings, *arguments: str, hear: Callable[[str],
     command = [sys.executable, "-m", "agentic_rag.cli", "backup", *arguments, "--data", str(settings.data)]
     env = own_environment(settings)
     async with await anyio.open_process(command, stdin=None, env=env, start_new_session=True) as process:
-        said: list[str] = []
+        error_lines: list[str] = []
         try:
             assert process.stdout is not None
             assert process.stderr is not None
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_hear_lines, process.stdout, hear)
-                tasks.start_soon(_hear_lines, process.stderr, said.append)
+                tasks.start_soon(_hear_lines, process.stdout, on_line)
+                tasks.start_soon(_hear_lines, process.stderr, error_lines.append)
             await process.wait()
         except ExceptionGroup as exc:
             await end_process(process)
@@ -47,19 +49,19 @@ async def run_program(settings: Settings, *arguments: str, hear: Callable[[str],
             await end_process(process)
             raise
     if process.returncode:
-        words = "\n".join(said)[-MAX_SAID:].strip().removeprefix("error: ").splitlines()
+        words = "\n".join(error_lines)[-MAX_SAID:].strip().removeprefix("error: ").splitlines()
         raise ProgramFailed(words[-1] if words else f"it ended with {process.returncode}")
 
 
-async def _hear_lines(stream: ByteReceiveStream, hear: Callable[[str], object]) -> None:
+async def _hear_lines(stream: ByteReceiveStream, on_line: Callable[[str], object]) -> None:
     rest = ""
     async for text in TextReceiveStream(stream, errors="replace"):
         *lines, rest = (rest + text).split("\n")
         for line in lines:
-            hear(line)
+            on_line(line)
         rest = rest[-MAX_SAID:]
     if rest:
-        hear(rest)
+        on_line(rest)
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:

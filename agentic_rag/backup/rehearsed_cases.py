@@ -69,7 +69,7 @@ async def rehearse_cases(
         await _index_documents(database, knowledge, report)
         listed = await database.read(domains.list_all)
         judged = [await _judge_domain(database, knowledge, domain) for domain in listed]
-        return [each for each in judged if each is not None]
+        return [domain for domain in judged if domain is not None]
 
 
 @asynccontextmanager
@@ -108,11 +108,11 @@ async def _open_copy(copy: Settings, revisions: Revisions) -> AsyncIterator[tupl
 
 async def _index_documents(database: Database, knowledge: Knowledge, report: Callable[[str], None]) -> None:
     """Wait until all documents of the copy are indexed, by words and by meaning."""
-    left = -1
+    last_count = -1
     while unfinished := await database.read(documents.list_unfinished):
-        if len(unfinished) != left:
-            left = len(unfinished)
-            report(f"indexing: {left} documents left")
+        if len(unfinished) != last_count:
+            last_count = len(unfinished)
+            report(f"indexing: {last_count} documents left")
         await anyio.sleep(LOOK_SECONDS)
     embedded, since = -1, anyio.current_time()
     while knowledge.embedding.usable and (pending := await database.read(documents.pending_dense)):
@@ -161,5 +161,5 @@ async def _find_results_before(
     for run in runs:
         if run.state is RunState.DONE and not run.draft_id:
             results = await database.read(partial(evaluation.results_of, run_id=run.id))
-            return summaries_of([each for each in results if versions.get(each.case_id) == each.case_version])
+            return summaries_of([result for result in results if versions.get(result.case_id) == result.case_version])
     return {}

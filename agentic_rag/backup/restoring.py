@@ -176,14 +176,14 @@ def prepare_folder(target: Target, header: Header) -> bool:
     """
     mark = target.folder / MARK
     begun = mark.is_file()
-    left = sorted(each.name for each in target.folder.iterdir() if each.name not in ITS_OWN)
-    if left and not begun:
+    names = sorted(entry.name for entry in target.folder.iterdir() if entry.name not in ITS_OWN)
+    if names and not begun:
         raise BackupRefused(
-            f"{target.folder} is not empty ({', '.join(left[:3])}): a backup is restored into an empty folder. "
+            f"{target.folder} is not empty ({', '.join(names[:3])}): a backup is restored into an empty folder. "
             "Choose another with --data, or move away what lies there."
         )
     same = begun and _begun_with(mark) == header.id
-    for name in left:
+    for name in names:
         _remove(target.folder / name)
     with write_whole(mark, replace=True) as file:
         write_all(file, json.dumps({"backup": str(target.backup.absolute()), "id": header.id}).encode())
@@ -244,7 +244,7 @@ def _extract(path: Path, member: Member) -> None:
 
 def is_empty(conn: Connection) -> bool:
     """Return whether a database has only the rows of an unused database."""
-    return not any(count_rows(conn, each.name) for each in list_tables(conn) if each.name not in ALWAYS_THERE)
+    return not any(count_rows(conn, table.name) for table in list_tables(conn) if table.name not in ALWAYS_THERE)
 
 
 def load_records(
@@ -286,9 +286,9 @@ def load_records(
 
 def _match(backup: Path, header: Header, there: list[RawTable]) -> dict[str, RawTable]:
     """Return the backup's tables by name, if they match the tables of its revision."""
-    made = {table.name: table for table in there}
+    by_name = {table.name: table for table in there}
     for table in header.tables:
-        same = made.get(table.name)
+        same = by_name.get(table.name)
         if same is None or same.columns != table.columns:
             raise BackupDamaged(
                 str(backup), f"its table {table.name[:60]!a} is not the one of revision {header.revision[:20]!a}"
@@ -317,6 +317,6 @@ def _rows(member: Member) -> Iterator[list[Row]]:
 
 def was_restored_from(conn: Connection, header: Header) -> bool:
     """Return whether the records come from a restore of this backup that was interrupted after its transaction."""
-    known = any(table.name == origin.ORIGIN.name for table in list_tables(conn))
-    found = origin.get(conn) if known else None
-    return found is not None and found.restored_from == header.id
+    has_origin = any(table.name == origin.ORIGIN.name for table in list_tables(conn))
+    restored = origin.get(conn) if has_origin else None
+    return restored is not None and restored.restored_from == header.id

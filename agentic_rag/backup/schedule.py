@@ -49,17 +49,17 @@ class ScheduledBackups:
         """
         if not self._seconds:
             return
-        kept = await anyio.to_thread.run_sync(list_kept, self._folder)
-        if kept and time.time() - kept[0].modified < self._seconds:
+        backups = await anyio.to_thread.run_sync(list_kept, self._folder)
+        if backups and time.time() - backups[0].modified < self._seconds:
             return
         with alone_in(self._folder) as alone:
             if alone:
                 await self._run()
 
     async def _run(self) -> None:
-        given = self._settings
+        settings = self._settings
         try:
-            await run_program(given, str(self._folder), "--keep", str(given.backup_keep))
+            await run_program(settings, str(self._folder), "--keep", str(settings.backup_keep))
         except ProgramFailed as exc:
             self._outcomes.note_failure(time.time(), BackupNotWritten.code, str(exc))
             raise BackupNotWritten(str(exc), str(self._folder)) from exc
@@ -70,16 +70,16 @@ class ScheduledBackups:
 
         The health is degraded if no backup was made for `LATE` intervals or the last attempt failed.
         """
-        kept = await anyio.to_thread.run_sync(partial(_newest, self._folder))
+        newest = await anyio.to_thread.run_sync(partial(_newest, self._folder))
         now = time.time()
         wished = self._settings.backup_every or None
-        late = bool(self._seconds) and now - max(kept or 0.0, self._since) > LATE * self._seconds
+        late = bool(self._seconds) and now - max(newest or 0.0, self._since) > LATE * self._seconds
         failure = self._outcomes.last_failure if self._outcomes.failing else None
         state = PartState.DEGRADED if late or failure is not None else PartState.READY
-        age = None if kept is None else max(0, round(now - kept))
+        age = None if newest is None else max(0, round(now - newest))
         return BackupHealth(state, age, wished, failure.reason if failure is not None else None)
 
 
 def _newest(folder: Path) -> float | None:
-    kept = list_kept(folder)
-    return kept[0].modified if kept else None
+    backups = list_kept(folder)
+    return backups[0].modified if backups else None

@@ -68,26 +68,26 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
         conn.execute(sa.update(DOMAINS).where(DOMAINS.c.id == ident).values(workspace=str(workspaces / ident)))
         with suppress(WorkspaceRefused):  # a later use of the workspace reports the obstacle
             make_workspace(workspaces / ident)  # backups contain no empty folders
-    indexed, gone = _settle_documents(conn, workspaces, with_index)
-    known = payloads.all_refs(conn)
-    lost = sorted(ref for ref in known if not (data / "payloads" / ref).is_file())
-    for first in range(0, len(lost), 500):
-        payloads.forget(conn, lost[first : first + 500])
+    indexed, without_file = _settle_documents(conn, workspaces, with_index)
+    refs = payloads.all_refs(conn)
+    missing_refs = sorted(ref for ref in refs if not (data / "payloads" / ref).is_file())
+    for first in range(0, len(missing_refs), 500):
+        payloads.forget(conn, missing_refs[first : first + 500])
     conn.execute(sa.update(EXTRACTIONS).values(claimed_until=""))
     conn.execute(sa.update(ACCOUNTS).values(renewing_until=None))
     # logins and authorizations that ended since the backup must not become valid again
     for begun in (LOGINS, BEGUN, SIGN_INS, *authorizations.ALL):
         conn.execute(sa.delete(begun))
     # written by processes of the original, with its database's times and transaction numbers
-    for told in (LEASES, REPLICAS, SIGNALS):
-        conn.execute(sa.delete(told))
+    for table in (LEASES, REPLICAS, SIGNALS):
+        conn.execute(sa.delete(table))
     return Settled(
         store_id=origin.set_restored(conn, backup),
         turns=_free_turns(conn, end_turns),
         ended=end_turns,
         documents=indexed,
-        documents_gone=gone,
-        payloads_gone=len(lost),
+        documents_gone=without_file,
+        payloads_gone=len(missing_refs),
         secrets=conn.execute(sa.select(sa.func.count()).select_from(SECRETS)).scalar_one(),
     )
 
@@ -97,16 +97,16 @@ def _free_turns(conn: Connection, end: bool) -> int:
 
     ``end``: the unfinished turns are ended, each with its terminal event.
     """
-    held = sa.or_(sa.and_(_unfinished, TURNS.c.owner != ""), TURNS.c.lease_until.is_not(None))
-    for ident in list(conn.execute(sa.select(TURNS.c.id).where(held)).scalars()):
+    owned = sa.or_(sa.and_(_unfinished, TURNS.c.owner != ""), TURNS.c.lease_until.is_not(None))
+    for ident in list(conn.execute(sa.select(TURNS.c.id).where(owned)).scalars()):
         turns.release(conn, TurnId(ident))
-    left = TurnRecord.all(conn, sa.select(TURNS).where(_unfinished))
-    for row in left if end else ():
+    unfinished = TurnRecord.all(conn, sa.select(TURNS).where(_unfinished))
+    for row in unfinished if end else ():
         seq = run_events.last_seq(conn, row.id) + MAX_UNSEEN + 1
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
         run_events.append(conn, [run_events.Batch(row.id, seq, [event.data])])
         end_without_agent(conn, row, Interrupted())
-    return len(left)
+    return len(unfinished)
 
 
 def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> tuple[int, int]:
@@ -115,12 +115,12 @@ def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> t
     if not with_index:
         conn.execute(sa.delete(COLLECTIONS))  # these describe generations of an index that was not restored
     columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status, DOCUMENTS.c.name)
-    queued = gone = 0
+    queued = without_file = 0
     for ident, domain, path, status, name in conn.execute(sa.select(*columns)).all():
         if status in (DocumentStatus.FAILED, DocumentStatus.DELETING):
             continue
         if not (workspaces / domain / "documents" / path).is_file():
-            gone += 1
+            without_file += 1
             documents.update(
                 conn,
                 DocumentId(ident),
@@ -142,4 +142,4 @@ def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> t
                 chunk_count=None,
                 updated_at=now(),
             )
-    return queued, gone
+    return queued, without_file

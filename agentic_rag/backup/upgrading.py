@@ -139,7 +139,9 @@ async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
             await database.aclose()
         if not schema:
             damage = await anyio.to_thread.run_sync(find_file_damage, Path(url))
-            findings += [Finding("DATABASE_DAMAGED", "the copy", each, "tell who made this", True) for each in damage]
+            findings += [
+                Finding("DATABASE_DAMAGED", "the copy", problem, "tell who made this", True) for problem in damage
+            ]
     return Rehearsal(revision, list_steps(revisions, revision), _changes(before, after), backed_up, migrated, findings)
 
 
@@ -175,7 +177,7 @@ async def _change_schema(settings: Settings, *statements: str) -> None:
     engine = PostgresDatabase(settings.database_url)
     try:
         for statement in statements:
-            await engine.change_all(lambda conn, said=statement: conn.execute(text(said)))
+            await engine.change_all(lambda conn, sql=statement: conn.execute(text(sql)))
     finally:
         await engine.aclose()
 
@@ -195,24 +197,24 @@ def _shape(conn: Connection) -> _Shape:
 
 def _changes(before: _Shape, after: _Shape) -> list[str]:
     """Return the differences in words."""
-    said = [f"the table {name} is new" for name in sorted(after.tables.keys() - before.tables.keys())]
-    said += [
+    changes = [f"the table {name} is new" for name in sorted(after.tables.keys() - before.tables.keys())]
+    changes += [
         f"the table {name} goes, with {before.rows[name]} rows"
         for name in sorted(before.tables.keys() - after.tables.keys())
     ]
     for name in sorted(before.tables.keys() & after.tables.keys()):
         old = {column.name: column.kind for column in before.tables[name].columns}
         new = {column.name: column.kind for column in after.tables[name].columns}
-        said += [f"{name}.{column} is new ({new[column]})" for column in sorted(new.keys() - old.keys())]
-        said += [f"{name}.{column} goes" for column in sorted(old.keys() - new.keys())]
-        said += [
+        changes += [f"{name}.{column} is new ({new[column]})" for column in sorted(new.keys() - old.keys())]
+        changes += [f"{name}.{column} goes" for column in sorted(old.keys() - new.keys())]
+        changes += [
             f"{name}.{column} becomes {new[column]}, and was {old[column]}"
             for column in sorted(old.keys() & new.keys())
             if old[column] is not new[column]
         ]
         if before.rows[name] != after.rows[name]:
-            said.append(f"{name} has {after.rows[name]} rows, and had {before.rows[name]}")
-    return said
+            changes.append(f"{name} has {after.rows[name]} rows, and had {before.rows[name]}")
+    return changes
 
 
 # The downgrade
@@ -232,7 +234,7 @@ class DowngradePlan:
         """The tables whose number of rows has changed, with the current and the former number."""
         names = sorted(self.now.keys() | self.then.keys())
         counts = [(name, self.now.get(name, 0), self.then.get(name, 0)) for name in names]
-        return [each for each in counts if each[1] != each[2]]
+        return [count for count in counts if count[1] != count[2]]
 
 
 def find_before(data: Path) -> Path:
@@ -241,10 +243,10 @@ def find_before(data: Path) -> Path:
     Raises:
         BackupRefused: there is none.
     """
-    found = sorted(data.glob(f"{FOLDER}/before-*.tar.zst"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    backups = sorted(data.glob(f"{FOLDER}/before-*.tar.zst"), key=lambda path: path.stat().st_mtime)
+    if not backups:
         raise BackupRefused(f"{data / FOLDER} holds no backup from before an upgrade: there is nothing to go back to.")
-    return found[-1]
+    return backups[-1]
 
 
 async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN) -> DowngradePlan:
@@ -280,11 +282,11 @@ async def go_back(settings: Settings, way: DowngradePlan, revisions: Revisions =
 
     The caller owns the data folder, and no other server uses the database.
     """
-    kept = await anyio.to_thread.run_sync(name_by_time, settings.data / FOLDER)
-    await make_backup(settings.database, settings.data, kept, RECORDS_ONLY)
-    told = act("downgrade", way.header.id, revision=way.header.revision, kept=kept.name)
+    current_backup = await anyio.to_thread.run_sync(name_by_time, settings.data / FOLDER)
+    await make_backup(settings.database, settings.data, current_backup, RECORDS_ONLY)
+    entry = act("downgrade", way.header.id, revision=way.header.revision, kept=current_backup.name)
     # becomes an audit row in the version that starts next
-    await anyio.to_thread.run_sync(Acts(settings.data).leave, told)
+    await anyio.to_thread.run_sync(Acts(settings.data).leave, entry)
     load = partial(_go_back, way=way, revisions=revisions)
     if is_server(settings.database):
         database = await Database.open(settings.database, revisions)
@@ -292,7 +294,7 @@ async def go_back(settings: Settings, way: DowngradePlan, revisions: Revisions =
             await database.change_all(load)
         finally:
             await database.aclose()
-        return kept
+        return current_backup
     path = Path(settings.database)
     fresh = path.with_name(f"{path.name}.new")
     await anyio.to_thread.run_sync(_remove, fresh)
@@ -303,7 +305,7 @@ async def go_back(settings: Settings, way: DowngradePlan, revisions: Revisions =
         await database.aclose()
     failpoints.reached("downgrade.built")
     await anyio.to_thread.run_sync(_exchange, fresh, path)
-    return kept
+    return current_backup
 
 
 def _go_back(conn: Connection, way: DowngradePlan, revisions: Revisions) -> None:

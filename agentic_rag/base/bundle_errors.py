@@ -38,9 +38,9 @@ class BundleBindsSecrets(Conflict, code="BUNDLE_BINDS_SECRETS", facts=("servers"
     servers: tuple[Json, ...]
 
     def __str__(self) -> str:
-        each = "; ".join(f"{one['server']} ({one['target']}) {', '.join(one['secrets'])}" for one in self.servers)
+        bindings = "; ".join(f"{one['server']} ({one['target']}) {', '.join(one['secrets'])}" for one in self.servers)
         names = ",".join(str(one["server"]) for one in self.servers)
-        return f"The bundle gives secrets of this domain to other servers: {each}. If that is meant: bind={names}"
+        return f"The bundle gives secrets of this domain to other servers: {bindings}. If that is meant: bind={names}"
 
 
 class BundleNotWritten(StorageFull, code="BUNDLE_NOT_WRITTEN", status=507):

@@ -32,11 +32,11 @@ class JsonChange:
 def compare_json(before: object, after: object, path: str = "") -> list[JsonChange]:
     """Return the differences between two JSON values; objects are compared by member, all other values as a whole."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        found: list[JsonChange] = []
+        changes: list[JsonChange] = []
         for name in sorted(before.keys() | after.keys()):
             inner = f"{path}.{name}" if path else str(name)
-            found += compare_json(before.get(name, ABSENT), after.get(name, ABSENT), inner)
-        return found
+            changes += compare_json(before.get(name, ABSENT), after.get(name, ABSENT), inner)
+        return changes
     return [] if _same(before, after) else [JsonChange(path, before, after)]
 
 
@@ -85,11 +85,11 @@ def _coarse(old: list[str], new: list[str], start: int, end: int, first: int) ->
 
 
 def _cut(lines: Iterator[str]) -> str:
-    kept: list[str] = []
+    kept_lines: list[str] = []
     size = 0
     for line in lines:
         size += len(line) + 1
         if size > MAX_SHOWN:
-            return "\n".join([*kept, "[…]"])
-        kept.append(line)
-    return "\n".join(kept)
+            return "\n".join([*kept_lines, "[…]"])
+        kept_lines.append(line)
+    return "\n".join(kept_lines)

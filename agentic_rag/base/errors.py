@@ -91,7 +91,7 @@ class AgenticRagError(Exception):
     def details(self) -> Json:
         """Facts for a program, by camelCase name, without secrets."""
         facts: Json = {camel(name): getattr(self, name) for name in self.facts}
-        return {**facts, "problems": [_describe(each) for each in self.problems]} if self.problems else facts
+        return {**facts, "problems": [_describe(problem) for problem in self.problems]} if self.problems else facts
 
     def among(self, errors: "Sequence[AgenticRagError]") -> Self:
         """Return this error with all problems of the same request in its details, each with its path and message."""
@@ -683,7 +683,7 @@ def refused_write(exc: BaseException | None) -> StorageFull | None:
     if isinstance(exc, StorageFull):
         return exc
     if isinstance(exc, BaseExceptionGroup):
-        return next((found for inner in exc.exceptions if (found := refused_write(inner))), None)
+        return next((error for inner in exc.exceptions if (error := refused_write(inner))), None)
     if isinstance(exc, OSError) and exc.errno in NO_ROOM:
         return StorageFull(exc.strerror or "no space left on device")
     return None
@@ -892,8 +892,10 @@ class AnswerFailed(TurnError):
 
     @property
     def status(self) -> int:  # type: ignore[override]
-        known = (ModelError, GenerationTimeout, GenerationAborted, RateLimited, StorageFull, StorageUnavailable)
-        return {"BUDGET_EXCEEDED": 429, **{kind.code: kind.status for kind in known}}.get(self.reason, TurnError.status)
+        causes = (ModelError, GenerationTimeout, GenerationAborted, RateLimited, StorageFull, StorageUnavailable)
+        return {"BUDGET_EXCEEDED": 429, **{kind.code: kind.status for kind in causes}}.get(
+            self.reason, TurnError.status
+        )
 
     @property
     def retryable(self) -> bool:  # type: ignore[override]

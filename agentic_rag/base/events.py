@@ -485,8 +485,8 @@ class AgentEvent(NamedTuple):
 
 def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:
     """Return the event for a JSON form from a stored log."""
-    found = _TYPE(data)
-    return AgentEvent(turn_id, seq, found[1].decode() if found else orjson.loads(data)["type"], data)
+    match = _TYPE(data)
+    return AgentEvent(turn_id, seq, match[1].decode() if match else orjson.loads(data)["type"], data)
 
 
 _TYPE = re.compile(rb'\{"type":"([a-z_]+)"').match

@@ -88,8 +88,8 @@ _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 
 
 def _check_date(text: str) -> str:
-    found = _DATE.fullmatch(text)
-    year, month, day = map(int, found.groups()) if found else (0, 0, 0)
+    match = _DATE.fullmatch(text)
+    year, month, day = map(int, match.groups()) if match else (0, 0, 0)
     if not (year and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]):
         raise ValueError("a date is expected: YYYY-MM-DD")
     return text
@@ -138,13 +138,13 @@ AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=1
 
 
 def nests_deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value has more than this many objects and lists inside each other."""
+    """Return whether a JSON value has more than this many objects and lists inside each other."""
     layer = [value]
     for _ in range(levels + 1):
-        layer = [each for each in layer if isinstance(each, Mapping | list)]
+        layer = [item for item in layer if isinstance(item, Mapping | list)]
         if not layer:
             return False
-        layer = [inner for each in layer for inner in _inner(each)]
+        layer = [inner for item in layer for inner in _inner(item)]
     return True
 
 
@@ -157,13 +157,13 @@ def check_size(value: object, path: str, most: int = MAX_VALUES) -> None:
     layer, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
         inside: list[object] = []
-        for each in layer:
-            inner = _inner(each)
+        for item in layer:
+            inner = _inner(item)
             count += len(inner)
             if count > most:
                 raise InvalidInput(path, f"more than {most} items of lists and members of objects.")
             inside += inner
-        if not any(isinstance(each, Mapping | list) for each in layer):
+        if not any(isinstance(item, Mapping | list) for item in layer):
             return
         layer = inside
     raise InvalidInput(path, f"more than {MAX_LEVELS} levels of objects and lists inside each other.")
@@ -173,9 +173,9 @@ def count_keys(value: object) -> int:
     """Return how many keys a JSON value has in all its objects."""
     count, waiting = 0, [value]
     while waiting:
-        each = waiting.pop()
-        count += len(each) if isinstance(each, Mapping) else 0
-        waiting += _inner(each)
+        item = waiting.pop()
+        count += len(item) if isinstance(item, Mapping) else 0
+        waiting += _inner(item)
     return count
 
 
@@ -220,12 +220,12 @@ def unknown_keys(model: type[BaseModel], value: object) -> list[str]:
     """Return the keys of an object that no field of the model reads."""
     if not isinstance(value, Mapping):
         return []
-    known: set[object] = set()
+    names: set[object] = set()
     for name, info in model.model_fields.items():
-        known |= {name, info.alias}
+        names |= {name, info.alias}
         if isinstance(info.validation_alias, AliasChoices):
-            known.update(info.validation_alias.choices)
-    return [key for key in value if key not in known]
+            names.update(info.validation_alias.choices)
+    return [key for key in value if key not in names]
 
 
 def unknown_key(path: str) -> InvalidInput:
@@ -241,11 +241,11 @@ def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
 def invalid_inputs(error: ValidationError, path: str = "") -> list[InvalidInput]:
     """Return a refusal for each invalid field; of a map, for each of its members."""
     by_field: dict[tuple[object, ...], list[ErrorDetails]] = {}
-    for each in error.errors(include_url=False, include_context=False):
-        place = each["loc"]
+    for detail in error.errors(include_url=False, include_context=False):
+        place = detail["loc"]
         # The second part is an index, a member's key, or the type that pydantic tried: "str", "list[Item]".
         of_member = len(place) > 1 and isinstance(place[1], str) and _TRIED.match(place[1]) is None
-        by_field.setdefault(place[:2] if of_member else place[:1], []).append(each)
+        by_field.setdefault(place[:2] if of_member else place[:1], []).append(detail)
     return [_refusal_of(errors, path) for errors in by_field.values()]
 
 
@@ -254,14 +254,14 @@ _TRIED = re.compile(r"(?:str|int|float|bool|constrained-str)$|(?:list|tuple|dict
 
 def _refusal_of(errors: Sequence[ErrorDetails], path: str) -> InvalidInput:
     # For a text or a list, pydantic reports both, and adds the type it tried to the place: "str", "list[Item]".
-    meant = (each for each in errors if each["loc"][-1:] != ("str",) or not isinstance(each["input"], list))
-    first = next(meant, errors[0])
+    fitting = (error for error in errors if error["loc"][-1:] != ("str",) or not isinstance(error["input"], list))
+    first = next(fitting, errors[0])
     place = first["loc"]
     tried = {
-        each["loc"][:at] for each in errors for at, part in enumerate(each["loc"]) if str(part).startswith("list[")
+        error["loc"][:at] for error in errors for at, part in enumerate(error["loc"]) if str(part).startswith("list[")
     }
-    named = (part for at, part in enumerate(place) if place[:at] not in tried)
-    parts = [str(part) for part in named if part != "[key]"]  # pydantic's word for the key before it
+    own_parts = (part for at, part in enumerate(place) if place[:at] not in tried)
+    parts = [str(part) for part in own_parts if part != "[key]"]  # pydantic's word for the key before it
     return InvalidInput(".".join([path, *parts]).strip(".") or "body", _problem(first["type"], first["msg"]))
 
 
@@ -292,9 +292,11 @@ def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[s
             yield str(place)
         elif isinstance(item, Mapping):
             yield from (str(_Place(place, key)).replace("\0", "\ufffd") for key in item if "\0" in key)
-            waiting += [(_Place(place, key), each) for key, each in reversed(list(item.items())) if _may_hold_nul(each)]
+            waiting += [
+                (_Place(place, key), member) for key, member in reversed(list(item.items())) if _may_hold_nul(member)
+            ]
         elif isinstance(item, list | tuple):
-            inner = [(_Place(place, str(at)), each) for at, each in enumerate(item) if _may_hold_nul(each)]
+            inner = [(_Place(place, str(at)), member) for at, member in enumerate(item) if _may_hold_nul(member)]
             waiting += reversed(inner)
 
 
@@ -345,5 +347,5 @@ def one_line(text: str) -> str:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a visible character."""
+    """Return whether a text has a visible character."""
     return any(char.isprintable() and not char.isspace() for char in text)

@@ -42,6 +42,6 @@ async def look_where_quiet(turns: Turns) -> None:
 
     Otherwise, old garbage would be collected while streams run: each stream adds some 500 objects to walk.
     """
-    came = gc.get_count()[2]  # collections of the middle generation since the last full one
-    if came and not turns.running_count:
+    new_generations = gc.get_count()[2]  # collections of the middle generation since the last full one
+    if new_generations and not turns.running_count:
         gc.collect()

@@ -32,8 +32,8 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 @cache
 def camel(name: str) -> str:
     """Return a snake_case name in camelCase: ``chunk_id`` → ``chunkId``."""
-    first, *others = name.split("_")
-    return first + "".join(part.capitalize() for part in others)
+    first, *more_parts = name.split("_")
+    return first + "".join(part.capitalize() for part in more_parts)
 
 
 @cache
@@ -125,11 +125,11 @@ def reader_of(hint: Any) -> Callable[[Any], Any]:
 
 
 def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
-    others = [argument for argument in arguments if argument is not type(None)]
-    if len(others) == 1:
-        inner = reader_of(others[0])
+    members = [argument for argument in arguments if argument is not type(None)]
+    if len(members) == 1:
+        inner = reader_of(members[0])
         return lambda value: None if value is None else inner(value)
-    if any(dataclasses.is_dataclass(each) for each in others):
+    if any(dataclasses.is_dataclass(member) for member in members):
         raise TypeError(f"a union of records needs a from_json of its own: {arguments}")
     return lambda value: value
 

@@ -204,8 +204,8 @@ def attachment_block(attachment: KeptAttachment) -> Block:
     if attachment.pages is not None:
         size = f"{attachment.pages} pages, {size}"
     notes = "; ".join(attachment.notes or ())[:NOTED_CHARS]
-    said = f" Not read of it: {notes}." if notes else ""
-    return text_block(ATTACHED.format(name=repr(attachment.name), size=size, id=attachment.id, notes=said))
+    unread_note = f" Not read of it: {notes}." if notes else ""
+    return text_block(ATTACHED.format(name=repr(attachment.name), size=size, id=attachment.id, notes=unread_note))
 
 
 def question_blocks(
@@ -214,9 +214,9 @@ def question_blocks(
     """Return the blocks of a user's message: its images and attachments, then its text, if it has any."""
     if not images and not attachments:
         return [text_block(text)]
-    shown = [kept_image(each.media_type, each.ref, (each.width, each.height)) for each in images]
-    shown += map(attachment_block, attachments)
-    return [*shown, text_block(text)] if text.strip() else shown
+    blocks = [kept_image(image.media_type, image.ref, (image.width, image.height)) for image in images]
+    blocks += map(attachment_block, attachments)
+    return [*blocks, text_block(text)] if text.strip() else blocks
 
 
 def user_message(
@@ -253,7 +253,7 @@ def refs_of_images(messages: Iterable[Message]) -> frozenset[str]:
     blocks = [block for message in messages for block in message["content"]]
     results = [block for block in blocks if block["type"] == "tool_result" and SHED not in block]
     parts = [part for block in results for part in block["content"]]
-    return frozenset(ref for each in (*blocks, *parts) if (ref := ref_of_image(each)))
+    return frozenset(ref for block in (*blocks, *parts) if (ref := ref_of_image(block)))
 
 
 def has_kept_image(block: Block) -> bool:
@@ -321,19 +321,19 @@ def whole_content(blocks: Iterable[Block]) -> list[Block]:
     The API refuses both in later requests. Blank text between two texts is added to the start of the second one: a
     reader saw it there, and a citation of the first text ends before it.
     """
-    kept: list[Block] = []
+    content: list[Block] = []
     blank = ""
     for block in blocks:
         is_text = block["type"] == "text"
         if is_text and not block["text"].strip():
             blank += block["text"]
             continue
-        between = blank and is_text and kept and kept[-1]["type"] == "text"
-        kept.append({**block, "text": blank + block["text"]} if between else block)
+        between = blank and is_text and content and content[-1]["type"] == "text"
+        content.append({**block, "text": blank + block["text"]} if between else block)
         blank = ""
-    while kept and kept[-1]["type"] in ("thinking", "redacted_thinking"):
-        kept.pop()
-    return kept
+    while content and content[-1]["type"] in ("thinking", "redacted_thinking"):
+        content.pop()
+    return content
 
 
 SENDABLE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -352,15 +352,15 @@ def sendable_use(block: Block, used: Collection[str]) -> Block:
     model may write all of them, and then every later request of the conversation would be refused. ``used``: ids of
     earlier calls.
     """
-    name, ident, given = block["name"], block["id"], block["input"]
+    name, ident, arguments = block["name"], block["id"], block["input"]
     fixed: Block = {}
     if not isinstance(name, str) or not SENDABLE.fullmatch(name):
         called = clean_text(str(name)[:SHOWN_CHARS])
         fixed |= {"name": _fit(called) or "unnamed", CALLED: called}
     if not isinstance(ident, str) or not SENDABLE.fullmatch(ident) or ident in used:
         fixed["id"] = _new_id(str(ident), used)
-    if not isinstance(given, dict) and not is_deep(given):
-        fixed |= {"input": {}, BROKEN_INPUT: clean_text(repr(given)[:SHOWN_CHARS])}
+    if not isinstance(arguments, dict) and not is_deep(arguments):
+        fixed |= {"input": {}, BROKEN_INPUT: clean_text(repr(arguments)[:SHOWN_CHARS])}
     return bounded_use({**block, **fixed} if fixed else block)
 
 
@@ -381,7 +381,7 @@ def _new_id(ident: str, used: Collection[str]) -> str:
         f"{_fit(ident)}_{hashlib.sha256(f'{count} {ident}'.encode('utf-8', 'replace')).hexdigest()[:16]}"
         for count in itertools.count()
     )
-    return next(found for found in candidates if found not in used)
+    return next(candidate for candidate in candidates if candidate not in used)
 
 
 def is_deep(value: Any) -> bool:
@@ -390,16 +390,16 @@ def is_deep(value: Any) -> bool:
     for _ in range(INPUT_DEPTH):
         level = [
             inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
         ]
         if not level:
             return False
     return True
 
 
-def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
+def sendable_part(blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks to keep of an assistant message that was cut off, possibly none.
 
     Non-blank text is kept, including the open block's, and so is signed thinking that text follows. Unsigned thinking

@@ -74,10 +74,10 @@ class _Automaton:
     def replace(self, text: str, *, named: bool) -> str:
         """Return the text with each form replaced by a mark, which contains its name if ``named``."""
         data = text.encode(*_CODING)
-        found = self._search.find_matches_as_indexes(data) if self.glance(data) else ()
-        if not found:
+        matches = self._search.find_matches_as_indexes(data) if self.glance(data) else ()
+        if not matches:
             return text
-        return self._join(data, found, 0, len(data), named=named)
+        return self._join(data, matches, 0, len(data), named=named)
 
     def split(self, text: str) -> tuple[str, str]:
         """Return the part that may be sent now, redacted, and the rest: the longest end that begins a longer form."""
@@ -87,20 +87,20 @@ class _Automaton:
         safe = self._safe(data, 0)
         if safe == 0:
             return "", text
-        found: list[tuple[int, int, int]] = []
+        matches: list[tuple[int, int, int]] = []
         for match in self._search.find_matches_as_indexes(data):
             if match[1] >= safe:
                 break
-            found.append(match)
+            matches.append(match)
             if match[2] > safe:  # the apparent beginning is part of a match
                 safe = self._safe(data, match[2])
-        if not found and safe == len(data):
+        if not matches and safe == len(data):
             return text, ""
-        return self._join(data, found, 0, safe, named=True), data[safe:].decode(*_CODING)
+        return self._join(data, matches, 0, safe, named=True), data[safe:].decode(*_CODING)
 
-    def _join(self, data: bytes, found: Iterable[tuple[int, int, int]], at: int, end: int, *, named: bool) -> str:
+    def _join(self, data: bytes, matches: Iterable[tuple[int, int, int]], at: int, end: int, *, named: bool) -> str:
         parts: list[str] = []
-        for number, start, stop in found:
+        for number, start, stop in matches:
             parts += data[at:start].decode(*_CODING), f"[secret {self._names[number]}]" if named else "[secret]"
             at = stop
         return "".join([*parts, data[at:end].decode(*_CODING)])
@@ -132,8 +132,8 @@ def _glance(forms: Collection[bytes]) -> Callable[[bytes], re.Match[bytes] | Non
     """
     pattern = b""
     for place in reversed(range(_HEAD)):
-        seen = b"".join(re.escape(bytes([each])) for each in sorted({form[place] for form in forms}))
-        pattern = b"[%s]" % seen + (rb"(?:\Z|%s)" % pattern if pattern else b"")
+        leading = b"".join(re.escape(bytes([byte])) for byte in sorted({form[place] for form in forms}))
+        pattern = b"[%s]" % leading + (rb"(?:\Z|%s)" % pattern if pattern else b"")
     return re.compile(pattern, re.DOTALL).search
 
 
@@ -167,9 +167,9 @@ class Redaction:
 
     def add(self, name: str, value: str) -> None:
         """Search for a value from now on, in plain form and in the usual encodings."""
-        known = self._values.pop(value, None)
-        if known is not None:  # the common case: each turn adds its secrets again
-            self._values[value] = known
+        names = self._values.pop(value, None)
+        if names is not None:  # the common case: each turn adds its secrets again
+            self._values[value] = names
             return
         forms = tuple(
             form.encode(*_CODING)
@@ -182,7 +182,7 @@ class Redaction:
         self._size += len(value)
         most = KEPT_VALUES + len(self._kept)
         while len(self._values) > len(self._kept) + 1 and (len(self._values) > most or self._size > KEPT_BYTES):
-            oldest = next(known for known in self._values if known not in self._kept)
+            oldest = next(stored for stored in self._values if stored not in self._kept)
             del self._values[oldest]
             self._size -= len(oldest)
         self._version += 1
@@ -206,7 +206,7 @@ class Redaction:
         return automaton
 
     def is_clear(self, text: str) -> bool:
-        """Whether a quick check rules out that a text holds a value or ends with the start of one; mostly true."""
+        """Return whether a quick check shows that a text neither holds a value nor ends with the start of one."""
         if not self._values:
             return True
         automaton = self._automaton
@@ -226,7 +226,7 @@ class Redaction:
         return _change_strings(value, self) if self._values else value
 
     def is_clear_json(self, data: bytes) -> bool:
-        """Whether the bytes of a JSON value show that `json` would not change it; true for most values.
+        """Return whether the bytes of a JSON value show that `json` would not change it; true for most values.
 
         As long as nothing in the bytes is escaped, they contain each string literally.
         """
@@ -241,7 +241,7 @@ class Redaction:
         return self.json(value)
 
     def found_in(self, value: Any) -> bool:
-        """Whether a string of a JSON value holds a known value."""
+        """Return whether a string of a JSON value holds a known value."""
         if not self._values:
             return False
         if isinstance(value, str):
@@ -296,13 +296,13 @@ class Redactor:
 
     def of(self, domain_id: str) -> Redaction:
         """Return the redaction for everything in a domain, which also includes values that are added later."""
-        found = self._domains.get(domain_id)
-        if found is None:
-            found = self._domains[domain_id] = Redaction(kept=self._own)
-        return found
+        redaction = self._domains.get(domain_id)
+        if redaction is None:
+            redaction = self._domains[domain_id] = Redaction(kept=self._own)
+        return redaction
 
     def among(self, domain_ids: Iterable[str]) -> Nameless:
-        """Return the redaction of texts that belong to none of these domains, for a reader who may see them all."""
+        """Return the redaction of texts outside these domains, for a reader who may see all of the domains."""
         return Nameless(map(self.of, domain_ids))
 
     def add(self, domain_id: str, name: str, value: str) -> None:
@@ -336,20 +336,20 @@ class Pieces:
         self._held = ""
 
     def passes(self, piece: str) -> bool:
-        """Whether the next piece may be sent unchanged, and nothing has to be remembered."""
+        """Return whether the next piece may be sent unchanged, and nothing has to be remembered."""
         return not self._held and self._redact.is_clear(piece)
 
     def take(self, piece: str) -> str:
         """Take the next piece and return the text that may be sent now, possibly none."""
         if self.passes(piece):
             return piece
-        left, self._held = self._redact.split(self._held + piece)
-        return left
+        ready, self._held = self._redact.split(self._held + piece)
+        return ready
 
     def end(self) -> str:
         """Return the text that is still held."""
-        held, self._held = self._held, ""
-        return self._redact(held) if held else ""
+        tail, self._held = self._held, ""
+        return self._redact(tail) if tail else ""
 
 
 def _parts(value: str) -> Iterator[str]:
@@ -375,7 +375,7 @@ def _forms(value: str) -> set[str]:
     quoted |= {form.replace("/", "\\/") for form in quoted}
     within = {json.dumps(form, ensure_ascii=plain)[1:-1] for form in quoted for plain in (True, False)}
     urls = {quote(data, safe=safe) for safe in ("", "/", "!'()*")} | {quote_plus(data)}
-    lower = {"%".join([head, *(f"{each[:2].lower()}{each[2:]}" for each in rest)]) for head, *rest in _by_percent(urls)}
+    lower = {"%".join([head, *(f"{part[:2].lower()}{part[2:]}" for part in rest)]) for head, *rest in _by_percent(urls)}
     plain = base64.b64encode(data).decode()
     encoded = {plain, plain.rstrip("="), *(_align(data, before) for before in range(3))}
     encoded |= {form.replace("+", "-").replace("/", "_") for form in encoded}

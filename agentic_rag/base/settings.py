@@ -1,7 +1,7 @@
-"""The process's settings: the only reader of the environment.
+"""The settings of the process. No other module reads the environment.
 
-Owns names, defaults and units of everything an operator sets with ``AGENTIC_RAG_*`` variables or a
-``.env`` file in the working folder. Domain settings (what an admin edits) live in ``domains``.
+This module defines the name, default and unit of each value that an operator sets with an ``AGENTIC_RAG_*`` variable or
+in a ``.env`` file in the working folder. The settings of a domain, which an admin edits, are in ``directory``.
 """
 
 import ipaddress
@@ -256,7 +256,7 @@ class Settings(BaseSettings):
     @field_validator("mcp_hosts")
     @classmethod
     def _host_and_port(cls, text: str) -> str:
-        for part in filter(None, (each.strip() for each in text.split(","))):
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
             host, _, port = part.rpartition(":")
             numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65536
             if not host or not (numbered or port == "*"):
@@ -273,7 +273,7 @@ class Settings(BaseSettings):
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, text: str) -> str:
-        for part in filter(None, (each.strip() for each in text.split(","))):
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
             try:
                 ipaddress.ip_network(part)
             except ValueError:
@@ -301,7 +301,7 @@ class Settings(BaseSettings):
     @field_validator("allowed_origins")
     @classmethod
     def _are_origins(cls, text: str) -> str:
-        for part in filter(None, (each.strip() for each in text.split(","))):
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
             if not _ORIGIN.fullmatch(part):
                 raise ValueError(f"{part!r} is no origin: scheme://host or scheme://host:port is expected")
         return text
@@ -309,7 +309,9 @@ class Settings(BaseSettings):
     @field_validator("oidc_issuer")
     @classmethod
     def _is_issuer(cls, text: str) -> str:
-        if (text and not (text.startswith("https://") or _LOOPBACK.match(text))) or any(each in text for each in "?# "):
+        if (text and not (text.startswith("https://") or _LOOPBACK.match(text))) or any(
+            character in text for character in "?# "
+        ):
             raise ValueError(f"{text!r}: an https:// address without a query is expected")
         return text
 
@@ -370,14 +372,14 @@ def client_environment() -> dict[str, str]:
     }
 
 
-def load_settings(**given: object) -> Settings:
+def load_settings(**arguments: object) -> Settings:
     """Read settings from arguments, the environment and ``.env``, in that order.
 
     Raises:
         BadConfiguration: names the variable and what would be right.
     """
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Settings(**{name: value for name, value in arguments.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as exc:
         first = exc.errors()[0]
         name = str(first["loc"][0])

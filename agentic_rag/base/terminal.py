@@ -30,7 +30,7 @@ def safe(text: object) -> str:
 
 def safe_json(text: str) -> str:
     """Return equivalent JSON that cannot control a terminal: such characters are written as escapes."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _request: ContextVar[str] = ContextVar("request", default="")
@@ -64,8 +64,8 @@ class SafeFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's own name
         reference = _request.get()
-        named = " ".join(filter(None, (reference, *_turn.get())))
-        line = f"{super().formatMessage(record)} [{named}]" if named else super().formatMessage(record)
+        labels = " ".join(filter(None, (reference, *_turn.get())))
+        line = f"{super().formatMessage(record)} [{labels}]" if labels else super().formatMessage(record)
         return line.replace("\r\n", "\n").replace("\n", "\n    ")
 
     def format(self, record: logging.LogRecord) -> str:

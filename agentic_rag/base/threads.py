@@ -62,19 +62,19 @@ class DomainThreads:
             WorkspaceUnavailable: There was no free thread, or no result, for too long.
         """
         place = await self._enter(owner)
-        found: list[T] = []
+        results: list[T] = []
         try:
             with anyio.move_on_after(self._patience):
-                found.append(
+                results.append(
                     await anyio.to_thread.run_sync(
                         place.work, work, args, abandon_on_cancel=True, limiter=self._threads
                     )
                 )
         finally:
             place.give_up()
-        if not found:
+        if not results:
             raise WorkspaceUnavailable(f"a read did not end within {self._patience:g} s")
-        return found[0]
+        return results[0]
 
     async def _enter(self, owner: str) -> "_Place":
         place = _Place(self, owner)

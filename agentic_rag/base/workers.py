@@ -26,8 +26,8 @@ class Workers:
     ``known``: exceptions, in addition to our own, whose text suffices for the log; others are logged with a traceback.
     """
 
-    def __init__(self, *known: type[Exception]) -> None:
-        self._known = known
+    def __init__(self, *expected: type[Exception]) -> None:
+        self._known = expected
         self._tasks: TaskGroup = anyio.create_task_group()
 
     async def __aenter__(self) -> Self:
@@ -56,12 +56,12 @@ class Workers:
             await anyio.sleep(seconds)
 
 
-async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[type[Exception], ...] = ()) -> None:
+async def attempt(name: str, work: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...] = ()) -> None:
     """Run work whose failure must not end the process: a later run does the remaining work."""
     try:
         await work()
     except Exception as exc:  # no background work may end the server
-        if isinstance(exc, (AgenticRagError, *known)):
+        if isinstance(exc, (AgenticRagError, *expected)):
             log.error("%s: %s", name, exc)
         else:
             log.error("%s failed", name, exc_info=exc)

@@ -114,8 +114,8 @@ def collect(
     """
     settings = DomainSettings.model_validate(record.settings)
     entries = alias_values(settings.mcp_servers, settings.variables)
-    shown = {key: value for key, value in record.settings.items() if key != "mcpServers"}
-    about = {"name": record.name, "description": record.description, "settings": shown}
+    exported_settings = {key: value for key, value in record.settings.items() if key != "mcpServers"}
+    about = {"name": record.name, "description": record.description, "settings": exported_settings}
     servers = {"mcpServers": {name: entry.to_json() for name, entry in entries.items()}}
     openers: dict[str, Opener] = {
         DOMAIN: _of_bytes(pretty(redaction.json(about))),
@@ -133,7 +133,7 @@ def collect(
     openers |= {MEMORIES + called[path]: _of_bytes(data) for path, data in remembered.items()}
     left_out: list[LeftOut] = []
     facts: dict[str, Json] = {}
-    by_path = {each.path: each for each in documents}
+    by_path = {document.path: document for document in documents}
     rules = LabelRules.of_settings(record.settings)
     for folder, names in (*texts.items(), (DOCUMENTS, list(by_path))):
         place = Folder(Path(record.workspace)).at(PLACES[folder])
@@ -233,13 +233,13 @@ def hash_texts(workspace: str) -> dict[str, str]:
 
     Files that cannot be read, or whose name is not valid text, are left out.
     """
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for folder, names in texts_of(workspace).items():
         place = Folder(Path(workspace)).at(PLACES[folder])
         for path in filter(is_text, names):
             with suppress(OSError):
-                found[folder + path] = place.hash(path)[1]
-    return found
+                hashes[folder + path] = place.hash(path)[1]
+    return hashes
 
 
 def read_text(workspace: str, folder: str, inner: str) -> bytes:

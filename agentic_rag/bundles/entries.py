@@ -11,40 +11,40 @@ from dataclasses import dataclass
 from agentic_rag.base.json_form import Json
 from agentic_rag.bundles.form import NeededSecret
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value, sealed_name
+from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value
 
 MAX_ALIAS = 56
 
 
 def alias_values(entries: Mapping[str, McpEntry], variables: Collection[str]) -> dict[str, McpEntry]:
     """Return entries in which a reference replaces each sealed value."""
-    taken = {name for entry in entries.values() for name in entry.placeholder_names} | set(variables)
-    found: dict[str, McpEntry] = {}
+    used_names = {name for entry in entries.values() for name in entry.placeholder_names} | set(variables)
+    aliased: dict[str, McpEntry] = {}
     for name in sorted(entries):
         values: dict[tuple[str, str], Value] = {}
         for place, key, value in entries[name].values:
             values[place, key] = value
             if isinstance(value, SealedValue):
-                alias = _free_name(f"{name}_{key}", taken)
-                taken.add(alias)
+                alias = _free_name(f"{name}_{key}", used_names)
+                used_names.add(alias)
                 values[place, key] = Template(f"${{{alias}}}")
-        found[name] = entries[name].with_values(values)
-    return found
+        aliased[name] = entries[name].with_values(values)
+    return aliased
 
 
-def _free_name(wanted: str, taken: Collection[str]) -> str:
-    plain = re.sub(r"[^A-Z0-9_]", "_", wanted.upper())[:MAX_ALIAS]
+def _free_name(base: str, used_names: Collection[str]) -> str:
+    plain = re.sub(r"[^A-Z0-9_]", "_", base.upper())[:MAX_ALIAS]
     plain = plain if not plain[:1].isdigit() else f"_{plain}"
     name, number = plain, 2
-    while name in taken:
+    while name in used_names:
         name, number = f"{plain}_{number}", number + 1
     return name
 
 
 def needed_secrets(entries: Iterable[McpEntry], variables: Collection[str]) -> tuple[NeededSecret, ...]:
     """Return the secrets that entries refer to, by server and name; variables are not secrets."""
-    found = {(entry.name, name) for entry in entries for name in entry.placeholder_names if name not in variables}
-    return tuple(NeededSecret(name, server) for server, name in sorted(found))
+    needed = {(entry.name, name) for entry in entries for name in entry.placeholder_names if name not in variables}
+    return tuple(NeededSecret(name, server) for server, name in sorted(needed))
 
 
 def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntry:
@@ -53,10 +53,10 @@ def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntr
     ``aliased`` is the replaced entry as a bundle would hold it.
     """
     old = {(place, name): value for place, name, value in before.values}
-    named = {(place, name): value for place, name, value in aliased.values}
+    new_values = {(place, name): value for place, name, value in aliased.values}
     values = {
         (place, name): old[place, name]
-        if isinstance(old.get((place, name)), SealedValue) and named[place, name] == value
+        if isinstance(old.get((place, name)), SealedValue) and new_values[place, name] == value
         else value
         for place, name, value in entry.values
     }
@@ -82,14 +82,14 @@ def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collect
     Entries are compared with the variables in them resolved: an address that contains a variable changes with the
     variable.
     """
-    found = []
+    bindings = []
     for name, entry in sorted(after.mcp_servers.items()):
-        theirs = sorted((entry.placeholder_names | entry.sealed_names) & set(secrets))
+        used_secrets = sorted((entry.placeholder_names | entry.sealed_names) & set(secrets))
         old = before.mcp_servers.get(name)
-        if not theirs or (old is not None and _meaning(old, before) == _meaning(entry, after)):
+        if not used_secrets or (old is not None and _meaning(old, before) == _meaning(entry, after)):
             continue
-        found.append(Binding(name, target_of(entry, after), tuple(theirs)))
-    return found
+        bindings.append(Binding(name, target_of(entry, after), tuple(used_secrets)))
+    return bindings
 
 
 def _meaning(entry: McpEntry, settings: DomainSettings) -> Json:
@@ -105,12 +105,3 @@ def target_of(entry: McpEntry, settings: DomainSettings) -> str:
     for name, value in settings.variables.items():
         text = text.replace(f"${{{name}}}", value)
     return text[:500]
-
-
-def sealed_names_of(entry: McpEntry) -> dict[str, tuple[str, str]]:
-    """Return the vault's name of each sealed value, with its place and name in the entry."""
-    return {
-        sealed_name(entry.name, place, name): (place, name)
-        for place, name, value in entry.values
-        if isinstance(value, SealedValue)
-    }

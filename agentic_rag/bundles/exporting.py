@@ -74,11 +74,11 @@ class Exports:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         await self._vault.values(domain_id)  # loads the secrets for the redaction
         redaction = self._vault.redact.of(domain_id)
-        kept = await self._read_memories(user, domain_id, redaction) if memories else None
+        memory_files = await self._read_memories(user, domain_id, redaction) if memories else None
         active = await self._db.read(
             lambda conn: evaluation.list_cases(conn, domain_id, state=evaluation.CaseState.ACTIVE)
         )
-        cases = [form_of(each) for each in active]
+        cases = [form_of(case) for case in active]
         told_of = await self._db.read(
             lambda conn: (
                 endpoints.of_domain(conn, domain_id),
@@ -88,21 +88,21 @@ class Exports:
         )
         notified = write_notifications(*told_of) if any(told_of) else None
         lines = await self._db.read(lambda conn: _lines_of(conn, listed))
-        work = partial(collect, record, listed, kept, redaction, cases, notified, lines)
+        work = partial(collect, record, listed, memory_files, redaction, cases, notified, lines)
         contents = await self._threads.run(domain_id, work)
-        for each in contents.left_out:
-            log.warning("%s is not in the bundle of %s: %s", each.name, domain_id, each.reason)
-        told = change("domain.export", domain_id, files=len(contents.members), memories=memories)
-        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        for item in contents.left_out:
+            log.warning("%s is not in the bundle of %s: %s", item.name, domain_id, item.reason)
+        audit_entry = change("domain.export", domain_id, files=len(contents.members), memories=memories)
+        await self._db.write(lambda conn: audit(conn, audit_entry), durable=True)
         return OpenBundle(f"{_plain(record.name) or domain_id}.zip", domain_id, contents, self._threads)
 
     async def _read_memories(self, user: User, domain_id: str, redaction: Redaction) -> dict[str, bytes]:
         page = await self._memories.browse(user, domain_id, role=None, q="", offset=0, limit=1)
-        found: dict[str, bytes] = {}
+        by_role: dict[str, bytes] = {}
         for role in page.roles:
             export = await self._memories.export(user, domain_id, role, unlabelled=True)
-            found[role] = memory_to_bytes(export.engrams, export.frequencies, redaction)
-        return found
+            by_role[role] = memory_to_bytes(export.engrams, export.frequencies, redaction)
+        return by_role
 
 
 def _lines_of(conn: Connection, listed: Sequence[DocumentRecord]) -> Json:
@@ -116,5 +116,5 @@ def _lines_of(conn: Connection, listed: Sequence[DocumentRecord]) -> Json:
 
 def _plain(name: str) -> str:
     """Return a domain's name as a file name."""
-    kept = "".join(char if unicodedata.category(char)[0] in "LNM" else "-" for char in name)
-    return re.sub("-+", "-", kept).strip("-")[:80]
+    plain = "".join(char if unicodedata.category(char)[0] in "LNM" else "-" for char in name)
+    return re.sub("-+", "-", plain).strip("-")[:80]

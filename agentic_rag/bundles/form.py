@@ -112,8 +112,8 @@ def read_manifest(data: bytes) -> Manifest:
         raise BundleDamaged("it is no bundle of a domain: its bundle.json is another's")
     if version > VERSION:
         raise BundleTooNew(str(version))
-    files = [_read_file(each) for each in _list(document, "files")]
-    secrets = [_read_secret(each) for each in _list(document, "secrets")]
+    files = [_read_file(item) for item in _list(document, "files")]
+    secrets = [_read_secret(item) for item in _list(document, "secrets")]
     return Manifest(tuple(secrets), tuple(files))
 
 
@@ -133,14 +133,14 @@ def read_object(path: str, data: bytes) -> Json:
 
 
 def _list(document: Json, key: str) -> list[Any]:
-    found = document.get(key)
-    if not isinstance(found, list):
+    items = document.get(key)
+    if not isinstance(items, list):
         raise BundleDamaged(f"{MANIFEST}: {key} is no list")
-    return found
+    return items
 
 
-def _read_file(each: object) -> BundleFile:
-    match each:
+def _read_file(item: object) -> BundleFile:
+    match item:
         case {"path": str(path), "size": int(size), "sha256": str(sha256), **rest} if size >= 0:
             return BundleFile(path, size, sha256, **_read_facts(path, {str(key): value for key, value in rest.items()}))
     raise BundleDamaged(f"{MANIFEST}: an entry of files is none: path, size and sha256 are expected")
@@ -157,8 +157,8 @@ def _read_facts(path: str, facts: Json) -> Json:
         raise BundleDamaged(f"{MANIFEST}: {path[:200]!a} has labels or dates of another form") from exc
 
 
-def _read_secret(each: object) -> NeededSecret:
-    match each:
+def _read_secret(item: object) -> NeededSecret:
+    match item:
         case {"name": str(name), "server": str(server), **rest} if not rest:
             return NeededSecret(name, server)
     raise BundleDamaged(f"{MANIFEST}: an entry of secrets is none: name and server are expected")
@@ -171,7 +171,7 @@ def check_paths(paths: Iterable[str]) -> None:
         BundleRefused: a name is invalid; the error quotes the first one.
         BundleTooLarge: there are too many names.
     """
-    seen: dict[str, str] = {}
+    paths_by_key: dict[str, str] = {}
     folders: dict[str, str] = {}
     for number, path in enumerate(paths):
         if number >= MAX_MEMBERS:
@@ -179,13 +179,13 @@ def check_paths(paths: Iterable[str]) -> None:
         if (problem := problem_of(path)) is not None:
             raise BundleRefused(f"the name {path[:200]!a} {problem}")
         key = fold(path)
-        if key in seen:
-            raise BundleRefused(f"the names {seen[key][:200]!a} and {path[:200]!a} are one on some systems")
-        seen[key] = path
+        if key in paths_by_key:
+            raise BundleRefused(f"the names {paths_by_key[key][:200]!a} and {path[:200]!a} are one on some systems")
+        paths_by_key[key] = path
         for at, char in enumerate(path):
             if char == "/":
                 folders.setdefault(fold(path[:at]), path)
-    for key, path in seen.items():
+    for key, path in paths_by_key.items():
         if key in folders:
             raise BundleRefused(f"{path[:200]!a} is a file, and a folder in {folders[key][:200]!a}")
 
@@ -243,14 +243,14 @@ def portable_names(paths: Iterable[str]) -> dict[str, str]:
 
     Names that collide on some systems, for example because they differ only in case, get a number.
     """
-    taken: set[str] = set()
+    taken_names: set[str] = set()
     names: dict[str, str] = {}
     for path in sorted(paths):
         plain = "/".join(_portable_part(part) for part in path.split("/"))
         number, name = 2, plain
-        while fold(name) in taken:
+        while fold(name) in taken_names:
             name, number = _with_number(plain, number), number + 1
-        taken.add(fold(name))
+        taken_names.add(fold(name))
         names[path] = name
     return names
 
@@ -267,13 +267,13 @@ def _with_number(name: str, number: int) -> str:
 
 
 def _portable_part(part: str) -> str:
-    shown = "".join("_" if char in "\\:" or unicodedata.category(char)[0] == "C" else char for char in part)
-    if shown.startswith("."):
-        shown = f"_{shown[1:]}"
-    if len(shown.encode()) <= MAX_PART:
-        return shown
-    stem, dot, ending = shown.rpartition(".")
+    plain = "".join("_" if char in "\\:" or unicodedata.category(char)[0] == "C" else char for char in part)
+    if plain.startswith("."):
+        plain = f"_{plain[1:]}"
+    if len(plain.encode()) <= MAX_PART:
+        return plain
+    stem, dot, ending = plain.rpartition(".")
     room = MAX_PART - len(ending.encode()) - 1
     if not dot or room < 1:
-        return shown.encode()[:MAX_PART].decode(errors="ignore")
+        return plain.encode()[:MAX_PART].decode(errors="ignore")
     return f"{stem.encode()[:room].decode(errors='ignore')}.{ending}"

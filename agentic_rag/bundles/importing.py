@@ -168,19 +168,26 @@ class Imports:
             assert isinstance(draft, Draft)
             owner = self._owners.of(user.id, draft.change.settings)
             await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
-            cases = [Difference("case", _title_of(each), "add") for each in described.cases]
+            cases = [Difference("case", _title_of(case), "add") for case in described.cases]
             timed = _new_notifications(described.notifications)
             differences = [*compare_records(None, draft.record), *_additions(received), *cases, *timed]
             if not choice.dry_run:
                 await self._place_new(user, received, draft, described)
-            found = [
+            change_notes = [
                 *notes,
                 *described.case_notes,
                 *described.notifications.notes,
                 *await self._findings(built if choice.dry_run else Path(draft.record.workspace)),
             ]
             return self._report(
-                choice, None if choice.dry_run else domain_id, draft, differences, found, withheld, frozenset(), ()
+                choice,
+                None if choice.dry_run else domain_id,
+                draft,
+                differences,
+                change_notes,
+                withheld,
+                frozenset(),
+                (),
             )
 
     async def _place_new(self, user: User, received: Received, draft: Draft, described: DescribedDomain) -> None:
@@ -196,12 +203,17 @@ class Imports:
     async def _store_new(
         self, received: Received, draft: Draft, under_way: ImportRecord, described: DescribedDomain
     ) -> None:
+        """Move the files into place, then store the domain, which commits the import.
+
+        ``under_way`` is stored first. After a kill, the next start finds its row without a domain and removes the files
+        (`PendingImports.finish`).
+        """
         redaction = self._vault.redact.of(under_way.domain_id)
-        told = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
+        audit_entry = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
 
         def end(conn: Connection) -> None:
             imports.delete(conn, under_way.id)
-            audit(conn, told)
+            audit(conn, audit_entry)
             merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
             for each in labelled:
                 documents.expect_labels(conn, each)
@@ -248,16 +260,19 @@ class Imports:
     async def _come_over(
         self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: Choice
     ) -> ImportReport:
+        """Compare a bundle with a domain, check all that could fail, and change the domain unless it is a dry run."""
         if not choice.dry_run:
             await self._pending.end_earlier(domain_id)
         record = await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
-        given = partial(give_own_names, received, record.workspace, [each.path for each in listed])
-        received = await self._threads.run(domain_id, given)
+        rename = partial(give_own_names, received, record.workspace, [document.path for document in listed])
+        received = await self._threads.run(domain_id, rename)
         secrets = await self._vault.values(domain_id)
         redaction = self._vault.redact.of(domain_id)
         work = partial(overlay_of, record, listed, received, redaction, remove_others=choice.remove_others)
         overlay = await self._threads.run(domain_id, work)
+        # The settings may name roles of the bundle, which are not in the workspace yet. They are checked against a
+        # folder with an empty file for each role that the domain will have.
         roles_in = received.folder / "roles"
         ids = [info.id for info in await self._roles.list_of(domain_id) if info.source == "workspace"]
         await anyio.to_thread.run_sync(_lay_roles, roles_in, ids, received, overlay.removed)
@@ -268,20 +283,20 @@ class Imports:
         description = None if same else described.description or None
 
         async def attempt(settings: Json) -> Draft:
-            given = change_of(before, described, settings, redaction, remove_others=choice.remove_others)
+            domain_change = change_of(before, described, settings, redaction, remove_others=choice.remove_others)
             return await self._domains.draft_change(
-                domain_id, None, description, given, False, roles_in=roles_in, withheld=withheld
+                domain_id, None, description, domain_change, False, roles_in=roles_in, withheld=withheld
             )
 
         draft, notes = await fit_settings(described.settings, attempt)
         assert isinstance(draft, Draft)
         bindings = [
-            each
-            for each in new_bindings(before, draft.change.settings, secrets.keys())
-            if each.server not in choice.bind
+            binding
+            for binding in new_bindings(before, draft.change.settings, secrets.keys())
+            if binding.server not in choice.bind
         ]
         if bindings and not choice.dry_run:
-            raise BundleBindsSecrets(tuple(each.to_json() for each in bindings))
+            raise BundleBindsSecrets(tuple(binding.to_json() for binding in bindings))
         await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
         cases = await self._compare_cases(domain_id, described, remove_others=choice.remove_others)
         names = await self._db.read(lambda conn: missing_names(conn, domain_id, described.notifications))
@@ -294,28 +309,31 @@ class Imports:
                 user, received, draft, overlay, described, remove_cases=choice.remove_others
             )
         notes += [*described.case_notes, *described.notifications.notes]
-        confirm = [(each.server, name) for each in bindings for name in each.secrets]
-        found = [*notes, *await self._findings(Path(record.workspace))]
-        return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
+        confirm = [(binding.server, name) for binding in bindings for name in binding.secrets]
+        findings = [*notes, *await self._findings(Path(record.workspace))]
+        return self._report(choice, domain_id, draft, differences, findings, withheld, secrets.keys(), confirm)
 
     async def _compare_cases(
         self, domain_id: str, described: DescribedDomain, *, remove_others: bool
     ) -> list[Difference]:
         """Return the differences of evaluation cases, which are the same case if they ask the same questions."""
         listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id))
-        known = {each.digest: each for each in listed}
-        found: list[Difference] = []
+        by_digest = {case.digest: case for case in listed}
+        differences: list[Difference] = []
         for form in described.cases:
-            before = known.pop(digest_of(form.questions), None)
+            before = by_digest.pop(digest_of(form.questions), None)
             if before is None:
-                found.append(Difference("case", _title_of(form), "add"))
+                differences.append(Difference("case", _title_of(form), "add"))
             elif (before.expect, before.note) != (form.expect.to_json(), form.note):
                 after = form.expect.to_json()
-                found.append(Difference("case", _title_of(form), "change", before=before.expect, after=after))
-        left = [each for each in known.values() if each.state is evaluation.CaseState.ACTIVE]
+                differences.append(Difference("case", _title_of(form), "change", before=before.expect, after=after))
+        unmatched = [case for case in by_digest.values() if case.state is evaluation.CaseState.ACTIVE]
         return [
-            *found,
-            *(Difference("case", _title_of(form_of(each)), "remove" if remove_others else "keep") for each in left),
+            *differences,
+            *(
+                Difference("case", _title_of(form_of(case)), "remove" if remove_others else "keep")
+                for case in unmatched
+            ),
         ]
 
     async def _bring_over(
@@ -333,37 +351,37 @@ class Imports:
         Returns notes about the parts that were left out.
         """
         record = draft.record
-        paths = [each.path for each in received.manifest.files if each.path not in overlay.same]
+        paths = [file.path for file in received.manifest.files if file.path not in overlay.same]
         await self._threads.run(record.id, check_places, Path(record.workspace), paths)
         await anyio.to_thread.run_sync(_drop_files, received.files, overlay.same)
         await anyio.to_thread.run_sync(keep_expected, received.folder, overlay.expected)
         under_way = ImportRecord(
             id=received.id, domain_id=record.id, user_id=user.id, removed=overlay.removed, begun_at=now()
         )
-        told = change("domain.import", record.id, over=True, files=len(paths), removed=len(overlay.removed))
+        audit_entry = change("domain.import", record.id, over=True, files=len(paths), removed=len(overlay.removed))
 
         def begin(conn: Connection) -> None:
             imports.insert(conn, under_way)
-            audit(conn, told)
-            for each in labelled:
-                documents.expect_labels(conn, each)
-                before = overlay.documents.get(paths_by_sha[each.sha256])
+            audit(conn, audit_entry)
+            for labels in labelled:
+                documents.expect_labels(conn, labels)
+                before = overlay.documents.get(paths_by_sha[labels.sha256])
                 if before is not None:  # the file will be replaced before the record gets the new bytes
-                    documents.add_labels(conn, before.id, each.labels)
+                    documents.add_labels(conn, before.id, labels.labels)
             merge_cases(conn, record.id, described.cases, CaseOrigin.BUNDLE, user.id, redaction)
             merge_notifications(conn, record.id, described.notifications, user.id)
             context_lines.put(conn, lines)
             documents.unmark_joined(conn, record.id)  # also documents with the same bytes take their lines
             if remove_cases:
-                kept = {digest_of(each.questions) for each in described.cases}
-                others = [each for each in evaluation.list_cases(conn, record.id) if each.digest not in kept]
-                store_cases(conn, [(each, None) for each in others], user.id, redaction)
+                digests = {digest_of(case.questions) for case in described.cases}
+                other_cases = [case for case in evaluation.list_cases(conn, record.id) if case.digest not in digests]
+                store_cases(conn, [(case, None) for case in other_cases], user.id, redaction)
 
         labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
         paths_by_sha = {each.sha256: each.path for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
         redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
-        storing = stored = False
+        storing = is_stored = False
         self._pending.busy.add(under_way.id)
         try:
             await anyio.to_thread.run_sync(move_in, received.folder, self._pending.folder_of(received.id))
@@ -371,11 +389,11 @@ class Imports:
             storing = True
             with anyio.CancelScope(shield=True):  # the import is committed: a client that disconnects must not stop it
                 await self._domains.store_change(draft, begin)
-                stored = True
+                is_stored = True
                 failpoints.reached("bundle.stored")
                 notes += await self._pending.end(under_way)
         except BaseException as exc:
-            if not stored and not (storing and _is_unknown(exc)):
+            if not is_stored and not (storing and _is_unknown(exc)):
                 with anyio.CancelScope(shield=True):
                     await self._pending.give_up(under_way)
             raise
@@ -398,7 +416,7 @@ class Imports:
     async def _check_documents(
         self,
         received: Received,
-        known: Mapping[str, DocumentRecord],
+        documents_by_path: Mapping[str, DocumentRecord],
         domain_id: str | None,
         removed: Sequence[str] = (),
         same: Collection[str] = (),
@@ -409,13 +427,13 @@ class Imports:
             QuotaExceeded: there are too many documents, or they are too large together.
         """
         more, size = 0, 0
-        for each in received.manifest.files:
-            if each.path.startswith(DOCUMENTS) and each.path not in same:
-                before = known.get(each.path)
+        for file in received.manifest.files:
+            if file.path.startswith(DOCUMENTS) and file.path not in same:
+                before = documents_by_path.get(file.path)
                 more += before is None
-                size += each.size - (0 if before is None else before.size)
-        gone = [known[path] for path in removed if path in known]
-        more, size = more - len(gone), size - sum(each.size for each in gone)
+                size += file.size - (0 if before is None else before.size)
+        replaced = [documents_by_path[path] for path in removed if path in documents_by_path]
+        more, size = more - len(replaced), size - sum(document.size for document in replaced)
         quotas = self._directory.quotas
         if domain_id is None:
             for noun, count in (("documents", more), ("document_bytes", size)):
@@ -427,8 +445,12 @@ class Imports:
 
     async def _findings(self, workspace: Path) -> list[Note]:
         """Return the errors in the roles and skills of a workspace; these files are imported unchanged nevertheless."""
-        found = await self._roles.check_workspace(workspace)
-        return [Note(f"{each.file}:{each.line}", each.message) for each in found if each.severity == "error"]
+        findings = await self._roles.check_workspace(workspace)
+        return [
+            Note(f"{finding.file}:{finding.line}", finding.message)
+            for finding in findings
+            if finding.severity == "error"
+        ]
 
     def _report(
         self,
@@ -438,17 +460,17 @@ class Imports:
         differences: Sequence[Difference],
         findings: Sequence[Note],
         withheld: Mapping[str, CommandNotAllowed],
-        known: Collection[str],
+        secret_names: Collection[str],
         confirm: Sequence[tuple[str, str]],
     ) -> ImportReport:
         settings = draft.change.settings
-        shown, more = cut(differences)
-        asked = [
-            AskedSecret(each.name, each.server, _state(each.server, each.name, known, confirm))
-            for each in needed_secrets(settings.mcp_servers.values(), settings.variables)
+        first_differences, more = cut(differences)
+        asked_secrets = [
+            AskedSecret(secret.name, secret.server, _state(secret.server, secret.name, secret_names, confirm))
+            for secret in needed_secrets(settings.mcp_servers.values(), settings.variables)
         ]
         place = f"/api/domains/{domain_id or draft.record.id}/mcp-servers"
-        held = [
+        withheld_servers = [
             WithheldServer(name, f"{exc.path}: {exc.reason}", exc.allow, f"{place}/{name}/request")
             for name, exc in sorted(withheld.items())
         ]
@@ -457,18 +479,18 @@ class Imports:
             choice.dry_run,
             domain_id,
             draft.record.name,
-            shown,
+            first_differences,
             more,
             tuple(notes),
-            tuple(asked),
-            tuple(held),
+            tuple(asked_secrets),
+            tuple(withheld_servers),
         )
 
 
-def _state(server: str, name: str, known: Collection[str], confirm: Collection[tuple[str, str]]) -> SecretState:
+def _state(server: str, name: str, secret_names: Collection[str], confirm: Collection[tuple[str, str]]) -> SecretState:
     if (server, name) in confirm:
         return "confirm"
-    return "set" if name in known else "missing"
+    return "set" if name in secret_names else "missing"
 
 
 class Named(Protocol):
@@ -488,24 +510,27 @@ def expected_labels(
     A folder rule of the bundle may be missing in the stored settings, because this domain did not accept it. The
     documents then get the rule's labels as their own: otherwise the import would make them visible to everyone.
     """
-    theirs, ours = LabelRules.of_settings(described.settings), LabelRules.of_settings(draft.record.settings)
-    found: dict[str, documents.ExpectedLabelsRecord] = {}
-    for each in received.manifest.files:
-        if not each.path.startswith(DOCUMENTS):
+    bundle_rules, domain_rules = (
+        LabelRules.of_settings(described.settings),
+        LabelRules.of_settings(draft.record.settings),
+    )
+    by_sha: dict[str, documents.ExpectedLabelsRecord] = {}
+    for file in received.manifest.files:
+        if not file.path.startswith(DOCUMENTS):
             continue
-        path = each.path.removeprefix(DOCUMENTS)
-        labels = {*(each.labels or ()), *(theirs.labels_of(path) - ours.labels_of(path))}
-        if each.sha256 in found:
-            labels |= {*found[each.sha256].labels}
-        if labels or each.date or each.review:
-            found[each.sha256] = documents.ExpectedLabelsRecord(
+        path = file.path.removeprefix(DOCUMENTS)
+        labels = {*(file.labels or ()), *(bundle_rules.labels_of(path) - domain_rules.labels_of(path))}
+        if file.sha256 in by_sha:
+            labels |= {*by_sha[file.sha256].labels}
+        if labels or file.date or file.review:
+            by_sha[file.sha256] = documents.ExpectedLabelsRecord(
                 domain_id=draft.record.id,
-                sha256=each.sha256,
+                sha256=file.sha256,
                 labels=distinct(labels),
-                own_date=each.date,
-                review_by=each.review,
+                own_date=file.date,
+                review_by=file.review,
             )
-    return list(found.values())
+    return list(by_sha.values())
 
 
 def expected_lines(
@@ -545,10 +570,10 @@ def _new_notifications(
         ("source", bundled.sources, sources),
     ]
     return [
-        Difference(kind, each.name, "add")  # type: ignore[arg-type]
+        Difference(kind, item.name, "add")  # type: ignore[arg-type]
         for kind, listed, names in parts
-        for each in listed
-        if names is None or each.name in names
+        for item in listed
+        if names is None or item.name in names
     ]
 
 
@@ -559,26 +584,26 @@ def _title_of(case: CaseForm) -> str:
 
 def _additions(received: Received) -> list[Difference]:
     """Return the files that a new domain gets in addition to its settings."""
-    found = []
-    for each in received.manifest.files:
-        folder, _, name = each.path.partition("/")
+    additions = []
+    for file in received.manifest.files:
+        folder, _, name = file.path.partition("/")
         if name:
             kind = KIND_OF[f"{folder}/"]
-            found.append(Difference(kind, name, "add", after={"size": each.size, "sha256": each.sha256}))
-    return found
+            additions.append(Difference(kind, name, "add", after={"size": file.size, "sha256": file.sha256}))
+    return additions
 
 
 def _lay_roles(folder: Path, ids: Sequence[str], received: Received, removed: Sequence[str]) -> None:
     """Create a workspace with empty files for the roles that the domain will have."""
-    gone = {path.rpartition("/")[2].removesuffix(ROLE) for path in removed if path.endswith(ROLE)}
+    removed_roles = {path.rpartition("/")[2].removesuffix(ROLE) for path in removed if path.endswith(ROLE)}
     brought = {
-        each.path.rpartition("/")[2].removesuffix(ROLE)
-        for each in received.manifest.files
-        if each.path.startswith(ROLES) and each.path.endswith(ROLE)
+        file.path.rpartition("/")[2].removesuffix(ROLE)
+        for file in received.manifest.files
+        if file.path.startswith(ROLES) and file.path.endswith(ROLE)
     }
     place = folder / RESOURCE_FOLDER
     place.mkdir(parents=True)
-    for role in (set(ids) - gone) | brought:
+    for role in (set(ids) - removed_roles) | brought:
         (place / f"{role}{ROLE}").touch()
 
 

@@ -26,8 +26,10 @@ Remembered = tuple[list[Engram], dict[str, int]]
 
 def memory_to_bytes(engrams: Sequence[Engram], frequencies: Mapping[str, int], redaction: Redaction) -> bytes:
     """Return the file of a memory, without secrets; `memory_from_bytes` reads the file."""
-    shown = [redaction.json(each.to_json()) for each in engrams]
-    return pretty({"engrams": shown, "frequencies": {redaction(cue): count for cue, count in frequencies.items()}})
+    engram_objects = [redaction.json(engram.to_json()) for engram in engrams]
+    return pretty(
+        {"engrams": engram_objects, "frequencies": {redaction(cue): count for cue, count in frequencies.items()}}
+    )
 
 
 def memory_from_bytes(path: str, data: bytes) -> Remembered:
@@ -42,11 +44,11 @@ def memory_from_bytes(path: str, data: bytes) -> Remembered:
         raise BundleDamaged(f"{path}: engrams and frequencies are expected")
     if not all(type(count) is int and 0 <= count <= 2**31 for count in counts.values()):
         raise BundleDamaged(f"{path}: frequencies has numbers only")
-    return [_engram(path, number, each) for number, each in enumerate(engrams)], counts
+    return [_engram(path, number, item) for number, item in enumerate(engrams)], counts
 
 
-def _engram(path: str, number: int, each: Any) -> Engram:
-    match each:
+def _engram(path: str, number: int, item: Any) -> Engram:
+    match item:
         case {
             "id": str(ident),
             "content": str(content),
@@ -62,8 +64,8 @@ def _engram(path: str, number: int, each: Any) -> Engram:
                 strength,
                 created,
                 tuple(cues),
-                replaces=_reference(each, "replaces"),
-                replaced_by=_reference(each, "replacedBy"),
+                replaces=_reference(item, "replaces"),
+                replaced_by=_reference(item, "replacedBy"),
             )
         case _:
             raise BundleDamaged(f"{path}: engrams.{number} is no memory")
@@ -73,9 +75,9 @@ def _engram(path: str, number: int, each: Any) -> Engram:
         raise BundleDamaged(f"{path}: engrams.{number}: {exc.reason}") from exc
 
 
-def _reference(each: Json, name: str) -> str:
-    found = each.get(name, "")
-    return found[:MAX_ID] if isinstance(found, str) and "\0" not in found else ""
+def _reference(item: Json, name: str) -> str:
+    reference = item.get(name, "")
+    return reference[:MAX_ID] if isinstance(reference, str) and "\0" not in reference else ""
 
 
 def bring(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit: int) -> None:
@@ -98,7 +100,7 @@ def check_room(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit
         QuotaExceeded, StorageFull: the memory is full, or cannot be written now.
     """
     with _tell_errors():
-        shelf.memory(folder).check_room([each.id for each in remembered[0]], limit)
+        shelf.memory(folder).check_room([engram.id for engram in remembered[0]], limit)
 
 
 @contextmanager

@@ -28,16 +28,20 @@ from agentic_rag.tools.entries.entry import McpEntry
 from mcp_servers.safe_files import Folder, is_text
 
 
-def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:
+def own_names(members: Collection[str], own_paths: Iterable[str]) -> dict[str, str]:
     """Map the members of one folder that represent a file of another name to that name. Pure.
 
     If a file has exactly the name of a member, the member represents that file, and not one that an export would rename
     to this name.
     """
-    there = [each for each in known if is_text(each)]
+    there = [path for path in own_paths if is_text(path)]
     own = {portable: name for name, portable in portable_names(there).items() if portable != name}
     exact = set(there).intersection(members)
-    return {each: own[each] for each in members if each in own and each not in exact and own[each] not in members}
+    return {
+        member: own[member]
+        for member in members
+        if member in own and member not in exact and own[member] not in members
+    }
 
 
 def give_own_names(received: Received, workspace: str, documents: Iterable[str]) -> Received:
@@ -48,14 +52,14 @@ def give_own_names(received: Received, workspace: str, documents: Iterable[str])
     """
     names: dict[str, str] = {}
     texts = texts_of(workspace)
-    for folder, known in {**texts, MEMORIES: memories_of(texts[ROLES]), DOCUMENTS: documents}.items():
-        members = {each.path.removeprefix(folder) for each in received.manifest.files if each.path.startswith(folder)}
-        names |= {folder + member: folder + own for member, own in own_names(members, known).items()}
+    for folder, own_paths in {**texts, MEMORIES: memories_of(texts[ROLES]), DOCUMENTS: documents}.items():
+        members = {file.path.removeprefix(folder) for file in received.manifest.files if file.path.startswith(folder)}
+        names |= {folder + member: folder + own for member, own in own_names(members, own_paths).items()}
     with disk_errors():
         for member, own in names.items():
             (received.files / own).parent.mkdir(parents=True, exist_ok=True)
             (received.files / member).rename(received.files / own)
-    files = tuple(replace(each, path=names.get(each.path, each.path)) for each in received.manifest.files)
+    files = tuple(replace(file, path=names.get(file.path, file.path)) for file in received.manifest.files)
     return replace(received, manifest=replace(received.manifest, files=files))
 
 
@@ -89,34 +93,36 @@ def overlay_of(
     an export. A text that differs only by this redaction counts as unchanged.
     """
     texts = _Texts(record.workspace, received.files, hash_texts(record.workspace), redaction)
-    known = {f"{DOCUMENTS}{each.path}": each for each in listed}
-    here = {each.sha256 for each in listed if each.error_code != MISSING}
-    found: list[Difference] = []
+    by_path = {f"{DOCUMENTS}{document.path}": document for document in listed}
+    here = {document.sha256 for document in listed if document.error_code != MISSING}
+    differences: list[Difference] = []
     same: set[str] = set()
-    members = [each for each in received.manifest.files if "/" in each.path]
-    for each in members:
-        if each.path.startswith(MEMORIES):
-            found.append(Difference("memory", _subject(each.path), "add", after={"size": each.size}))
+    members = [file for file in received.manifest.files if "/" in file.path]
+    for file in members:
+        if file.path.startswith(MEMORIES):
+            differences.append(Difference("memory", _subject(file.path), "add", after={"size": file.size}))
             continue
-        of_document = each.path.startswith(DOCUMENTS)
-        difference = _compare_document(each, known.get(each.path), here) if of_document else texts.compare(each)
+        of_document = file.path.startswith(DOCUMENTS)
+        difference = _compare_document(file, by_path.get(file.path), here) if of_document else texts.compare(file)
         if difference is None:
-            same.add(each.path)
+            same.add(file.path)
         else:
-            found.append(difference)
-    theirs = {each.path for each in members}
-    brought = {each.sha256 for each in members if each.path.startswith(DOCUMENTS)}
+            differences.append(difference)
+    bundle_paths = {file.path for file in members}
+    brought = {file.sha256 for file in members if file.path.startswith(DOCUMENTS)}
     removed: list[str] = []
-    for path in sorted((texts.known.keys() | known.keys()) - theirs):
+    for path in sorted((texts.known.keys() | by_path.keys()) - bundle_paths):
         kind, subject = KIND_OF[_folder(path)], _subject(path)
         # the bundle has the same bytes under another name
-        goes = remove_others and not (path in known and known[path].sha256 in brought)
-        found.append(Difference(kind, subject, "remove" if goes else "keep"))
+        goes = remove_others and not (path in by_path and by_path[path].sha256 in brought)
+        differences.append(Difference(kind, subject, "remove" if goes else "keep"))
         removed += [path] if goes else []
-    hashes = {path: each.sha256 for path, each in known.items() if each.error_code != MISSING} | dict(texts.known)
-    touched = [each.path for each in members if each.path not in same and not each.path.startswith(MEMORIES)]
+    hashes = {path: document.sha256 for path, document in by_path.items() if document.error_code != MISSING} | dict(
+        texts.known
+    )
+    touched = [file.path for file in members if file.path not in same and not file.path.startswith(MEMORIES)]
     expected = _find_expected(Path(record.workspace), [*touched, *removed], hashes)
-    return Overlay(tuple(found), frozenset(same), tuple(removed), known, expected)
+    return Overlay(tuple(differences), frozenset(same), tuple(removed), by_path, expected)
 
 
 def _find_expected(workspace: Path, paths: Sequence[str], hashes: Mapping[str, str]) -> dict[str, str]:
@@ -124,26 +130,26 @@ def _find_expected(workspace: Path, paths: Sequence[str], hashes: Mapping[str, s
 
     Occupied paths without a known checksum are left out.
     """
-    found = {path: hashes[path] for path in paths if path in hashes}
+    checksums = {path: hashes[path] for path in paths if path in hashes}
     for path in paths:
         with suppress(OSError):  # a blocked path is reported when the files are moved into place
             if Folder(workspace).at(PLACES[_folder(path)]).status(_subject(path)) is None:
-                found[path] = ""
-    return found
+                checksums[path] = ""
+    return checksums
 
 
-def _compare_document(each: BundleFile, before: DocumentRecord | None, here: Collection[str]) -> Difference | None:
+def _compare_document(file: BundleFile, before: DocumentRecord | None, here: Collection[str]) -> Difference | None:
     """Return the difference of a document, or None if the domain has the same bytes.
 
     The same bytes under another name count, unless another document has this name. ``here``: checksums of the documents
     whose files exist.
     """
-    if each.sha256 in here and (before is None or before.sha256 == each.sha256):
+    if file.sha256 in here and (before is None or before.sha256 == file.sha256):
         return None
-    after = {"size": each.size, "sha256": each.sha256}
+    after = {"size": file.size, "sha256": file.sha256}
     if before is None or before.error_code == MISSING:
-        return Difference("document", _subject(each.path), "add", after=after)
-    return Difference("document", _subject(each.path), "change", {"size": before.size, "sha256": before.sha256}, after)
+        return Difference("document", _subject(file.path), "add", after=after)
+    return Difference("document", _subject(file.path), "change", {"size": before.size, "sha256": before.sha256}, after)
 
 
 @dataclass(slots=True)
@@ -156,21 +162,21 @@ class _Texts:
     redaction: Redaction
     shown: int = 0
 
-    def compare(self, each: BundleFile) -> Difference | None:
-        before = self.known.get(each.path)
-        if before == each.sha256:
+    def compare(self, file: BundleFile) -> Difference | None:
+        before = self.known.get(file.path)
+        if before == file.sha256:
             return None
-        folder = _folder(each.path)
-        old = None if before is None else read_text(self.workspace, folder, _subject(each.path))
-        if old is not None and hashlib.sha256(redact_bytes(old, self.redaction)).hexdigest() == each.sha256:
+        folder = _folder(file.path)
+        old = None if before is None else read_text(self.workspace, folder, _subject(file.path))
+        if old is not None and hashlib.sha256(redact_bytes(old, self.redaction)).hexdigest() == file.sha256:
             return None
         kind = KIND_OF[folder]
         self.shown += 1
         if self.shown > MAX_TEXTS:
-            return Difference(kind, _subject(each.path), "add" if before is None else "change")
-        after = (self.files / each.path).read_bytes().decode(errors="replace")
-        shown = None if old is None else old.decode(errors="replace")
-        return compare_text(kind, _subject(each.path), shown, after)
+            return Difference(kind, _subject(file.path), "add" if before is None else "change")
+        after = (self.files / file.path).read_bytes().decode(errors="replace")
+        old_text = None if old is None else old.decode(errors="replace")
+        return compare_text(kind, _subject(file.path), old_text, after)
 
 
 def _folder(path: str) -> str:
@@ -189,10 +195,11 @@ def change_of(
     ``settings``: the bundle's settings that this server accepts; the domain's other settings stay. A changed entry
     keeps the sealed values of the entry that it replaces, where it refers to them.
     """
-    stored = before.to_json()
-    shown = redaction.json(stored)
+    stored_form = before.to_json()
+    exported = redaction.json(stored_form)
     change: Json = {
-        key: _as_stored(value, stored[key], shown[key]) if key in stored else value for key, value in settings.items()
+        key: _as_stored(value, stored_form[key], exported[key]) if key in stored_form else value
+        for key, value in settings.items()
     }
     aliased = alias_values(before.mcp_servers, before.variables)
     entries: dict[str, Json | None] = {
@@ -202,21 +209,22 @@ def change_of(
     }
     if remove_others:
         entries |= dict.fromkeys(before.mcp_servers.keys() - described.entries.keys())
-        change |= dict.fromkeys(stored.keys() - described.settings.keys() - {"mcpServers"})
+        change |= dict.fromkeys(stored_form.keys() - described.settings.keys() - {"mcpServers"})
         for key in MAP_KEYS - {"mcpServers"}:
-            given = change.get(key)
-            if isinstance(given, Mapping):
-                change[key] = {**dict.fromkeys(stored.get(key, {})), **given}
+            map_change = change.get(key)
+            if isinstance(map_change, Mapping):
+                change[key] = {**dict.fromkeys(stored_form.get(key, {})), **map_change}
     return {**change, "mcpServers": entries} if entries else change
 
 
-def _as_stored(value: Any, stored: Any, shown: Any) -> Any:
-    """Return a value with the parts restored that an export redacts. ``shown``: the stored value as exported."""
-    if value == shown:
-        return stored
-    if isinstance(value, Mapping) and isinstance(stored, Mapping):
+def _as_stored(value: Any, stored_value: Any, exported: Any) -> Any:
+    """Return a value with the parts restored that an export redacts. ``exported``: the stored value as exported."""
+    if value == exported:
+        return stored_value
+    if isinstance(value, Mapping) and isinstance(stored_value, Mapping):
         return {
-            key: _as_stored(each, stored[key], shown[key]) if key in stored else each for key, each in value.items()
+            key: _as_stored(member, stored_value[key], exported[key]) if key in stored_value else member
+            for key, member in value.items()
         }
     return value
 

@@ -92,10 +92,10 @@ class PendingImports:
     async def give_up(self, under_way: ImportRecord) -> None:
         """Remove the files of an import that was not stored; if that is unknown, the next start decides."""
         try:
-            left = await self._db.read(imports.list_all)
+            current = await self._db.read(imports.list_all)
         except AgenticRagError:
             return
-        if under_way.id not in [each.id for each in left]:
+        if under_way.id not in [pending.id for pending in current]:
             await self._drop(under_way)
 
     async def end(self, under_way: ImportRecord) -> list[Note]:
@@ -145,10 +145,10 @@ class PendingImports:
     async def _remove_documents(
         self, domain_id: str, removed: Sequence[str], expected: Mapping[str, str]
     ) -> list[Note]:
-        wanted = {path.removeprefix(DOCUMENTS): path for path in removed if path.startswith(DOCUMENTS)}
+        by_document_path = {path.removeprefix(DOCUMENTS): path for path in removed if path.startswith(DOCUMENTS)}
         notes = []
-        for document in await self._documents.list_of(domain_id, EVERY_DOCUMENT) if wanted else ():
-            path = wanted.get(document.path)
+        for document in await self._documents.list_of(domain_id, EVERY_DOCUMENT) if by_document_path else ():
+            path = by_document_path.get(document.path)
             if path is None:
                 continue
             if document.error_code != MISSING and expected.get(path, document.sha256) != document.sha256:
@@ -181,23 +181,23 @@ class PendingImports:
 
     async def finish(self) -> None:
         """Complete or undo the imports of an earlier process, and remove its temporary files."""
-        left = set()
+        kept_names = set()
         for under_way in await self._db.read(imports.list_all):
             try:
                 await self._directory.get(under_way.domain_id)
             except NotFound:
                 places = (self._folder / under_way.id, self._place_of(under_way))
                 if await self._is_ours(*places) and not await self.take_back(under_way):
-                    left.add(under_way.id)
+                    kept_names.add(under_way.id)
                 continue
-            kept = self.folder_of(under_way.id)
-            if await self._is_ours(kept) and not await self._resume(under_way):
-                left.add(kept.name)
-        await anyio.to_thread.run_sync(_sweep, self._folder, left)
+            place = self.folder_of(under_way.id)
+            if await self._is_ours(place) and not await self._resume(under_way):
+                kept_names.add(place.name)
+        await anyio.to_thread.run_sync(_sweep, self._folder, kept_names)
 
     async def resume(self) -> None:
         """Resume imports over domains that could not be completed when they were stored, because the disk was full."""
-        for domain_id in {each.domain_id for each in await self._waiting()}:
+        for domain_id in {pending.domain_id for pending in await self._waiting()}:
             async with self._domains.changing(domain_id):
                 for under_way in await self._waiting():  # another import may have completed some of them
                     if under_way.domain_id == domain_id:
@@ -215,8 +215,10 @@ class PendingImports:
 
     async def _waiting(self) -> list[ImportRecord]:
         """Return this data folder's imports over domains that wait for their files."""
-        found = [each for each in await self._db.read(imports.list_all) if each.id not in self.busy]
-        return await anyio.to_thread.run_sync(lambda: [each for each in found if self.folder_of(each.id).is_dir()])
+        candidates = [pending for pending in await self._db.read(imports.list_all) if pending.id not in self.busy]
+        return await anyio.to_thread.run_sync(
+            lambda: [pending for pending in candidates if self.folder_of(pending.id).is_dir()]
+        )
 
     async def _resume(self, under_way: ImportRecord) -> bool:
         try:
@@ -232,11 +234,11 @@ class PendingImports:
 
         Several data folders may share a store.
         """
-        return not self._db.shared or await anyio.to_thread.run_sync(lambda: any(each.is_dir() for each in places))
+        return not self._db.shared or await anyio.to_thread.run_sync(lambda: any(place.is_dir() for place in places))
 
 
-def _sweep(folder: Path, kept: Collection[str]) -> None:
+def _sweep(folder: Path, kept_names: Collection[str]) -> None:
     """Remove the temporary folders of killed processes."""
-    for each in folder.iterdir() if folder.is_dir() else ():
-        if each.name not in kept:
-            shutil.rmtree(each, ignore_errors=True)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name not in kept_names:
+            shutil.rmtree(path, ignore_errors=True)

@@ -112,10 +112,10 @@ def read_expected(folder: Path) -> dict[str, str]:
     """
     with _tell_errors():
         try:
-            found: dict[str, str] = orjson.loads((folder / EXPECTED).read_bytes())
+            checksums: dict[str, str] = orjson.loads((folder / EXPECTED).read_bytes())
         except (FileNotFoundError, orjson.JSONDecodeError):
             return {}
-        return found
+        return checksums
 
 
 def remove_files(workspace: Path, removed: Iterable[str], expected: Mapping[str, str]) -> list[Note]:
@@ -152,7 +152,7 @@ def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: 
     """
     root, notes = Folder(workspace), []
     with _tell_errors():
-        for source in sorted(each for folder in folders for each in (files / folder).rglob("*") if each.is_file()):
+        for source in sorted(path for folder in folders for path in (files / folder).rglob("*") if path.is_file()):
             path = source.relative_to(files).as_posix()
             folder, _, name = path.partition("/")
             place = PLACES[f"{folder}/"]

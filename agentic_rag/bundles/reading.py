@@ -120,9 +120,9 @@ def _read_cases(files: Path) -> tuple[tuple[CaseForm, ...], tuple[Note, ...]]:
         data = (files / CASES).read_bytes()
     except FileNotFoundError:
         return (), ()
-    found = read_cases(read_object(CASES, data), CASES)
-    notes = tuple(Note(each.path, f"the case is left out: {each.problem}") for each in found.problems)
-    return found.cases, notes
+    parsed = read_cases(read_object(CASES, data), CASES)
+    notes = tuple(Note(problem.path, f"the case is left out: {problem.problem}") for problem in parsed.problems)
+    return parsed.cases, notes
 
 
 def _read(files: Path, name: str) -> Json:
@@ -149,4 +149,4 @@ async def fit_settings(settings: Json, attempt: Callable[[Json], Awaitable[objec
                 raise
             value = json.dumps(settings[key], ensure_ascii=False)[:200]
             notes.append(Note(f"settings.{key}", f"{value} is left out: {exc.problem}"))
-            settings = {name: each for name, each in settings.items() if name != key}
+            settings = {name: value for name, value in settings.items() if name != key}

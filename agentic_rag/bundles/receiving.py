@@ -108,16 +108,16 @@ class Reception:
 
     async def _write(self, path: Path, pieces: AsyncIterator[bytes]) -> None:
         with await anyio.to_thread.run_sync(_create, path) as file:
-            held, size = bytearray(), 0
+            buffer, size = bytearray(), 0
             async for piece in pieces:
-                held += piece
+                buffer += piece
                 size += len(piece)
                 if size > self._bounds.total:
                     raise BundleTooLarge(f"it has more than {self._bounds.total} bytes")
-                if len(held) >= CHUNK:
-                    await anyio.to_thread.run_sync(self._put, file, bytes(held))
-                    held.clear()
-            await anyio.to_thread.run_sync(self._put, file, bytes(held))
+                if len(buffer) >= CHUNK:
+                    await anyio.to_thread.run_sync(self._put, file, bytes(buffer))
+                    buffer.clear()
+            await anyio.to_thread.run_sync(self._put, file, bytes(buffer))
 
     def _put(self, file: FileIO, data: bytes) -> None:
         self._reserve.check_now()
@@ -164,15 +164,15 @@ def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
     if MANIFEST not in members:
         raise BundleDamaged("it is no bundle of a domain: it has no bundle.json")
     manifest = read_manifest(_read(_MemberReader(archive.open(members[MANIFEST])), MAX_JSON))
-    listed = {each.path: each for each in manifest.files}
+    listed = {file.path: file for file in manifest.files}
     if len(listed) != len(manifest.files):
         raise BundleDamaged(f"{MANIFEST} lists a file twice")
     if odd := sorted(listed.keys() ^ (members.keys() - {MANIFEST})):
         raise BundleDamaged(f"{odd[0]!a} is not both in it and in {MANIFEST}")
-    for path, each in listed.items():
-        if members[path].file_size != each.size:
+    for path, file in listed.items():
+        if members[path].file_size != file.size:
             raise BundleDamaged(f"{path!a} has not the size that {MANIFEST} says")
-        _write(_MemberReader(archive.open(members[path])), target / path, each, bounds)
+        _write(_MemberReader(archive.open(members[path])), target / path, file, bounds)
         failpoints.reached("bundle.member")
     return manifest
 

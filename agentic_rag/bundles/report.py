@@ -93,17 +93,17 @@ def cut(differences: Sequence[Difference]) -> tuple[tuple[Difference, ...], int]
 def compare_records(before: DomainRecord | None, after: DomainRecord) -> list[Difference]:
     """Return the differences of settings and servers, without values of secrets."""
     old = {} if before is None else _plain(before)
-    found = [
-        Difference("setting", each.path, _action(each.before, each.after), each.before, each.after)
-        for each in compare_json(old, _plain(after))
+    differences = [
+        Difference("setting", change.path, _action(change.before, change.after), change.before, change.after)
+        for change in compare_json(old, _plain(after))
     ]
     old_servers = {} if before is None else _servers(before)
     new_servers = _servers(after)
     for name in sorted(old_servers.keys() | new_servers.keys()):
         one, other = old_servers.get(name), new_servers.get(name)
         if one != other:
-            found.append(Difference("server", name, _action(one, other), one, other))
-    return found
+            differences.append(Difference("server", name, _action(one, other), one, other))
+    return differences
 
 
 def _plain(record: DomainRecord) -> Json:

@@ -80,19 +80,19 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
     """
     async with _http(server) as http:
         if conversation is None:
-            made = await ServerClient(http).call("POST", "/api/conversations", json={"domainId": domain})
+            record = await ServerClient(http).call("POST", "/api/conversations", json={"domainId": domain})
         else:
-            made = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation, safe='')}")
-    if made["domainId"] != domain:
-        raise InvalidInput("conversation", f"{conversation!r} belongs to the domain {made['domainId']!r}.")
-    return str(made["id"])
+            record = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation, safe='')}")
+    if record["domainId"] != domain:
+        raise InvalidInput("conversation", f"{conversation!r} belongs to the domain {record['domainId']!r}.")
+    return str(record["id"])
 
 
 async def stored_answer(server: Server, conversation_id: str, turn_id: str | None) -> str:
     """Return the stored answer of a turn; empty if it has none."""
     async with _http(server) as http:
-        found = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
-    for message in found["items"]:
+        page = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
+    for message in page["items"]:
         if message["role"] == "assistant" and message["turnId"] == turn_id:
             return str(message["content"])
     return ""
@@ -138,13 +138,13 @@ class Chat:
 
     @staticmethod
     def _lines() -> Iterator[str]:
-        asked = sys.stdin.isatty()
-        if asked:
+        is_terminal = sys.stdin.isatty()
+        if is_terminal:
             with suppress(ImportError):
                 import readline  # noqa: F401  # line editing where the platform has it
         while True:
             try:
-                line = input("you> " if asked else "")
+                line = input("you> " if is_terminal else "")
             except EOFError:
                 return
             if line.strip():

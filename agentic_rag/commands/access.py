@@ -47,13 +47,13 @@ def create_key(
     The first key of a server ends access without keys. The command then also prints a key for you as the operator.
     """
     body = {"user": user, "role": role.value if role else None, "domains": domain or [], "groups": group or []}
-    made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
-    say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
-    say(made["key"])
-    if not made["first"]:
+    created = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
+    say(f"Key {created['id']} of {created['userId']}; it is not shown again:", err=True)
+    say(created["key"])
+    if not created["first"]:
         return
     say("From now on this server asks everyone for a key. Commands with --data still work without one.", err=True)
-    if made["role"] != RoleName.operator:
+    if created["role"] != RoleName.operator:
         body = {"user": "operator", "role": "operator"}
         try:
             own = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
@@ -67,20 +67,20 @@ def create_key(
 @keys_app.command("list")
 def list_keys(as_json: AsJson = False, data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all keys, including revoked ones: id, user, role, domains, groups, creation time, state."""
-    found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
+    page = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
     rows = [
         (
-            each["id"],
-            each["userId"],
-            each["role"] or "as the user",
-            ",".join(each["domains"]) or "*",
-            ",".join(each["groups"]),
-            each["createdAt"],
-            f"revoked {each['revokedAt']}" if each["revokedAt"] else "active",
+            item["id"],
+            item["userId"],
+            item["role"] or "as the user",
+            ",".join(item["domains"]) or "*",
+            ",".join(item["groups"]),
+            item["createdAt"],
+            f"revoked {item['revokedAt']}" if item["revokedAt"] else "active",
         )
-        for each in found["items"]
+        for item in page["items"]
     ]
-    table(("id", "user", "role", "domains", "groups", "made", "state"), rows, found["items"], as_json)
+    table(("id", "user", "role", "domains", "groups", "made", "state"), rows, page["items"], as_json)
 
 
 @keys_app.command("revoke")
@@ -107,10 +107,10 @@ def list_entries(
     import json
 
     params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
-    found = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
+    page = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
     names = ("seq", "at", "outcome", "actor", "action", "target", "count")
-    rows = [[*(str(each[name]) for name in names), json.dumps(each["details"])] for each in found["items"]]
-    table((*names, "details"), rows, found["items"], as_json)
+    rows = [[*(str(entry[name]) for name in names), json.dumps(entry["details"])] for entry in page["items"]]
+    table((*names, "details"), rows, page["items"], as_json)
 
 
 @audit_app.command("verify")
@@ -124,10 +124,10 @@ def verify(
 ) -> None:
     """Check that no row was changed, removed or inserted. Exit code 1: the log is broken."""
     params = {"head": head} if head is not None else None
-    found = run(data, url, lambda client: client.call("GET", "/api/audit/verify", params=params), key)
-    for each in found["problems"]:
-        say(f"row {each['seq']}: {each['problem']}", err=True)
-    say(f"{found['rows']} rows, {'intact' if found['intact'] else 'BROKEN'}, head {found['head']}")
+    verdict = run(data, url, lambda client: client.call("GET", "/api/audit/verify", params=params), key)
+    for problem in verdict["problems"]:
+        say(f"row {problem['seq']}: {problem['problem']}", err=True)
+    say(f"{verdict['rows']} rows, {'intact' if verdict['intact'] else 'BROKEN'}, head {verdict['head']}")
     sys.stdout.flush()
-    if not found["intact"]:
+    if not verdict["intact"]:
         raise typer.Exit(1)

@@ -68,13 +68,13 @@ def backup(
         raise typer.BadParameter(f"--keep counts the backups in a folder, and {file} is none.")
     advice = advising("No backup was written. Run the command again.")
     with advice, _lines() if tell else _bar("Writing") as progress:
-        made = anyio.run(partial(_make, settings, path, with_key, with_index, keep, progress))
-    target, header, gone = made
+        backup_result = anyio.run(partial(_make, settings, path, with_key, with_index, keep, progress))
+    target, header, removed = backup_result
     say(f"{target} holds the data folder {settings.data} as of {header.made_at} ({_amount(target.stat().st_size)}).")
     if with_key:
         say("WARNING: it holds the key of the secrets. Who can read this file can read every secret in it.", err=True)
-    for each in gone:
-        say(f"Removed {each}.")
+    for deleted in removed:
+        say(f"Removed {deleted}.")
 
 
 async def _make(
@@ -98,8 +98,8 @@ async def _make(
     choice = Choice(with_key=with_key, with_index=with_index)
     header = await make_backup(settings.database, settings.data, target, choice, progress)
     Acts(settings.data).leave(act("backup.write", header.id, withKey=with_key))
-    gone = await anyio.to_thread.run_sync(keep_newest, path, keep) if keep is not None else []
-    return target, header, gone
+    removed = await anyio.to_thread.run_sync(keep_newest, path, keep) if keep is not None else []
+    return target, header, removed
 
 
 def _tell_verified(path: Path, progress: "Progress") -> None:
@@ -108,8 +108,8 @@ def _tell_verified(path: Path, progress: "Progress") -> None:
     header = verify(path, progress)
     parts = (("with the key", header.with_key), ("with the index", header.with_index))
     kinds = [name for name, there in parts if there]
-    what = "records only" if header.records_only else ", ".join(kinds) or "secrets sealed, without their key"
-    say(f"{path} is whole: made {header.made_at} of {header.folder} by version {header.version} ({what}).")
+    contents = "records only" if header.records_only else ", ".join(kinds) or "secrets sealed, without their key"
+    say(f"{path} is whole: made {header.made_at} of {header.folder} by version {header.version} ({contents}).")
 
 
 def restore(
@@ -138,13 +138,13 @@ def restore(
     with advice, _bar("Restoring") as progress:
         done, findings = anyio.run(_restore, settings, file, end_turns, progress)
     _tell_restored(settings, done)
-    left = [finding for finding in findings if finding.by_hand]
-    if rebuilt := len(findings) - len(left):
+    remaining = [finding for finding in findings if finding.by_hand]
+    if rebuilt := len(findings) - len(remaining):
         say(f"{rebuilt} derived files were rebuilt.")
-    for finding in left:
+    for finding in remaining:
         say(printable(str(finding)))
-    if left:
-        say(f"{len(left)} found that no repair can bring back. The backup itself was restored completely.")
+    if remaining:
+        say(f"{len(remaining)} found that no repair can bring back. The backup itself was restored completely.")
         raise typer.Exit(1)
     say("Everything fits together.")
 
@@ -174,8 +174,8 @@ def _tell_restored(settings: "Settings", done: "Restored") -> None:
             "go on when a server starts here, as after a crash. If the original still runs, they run twice: then "
             "empty the folder and restore with --end-turns"
         )
-        said = "were interrupted" if settled.ended else on
-        say(f"{settled.turns} turns ran or waited when the backup was made; they {said}.")
+        outcome = "were interrupted" if settled.ended else on
+        say(f"{settled.turns} turns ran or waited when the backup was made; they {outcome}.")
     if settled.secrets and not header.with_key:
         say(
             f"{settled.secrets} secrets are sealed, and their key is not in the backup: put it back as "

@@ -99,7 +99,7 @@ def import_domain(
     with advising("If the server has the whole bundle, it finishes the import: look with `agentic-rag domains list`."):
         report = run(data, url, send)
     _tell(report)
-    missing = sorted({each["name"] for each in report["secrets"] if each["state"] == "missing"})
+    missing = sorted({secret["name"] for secret in report["secrets"] if secret["state"] == "missing"})
     if not dry_run and missing and sys.stdin.isatty():
         _ask_secrets(data, url, report["domainId"], missing)
 
@@ -113,28 +113,29 @@ async def _pieces(file: Path) -> AsyncIterator[bytes]:
 
 
 def _tell(report: Any) -> None:
-    for each in report["differences"]:
-        said = f"{SIGNS[each['action']]} {each['kind']} {each['subject']}"
-        if each["kind"] == "setting":
-            said += f": {each.get('before')!r} -> {each.get('after')!r}"
-        say(printable(said))
-        for line in each.get("lines", "").splitlines()[:SHOWN_LINES]:
+    for difference in report["differences"]:
+        line_text = f"{SIGNS[difference['action']]} {difference['kind']} {difference['subject']}"
+        if difference["kind"] == "setting":
+            line_text += f": {difference.get('before')!r} -> {difference.get('after')!r}"
+        say(printable(line_text))
+        for line in difference.get("lines", "").splitlines()[:SHOWN_LINES]:
             say(f"    {printable(line)}")
     if report["more"]:
         say(f"… and {report['more']} more")
     for note in report["findings"]:
         say(printable(f"{note['path']}: {note['text']}"), err=True)
-    for each in report["withheld"]:
-        said = f"{each['server']} comes switched off: {each['reason']}"
-        say(printable(f"{said} Ask for its line: POST {each['request']}"), err=True)
-    for each in report["secrets"]:
-        if each["state"] == "confirm":
-            said = f"{each['server']} would get the secret {each['name']} of this domain: --bind {each['server']}"
-            say(printable(said), err=True)
-        elif each["state"] == "missing":
+    for server in report["withheld"]:
+        line_text = f"{server['server']} comes switched off: {server['reason']}"
+        say(printable(f"{line_text} Ask for its line: POST {server['request']}"), err=True)
+    for secret in report["secrets"]:
+        if secret["state"] == "confirm":
+            server = secret["server"]
+            text = f"{server} would get the secret {secret['name']} of this domain: --bind {server}"
+            say(printable(text), err=True)
+        elif secret["state"] == "missing":
             place = report["domainId"] or "DOMAIN"
-            said = f"{each['server']} needs the secret {each['name']}: agentic-rag secrets set {place} {each['name']}"
-            say(printable(said), err=True)
+            remedy = f"agentic-rag secrets set {place} {secret['name']}"
+            say(printable(f"{secret['server']} needs the secret {secret['name']}: {remedy}"), err=True)
     if not report["dryRun"]:
         say(report["domainId"])
 

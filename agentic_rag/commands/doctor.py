@@ -159,5 +159,5 @@ async def _examine_records(settings: Settings, database: Database, repair: bool)
 
 
 def _lent(folder: Path, lent: list[str]) -> Finding:
-    said = f"other users of this machine can get at {name_some([name or 'the folder itself' for name in lent])}"
-    return Finding("FILES_OPEN_TO_OTHERS", str(folder), said, "are closed to them")
+    problem = f"other users of this machine can get at {name_some([name or 'the folder itself' for name in lent])}"
+    return Finding("FILES_OPEN_TO_OTHERS", str(folder), problem, "are closed to them")

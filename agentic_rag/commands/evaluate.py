@@ -60,15 +60,15 @@ def evaluate(
     if tier not in (None, "retrieval", "answers"):
         raise InvalidInput("--tier", f"retrieval or answers is expected, not {tier!r}.")
     base = f"/api/domains/{quote_part(domain)}/evaluation"
-    wanted: Json = {} if repeats is None else {"repeats": repeats}
+    options: Json = {} if repeats is None else {"repeats": repeats}
     if tier is not None:
-        wanted["tier"] = tier
+        options["tier"] = tier
     change = None if against is None else _read_change(against)
     with advising("Run the command again to judge all cases."):
         if change is None:
-            code = run(data, url, lambda client: run_cases(client, base, {**wanted, "label": label}, domain, junit))
+            code = run(data, url, lambda client: run_cases(client, base, {**options, "label": label}, domain, junit))
         else:
-            code = run(data, url, lambda client: try_change(client, base, {**change, **wanted}, domain, junit))
+            code = run(data, url, lambda client: try_change(client, base, {**change, **options}, domain, junit))
     if code:
         raise typer.Exit(code)
 
@@ -90,39 +90,41 @@ def _read_change(path: Path) -> Json:
     return change
 
 
-async def run_cases(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+async def run_cases(client: "ServerClient", base: str, body: Json, domain: str, junit: Path | None) -> int:
     """Run the cases and return the exit code."""
-    started = await client.call("POST", f"{base}/runs", json=wanted)
+    started = await client.call("POST", f"{base}/runs", json=body)
     ended = await _until_ended(client, f"{base}/runs/{started['id']}", "stop")
     results = await _results(client, f"{base}/runs/{started['id']}/results")
-    for each in results:
-        if each["outcome"] not in ("passed", "unchecked"):
-            say(printable(f"{each['outcome']}: {each['question']}: {_why(each)}"))
+    for result in results:
+        if result["outcome"] not in ("passed", "unchecked"):
+            say(printable(f"{result['outcome']}: {result['question']}: {_why(result)}"))
     counts = ", ".join(f"{ended[name]} {name}" for name in ("failed", "gone", "unknown", "unchecked") if ended[name])
     say(f"{ended['passed']} of {ended['total']} cases as expected{f' ({counts})' if counts else ''}; run {ended['id']}")
     if ended["reason"]:
         say(printable(f"{ended['state']}: {ended['reason']}"), err=True)
     if junit is not None:
-        _write_junit(junit, domain, ended, [(each, each["outcome"] == "failed", _why(each)) for each in results])
+        _write_junit(
+            junit, domain, ended, [(result, result["outcome"] == "failed", _why(result)) for result in results]
+        )
     if ended["failed"]:
         return 1
     return UNJUDGED if ended["unknown"] or ended["state"] != "done" else 0
 
 
-async def try_change(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+async def try_change(client: "ServerClient", base: str, body: Json, domain: str, junit: Path | None) -> int:
     """Try a change and return the exit code."""
-    draft = await client.call("POST", f"{base}/try", json=wanted)
+    draft = await client.call("POST", f"{base}/try", json=body)
     draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "drop", "trying")
     decision = draft["decision"]
     say(printable(f"{draft['state']}: {decision['sentence']}; draft {draft['id']} ({draft['label']})"))
     query = {"before": draft["beforeRun"], "after": draft["afterRun"]}
     compared = await client.call("GET", f"{base}/comparison", params=query)
-    worse = {each["caseId"]: each for each in compared["worse"]}
-    for each in worse.values():
-        say(printable(f"worse: {each['question']}: {_why(each['after'][0])}"))
+    worse = {result["caseId"]: result for result in compared["worse"]}
+    for result in worse.values():
+        say(printable(f"worse: {result['question']}: {_why(result['after'][0])}"))
     if junit is not None:
         results = await _results(client, f"{base}/runs/{draft['afterRun']}/results")
-        cases = [(each, each["caseId"] in worse, f"worse than now: {_why(each)}") for each in results]
+        cases = [(result, result["caseId"] in worse, f"worse than now: {_why(result)}") for result in results]
         _write_junit(junit, domain, compared["after"], cases)
     if draft["state"] == "held":
         return 1
@@ -140,11 +142,11 @@ async def _until_ended(client: "ServerClient", path: str, end: str, trying: str 
     try:
         with waiting("Evaluating") as show:
             while True:
-                found: Json = await client.call("GET", path)
-                if (found["state"] != trying) if trying else (found["state"] in ENDED):
-                    return found
-                if "total" in found:
-                    show(f"Evaluating, {found['done']} of {found['total']} cases")
+                run_state: Json = await client.call("GET", path)
+                if (run_state["state"] != trying) if trying else (run_state["state"] in ENDED):
+                    return run_state
+                if "total" in run_state:
+                    show(f"Evaluating, {run_state['done']} of {run_state['total']} cases")
                 await anyio.sleep(pause)
                 pause = min(pause * 1.5, MAX_POLL_SECONDS)
     except anyio.get_cancelled_exc_class():
@@ -155,19 +157,19 @@ async def _until_ended(client: "ServerClient", path: str, end: str, trying: str 
 
 
 async def _results(client: "ServerClient", path: str) -> list[Json]:
-    found: list[Json] = []
+    results: list[Json] = []
     while True:
-        page = await client.call("GET", path, params={"offset": str(len(found)), "limit": str(PAGE)})
-        found += page["items"]
+        page = await client.call("GET", path, params={"offset": str(len(results)), "limit": str(PAGE)})
+        results += page["items"]
         if not page["hasMore"]:
-            return found
+            return results
 
 
 def _why(result: Json) -> str:
     failed = [
-        " ".join(filter(None, [each["kind"], each["expected"], each["found"] and f"(found: {each['found']})"]))
-        for each in result["checks"]
-        if not each["passed"]
+        " ".join(filter(None, [check["kind"], check["expected"], check["found"] and f"(found: {check['found']})"]))
+        for check in result["checks"]
+        if not check["passed"]
     ]
     return "; ".join([*failed, *([result["reason"]] if result["reason"] else [])]) or result["outcome"]
 
@@ -175,18 +177,18 @@ def _why(result: Json) -> str:
 def _write_junit(path: Path, domain: str, ended: Json, results: list[tuple[Json, bool, str]]) -> None:
     """Write results as JUnit XML: failed cases as failures, unknown ones as errors, others as skipped."""
     failures = sum(bad for _, bad, _ in results)
-    errors = sum(each["outcome"] == "unknown" and not bad for each, bad, _ in results)
-    skipped = sum(each["outcome"] in ("gone", "unchecked") and not bad for each, bad, _ in results)
+    errors = sum(result["outcome"] == "unknown" and not bad for result, bad, _ in results)
+    skipped = sum(result["outcome"] in ("gone", "unchecked") and not bad for result, bad, _ in results)
     suite = ElementTree.Element("testsuite", {"name": f"{domain} {ended['tier']}"})
     for name, count in (("tests", len(results)), ("failures", failures), ("errors", errors), ("skipped", skipped)):
         suite.set(name, str(count))
     suite.set("time", f"{ended['seconds']:.3f}")
-    for each, bad, why in results:
+    for result, bad, why in results:
         case = ElementTree.SubElement(suite, "testcase")
         case.set("classname", f"{domain}.{ended['tier']}")
-        case.set("name", _xml(each["question"]))
-        case.set("time", f"{each['seconds']:.3f}")
-        tag = {"unknown": "error", "gone": "skipped", "unchecked": "skipped"}.get(each["outcome"], "")
+        case.set("name", _xml(result["question"]))
+        case.set("time", f"{result['seconds']:.3f}")
+        tag = {"unknown": "error", "gone": "skipped", "unchecked": "skipped"}.get(result["outcome"], "")
         if bad or tag:
             ElementTree.SubElement(case, "failure" if bad else tag).set("message", _xml(why))
     suites = ElementTree.Element("testsuites")

@@ -185,12 +185,12 @@ class _Uploads:
         """Upload files and show their indexing progress. Returns how many failed."""
         console = Console(stderr=True)
         same_name = Counter(path.name for path in paths)
-        left = list(paths)
+        queue = list(paths)
         failed = 0
         with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stage]}")) as progress:
             waiting: dict[str, TaskID] = {}
-            while left:
-                path = left.pop(0)
+            while queue:
+                path = queue.pop(0)
                 try:
                     document = await self._upload(path, replace and same_name[path.name] == 1)
                 except OSError as exc:
@@ -204,7 +204,7 @@ class _Uploads:
                     if document["id"] not in waiting:
                         name = progress.add_task(_plain(document["name"]), total=len(STAGES) - 1, stage="queued")
                         waiting[document["id"]] = name
-                    left += self._again
+                    queue += self._again
                     self._again = []
             failed += await self._count_settled(progress, waiting, console)
         return failed
@@ -228,29 +228,29 @@ class _Uploads:
 
     async def _upload(self, path: Path, replace: bool) -> dict[str, Any]:
         """Upload a file under its document's name. Files of one name in two folders are two documents."""
-        known = _key(path)
+        key = _key(path)
         stamp = await anyio.to_thread.run_sync(_stamp_of, path)
-        name = self._names.get(known)
+        name = self._names.get(key)
         file = await anyio.to_thread.run_sync(path.open, "rb")
         with file:
             params = {"replace": "true"} if replace or name is not None else {}
             params |= {"label": self._labels} if self._labels else {}
             answer = await self._client.call("POST", self.base, params=params, file=(name or path.name, file))
         document: dict[str, Any] = answer["items"][0]
-        self._stamps[known] = stamp
-        self._remember(known, document["name"])
+        self._stamps[key] = stamp
+        self._remember(key, document["name"])
         return document
 
-    def _remember(self, known: str, name: str) -> None:
+    def _remember(self, key: str, name: str) -> None:
         """Record which file owns a document. A duplicate must never replace another file's document."""
-        before = self._names.pop(known, None)
-        self._copies.pop(known, None)
+        before = self._names.pop(key, None)
+        self._copies.pop(key, None)
         if name in self._names.values():
-            self._copies[known] = name
+            self._copies[key] = name
         else:
-            self._names[known] = name
+            self._names[key] = name
         if before is not None:
-            copies = (Path(copy) for copy, of in self._copies.items() if of == before and copy != known)
+            copies = (Path(copy) for copy, of in self._copies.items() if of == before and copy != key)
             self._again += [copy for copy in copies if copy.is_file()]
 
 

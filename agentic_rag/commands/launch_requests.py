@@ -48,16 +48,16 @@ def show_requests(
 ) -> None:
     """List the requests of domain admins, with the program that would run."""
     query = "" if state == "all" else f"?state={quote_part(state)}"
-    found = run(data, url, lambda client: client.call("GET", f"/api/launch-requests{query}"))
+    page = run(data, url, lambda client: client.call("GET", f"/api/launch-requests{query}"))
     head = ("id", "domain", "server", "state", "asked by", "line", "would run")
     rows = [
         (
-            *(each["id"], each["domainId"], each["server"], each["state"], each["requestedBy"]),
-            *(" ".join([each["command"], *each["args"]]), _what(each["facts"])),
+            *(item["id"], item["domainId"], item["server"], item["state"], item["requestedBy"]),
+            *(" ".join([item["command"], *item["args"]]), _what(item["facts"])),
         )
-        for each in found["items"]
+        for item in page["items"]
     ]
-    table(head, rows, found["items"], as_json)
+    table(head, rows, page["items"], as_json)
 
 
 @requests_app.command("approve")
@@ -85,13 +85,13 @@ def approve(
         import anyio
 
         path = f"/api/launch-requests/{quote_part(ident)}"
-        shown = await client.call("GET", path)
-        _describe(shown)
+        request = await client.call("GET", path)
+        _describe(request)
         if network:
             say_network_ends_keyless(data, url)
         if not yes and sys.stdin.isatty():
             typer.confirm("Allow this?", abort=True, err=True)
-        decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": shown["fingerprint"]})
+        decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": request["fingerprint"]})
         with anyio.move_on_after(INSTALL_SECONDS):
             while decided["state"] == "approved":
                 await anyio.sleep(LOOK_SECONDS)
@@ -142,9 +142,9 @@ def propose(
         path = f"{place}/{quote_part(name or _name_in(document))}/request"
         return await client.call("POST", path, json=document, seconds=INSTALL_SECONDS)
 
-    made = run(data, url, ask)
-    _describe(made)
-    say(printable(json.dumps({made["server"]: made["entry"]}, ensure_ascii=False)))
+    request = run(data, url, ask)
+    _describe(request)
+    say(printable(json.dumps({request["server"]: request["entry"]}, ensure_ascii=False)))
 
 
 def _read_json(content: bytes, file: Path) -> Any:
@@ -185,10 +185,10 @@ def _describe(request: Mapping[str, Any]) -> None:
         ("runs", _what(facts)),
         ("integrity", facts["integrity"]),
         *(("sets", f"{name}={value}") for name, value in facts["fixed"].items()),
-        *(("install script (never run)", each) for each in facts["installScripts"]),
-        *(("needs", each) for each in facts["dependencies"]),
+        *(("install script (never run)", script) for script in facts["installScripts"]),
+        *(("needs", dependency) for dependency in facts["dependencies"]),
         *(("file", f"{name} {sha}") for name, sha in facts["files"].items()),
-        *(("warning", each) for each in facts["warnings"]),
+        *(("warning", warning) for warning in facts["warnings"]),
         *((("reason", request["reason"]),) if request["reason"] else ()),
     ]
     for label, text in lines:

@@ -102,12 +102,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], answer: object, as
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD)
+    grid = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(head):
-        shown.add_column(name, no_wrap=number == 0)  # ids stay on one line, so that they can be copied
+        grid.add_column(name, no_wrap=number == 0)  # ids stay on one line, so that they can be copied
     for line in lines:
-        shown.add_row(*(Text(cell) for cell in line))
-    Console().print(shown)
+        grid.add_row(*(Text(cell) for cell in line))
+    Console().print(grid)
 
 
 def say_network_ends_keyless(data: Path | None, url: str | None) -> None:

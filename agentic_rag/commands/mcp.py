@@ -74,7 +74,7 @@ def allow(
 
     settings = load_settings(data=data)
     folder = settings.data / "mcp"
-    grant = Grant(network, tuple(env or ()), tuple(read_only or ()), tuple(str(each.resolve()) for each in read or ()))
+    grant = Grant(network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ()))
     packages = Packages(folder, client_environment(), sandbox=client_sandbox)
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
@@ -139,14 +139,14 @@ def try_entries(
         path = f"/api/domains/{quote(domain, safe='')}/mcp-servers/test"
         return await client.call("POST", path, content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
 
-    found = anyio.run(with_client, load_settings(data=data), url, run)
+    report = anyio.run(with_client, load_settings(data=data), url, run)
     if as_json:
-        show_json(found)
-        raise typer.Exit(any(server["state"] != "ready" for server in found["items"]))
-    for note in (*found.get("changes", ()), *found.get("warnings", ())):
+        show_json(report)
+        raise typer.Exit(any(server["state"] != "ready" for server in report["items"]))
+    for note in (*report.get("changes", ()), *report.get("warnings", ())):
         say(printable(f"{note['path']}: {note['text']}"), err=True)
     failed = False
-    for server in found["items"]:
+    for server in report["items"]:
         failed = failed or server["state"] != "ready"
         say(printable(f"{server['name']}: {server['state']}{': ' if server['reason'] else ''}{server['reason']}"))
         for tool in server["tools"]:
@@ -186,8 +186,8 @@ def check_file(
     async def run(client: "ServerClient") -> Any:
         report = await client.call("POST", f"{base}/check", content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
         if add:
-            wanted = {"document": body.decode("utf-8-sig", "replace"), "accept": add}
-            report["added"] = (await client.call("POST", f"{base}/add", json=wanted))["names"]
+            request_body = {"document": body.decode("utf-8-sig", "replace"), "accept": add}
+            report["added"] = (await client.call("POST", f"{base}/add", json=request_body))["names"]
         return report
 
     report = anyio.run(with_client, load_settings(data=data), url, run)

@@ -47,8 +47,8 @@ def show_memory(
     params = {"role": role, "q": query, "limit": str(limit), "offset": str(offset)}
     page = run(data, url, lambda client: client.call("GET", _path(domain), params=params))
     rows = [
-        [each["id"], each["type"], f"{each['strength']:g}", each["createdAt"], " ".join(each["cues"]), each["content"]]
-        for each in page["items"]
+        [item["id"], item["type"], f"{item['strength']:g}", item["createdAt"], " ".join(item["cues"]), item["content"]]
+        for item in page["items"]
     ]
     table(["id", "type", "strength", "created", "keywords", "memory"], rows, page["items"], as_json)
     if page["total"] > offset + len(rows):
@@ -207,7 +207,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     place = Folder(folder.absolute())
     memory = Memory(place)
     try:
-        memory.add([Engram.from_json(each) for each in content.engrams], content.frequencies)
+        memory.add([Engram.from_json(item) for item in content.engrams], content.frequencies)
         memory.save()
     except MemoryUnavailable as exc:
         raise InvalidInput("--to", f"{folder} cannot be written: {exc.reason}.") from exc

@@ -34,18 +34,18 @@ def check(
     from agentic_rag.models.retirement import retirements_of
     from agentic_rag.store.clock import today
 
-    found = anyio.run(_check, names or [], seconds)
-    if not found:
+    checked = anyio.run(_check, names or [], seconds)
+    if not checked:
         say("error: no language model is set up: see docs/providers.md", err=True)
         raise typer.Exit(1)
-    rows = [_row(name, each) for name, findings in found for each in findings]
+    rows = [_row(name, finding) for name, findings in checked for finding in findings]
     from agentic_rag.base.json_form import to_json
 
-    answer = [{"model": name, **to_json(each)} for name, findings in found for each in findings]
+    answer = [{"model": name, **to_json(finding)} for name, findings in checked for finding in findings]
     table(["model", "what", "", "code", "said"], rows, answer, as_json)
-    for retirement in retirements_of([name for name, _ in found], today()):
+    for retirement in retirements_of([name for name, _ in checked], today()):
         say(f"warning: {retirement.text(today())}", err=True)
-    if not all(each.works for _, findings in found for each in findings):
+    if not all(finding.works for _, findings in checked for finding in findings):
         raise typer.Exit(1)
 
 
@@ -65,9 +65,9 @@ def show_prices(
     prices = read_prices(path)
     head = ("model", "from", "input", "cache read", "cache write", "output", "for a million tokens")
     rows = [
-        (name, each.since or "-", *map(str, (each.input, each.cache_read, each.cache_write, each.output)))
+        (name, price.since or "-", *map(str, (price.input, price.cache_read, price.cache_write, price.output)))
         for name, listed in prices.by_name.items()
-        for each in listed
+        for price in listed
     ]
     answer = [{"currency": prices.currency, **dict(zip(head, row, strict=False))} for row in rows]
     table(head, [(*row, prices.currency) for row in rows], answer, as_json)
@@ -89,23 +89,25 @@ async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequen
     use_profiles(settings, providers)
     choice = choose_model(settings, providers)
     redact = Redactor(secrets_of(settings, providers))
-    wanted = list(dict.fromkeys(map(choice.names.keep, names))) or configured_models(settings, choice, providers)
-    found: dict[str, Sequence[Finding]] = {}
+    models = list(dict.fromkeys(map(choice.names.keep, names))) or configured_models(settings, choice, providers)
+    by_model: dict[str, Sequence[Finding]] = {}
 
     async def check_one(name: str) -> None:
         findings = await check_model(choice.model, name, profile_of(name), seconds)
-        found[name] = [Finding(each.ability, each.code, redact(each.note), each.seconds) for each in findings]
+        by_model[name] = [
+            Finding(finding.ability, finding.code, redact(finding.note), finding.seconds) for finding in findings
+        ]
 
     try:
         async with anyio.create_task_group() as checks:
-            for name in wanted:
+            for name in models:
                 checks.start_soon(check_one, name)
     finally:
         await choice.model.aclose()
-    return [(name, found[name]) for name in wanted]
+    return [(name, by_model[name]) for name in models]
 
 
-def _row(name: str, found: Finding) -> list[str]:
-    took = f"{found.seconds:.1f} s"
-    said = f"{took}: {found.note}" if found.note else took
-    return [name, str(found.ability), "works" if found.works else "FAILS", str(found.code or "-"), said]
+def _row(name: str, finding: Finding) -> list[str]:
+    took = f"{finding.seconds:.1f} s"
+    note = f"{took}: {finding.note}" if finding.note else took
+    return [name, str(finding.ability), "works" if finding.works else "FAILS", str(finding.code or "-"), note]

@@ -22,8 +22,8 @@ _SCHEDULE = ("id", "name", "when", "zone", "owner", "state", "next")
 @endpoints_app.command("list")
 def list_endpoints(domain: OfDomain = "", as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List endpoints: id, name, channel, address, events, state, pending and parked notifications."""
-    found = run(data, url, lambda client: client.call("GET", _endpoints(domain)))
-    table(_ENDPOINT, [_endpoint_row(each) for each in found["items"]], found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", _endpoints(domain)))
+    table(_ENDPOINT, [_endpoint_row(item) for item in page["items"]], page["items"], as_json)
 
 
 @endpoints_app.command("add")
@@ -44,14 +44,14 @@ def add_endpoint(
         "name": name,
         "channel": channel,
         ("address" if channel == "mail" else "url"): address,
-        "events": [each.strip() for each in events.split(",") if each.strip()],
+        "events": [event.strip() for event in events.split(",") if event.strip()],
         "withTexts": texts,
         "recipient": recipient,
     }
-    made = run(data, url, lambda client: client.call("POST", _endpoints(domain), json=body))
-    table(_ENDPOINT, [_endpoint_row(made)], made, as_json)
-    if made.get("secret") and not as_json:
-        say(f"Signing secret, shown only now: {made['secret']}")
+    created = run(data, url, lambda client: client.call("POST", _endpoints(domain), json=body))
+    table(_ENDPOINT, [_endpoint_row(created)], created, as_json)
+    if created.get("secret") and not as_json:
+        say(f"Signing secret, shown only now: {created['secret']}")
 
 
 @endpoints_app.command("remove")
@@ -79,12 +79,12 @@ def list_deliveries(
     """List the notifications of an endpoint, newest first: id, event, state, attempts, error, time."""
     params = {"limit": "500"} | ({"state": state} if state else {})
     path = f"{_endpoints(domain)}/{quote_part(endpoint)}/deliveries"
-    found = run(data, url, lambda client: client.call("GET", path, params=params))
+    page = run(data, url, lambda client: client.call("GET", path, params=params))
     rows = [
-        (each["id"], each["kind"], each["state"], str(each["attempts"]), each["problem"] or "-", each["createdAt"])
-        for each in found["items"]
+        (item["id"], item["kind"], item["state"], str(item["attempts"]), item["problem"] or "-", item["createdAt"])
+        for item in page["items"]
     ]
-    table(("id", "event", "state", "attempts", "problem", "created"), rows, found["items"], as_json)
+    table(("id", "event", "state", "attempts", "problem", "created"), rows, page["items"], as_json)
 
 
 @endpoints_app.command("replay")
@@ -104,8 +104,8 @@ def replay_deliveries(
 @schedules_app.command("list")
 def list_schedules(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List schedules: id, name, cron or webhook, time zone, owner, state, next time."""
-    found = run(data, url, lambda client: client.call("GET", _schedules(domain)))
-    table(_SCHEDULE, [_schedule_row(each) for each in found["items"]], found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", _schedules(domain)))
+    table(_SCHEDULE, [_schedule_row(item) for item in page["items"]], page["items"], as_json)
 
 
 @schedules_app.command("add")
@@ -131,16 +131,16 @@ def add_schedule(
         "cron": cron,
         "timeZone": zone,
         "role": role,
-        "allowedTools": [each.strip() for each in tools.split(",") if each.strip()],
+        "allowedTools": [tool.strip() for tool in tools.split(",") if tool.strip()],
         "maxTokens": max_tokens,
         "endpointId": endpoint,
         "catchUp": catch_up,
     }
-    made = run(data, url, lambda client: client.call("POST", _schedules(domain), json=body))
-    table(_SCHEDULE, [_schedule_row(made)], made, as_json)
-    if made.get("secret") and not as_json:
-        say(f"Webhook: POST {made['trigger']}")
-        say(f"Signing secret, shown only now: {made['secret']}")
+    created = run(data, url, lambda client: client.call("POST", _schedules(domain), json=body))
+    table(_SCHEDULE, [_schedule_row(created)], created, as_json)
+    if created.get("secret") and not as_json:
+        say(f"Webhook: POST {created['trigger']}")
+        say(f"Signing secret, shown only now: {created['secret']}")
 
 
 @schedules_app.command("pause")
@@ -172,12 +172,12 @@ def list_runs(
 ) -> None:
     """List the runs of a schedule, newest first: id, time, state, conversation, error."""
     path = f"{_schedules(domain)}/{quote_part(schedule)}/firings"
-    found = run(data, url, lambda client: client.call("GET", path))
+    page = run(data, url, lambda client: client.call("GET", path))
     rows = [
-        (each["id"], each["slot"], each["state"], each["conversationId"] or "-", each["detail"] or "-")
-        for each in found["items"]
+        (item["id"], item["slot"], item["state"], item["conversationId"] or "-", item["detail"] or "-")
+        for item in page["items"]
     ]
-    table(("id", "time", "state", "conversation", "detail"), rows, found["items"], as_json)
+    table(("id", "time", "state", "conversation", "detail"), rows, page["items"], as_json)
 
 
 @schedules_app.command("remove")
@@ -204,8 +204,8 @@ def _endpoint_row(endpoint: Json) -> tuple[str, ...]:
     state = "on" if endpoint["enabled"] else "off"
     if endpoint["problem"]:
         state += f" ({endpoint['problem']})"
-    named = (endpoint["id"], endpoint["name"], endpoint["channel"], endpoint["address"] or "-")
-    return (*named, ",".join(endpoint["events"]), state, str(endpoint["pending"]), str(endpoint["parked"]))
+    cells = (endpoint["id"], endpoint["name"], endpoint["channel"], endpoint["address"] or "-")
+    return (*cells, ",".join(endpoint["events"]), state, str(endpoint["pending"]), str(endpoint["parked"]))
 
 
 def _schedule_row(schedule: Json) -> tuple[str, ...]:
@@ -213,5 +213,5 @@ def _schedule_row(schedule: Json) -> tuple[str, ...]:
     if schedule["problem"]:
         state += f" ({schedule['problem']})"
     when = schedule["cron"] or "webhook"
-    named = (schedule["id"], schedule["name"], when, schedule["timeZone"], schedule["ownerId"])
-    return (*named, state, schedule["nextAt"] or "-")
+    cells = (schedule["id"], schedule["name"], when, schedule["timeZone"], schedule["ownerId"])
+    return (*cells, state, schedule["nextAt"] or "-")

@@ -26,8 +26,8 @@ def ticket_address(data: Path | None, url: str | None) -> str:
     address = url or find_server(folder)
     if address is None:
         raise ServerUnreachable(str(folder), "no server runs on this data folder")
-    made = run(data, url, lambda client: client.call("POST", "/api/ws-tickets"))
-    return f"{address}/#ticket={made['ticket']}"
+    ticket = run(data, url, lambda client: client.call("POST", "/api/ws-tickets"))
+    return f"{address}/#ticket={ticket['ticket']}"
 
 
 def open_browser(address: str) -> None:

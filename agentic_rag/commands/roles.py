@@ -33,7 +33,7 @@ Role = Annotated[str, typer.Argument(help="Id of the role.")]
 def list_roles(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List the roles of a domain: id, title, source, number of findings."""
     roles = run(data, url, lambda client: client.call("GET", _path(domain)))
-    rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in roles["items"]]
+    rows = [[item["id"], item["title"], item["source"], str(item["findings"])] for item in roles["items"]]
     table(["id", "title", "source", "findings"], rows, roles["items"], as_json)
 
 
@@ -80,10 +80,10 @@ def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> 
 
     Writes and checks a role, a thought and an execution file. Existing files are never replaced.
     """
-    written = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
-    for path in written["written"]:
+    answer = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
+    for path in answer["written"]:
         say(path)
-    _print(_findings(written["findings"]), err=True)
+    _print(_findings(answer["findings"]), err=True)
 
 
 @roles_app.command("push")
@@ -105,8 +105,8 @@ def push_roles(
         raise typer.Exit(1)
     for role, files in roles.items():
         body = {"files": files}
-        written = run(data, url, partial(_put_role, path=_path(domain, role), body=body))
-        for path in written["written"]:
+        answer = run(data, url, partial(_put_role, path=_path(domain, role), body=body))
+        for path in answer["written"]:
             say(path)
 
 
@@ -161,8 +161,10 @@ def check_folder(folder: Path) -> "list[Finding]":
     findings = [*index.findings, *_lint(reading)]
     # Findings name files as in a workspace. Here they get paths that an editor can open.
     base = root.path.parent.parent
-    named = [replace(each, file=(folder / (base / each.file).relative_to(whole)).as_posix()) for each in findings]
-    return sorted(named, key=lambda each: (each.file, each.line, each.column))
+    placed = [
+        replace(finding, file=(folder / (base / finding.file).relative_to(whole)).as_posix()) for finding in findings
+    ]
+    return sorted(placed, key=lambda finding: (finding.file, finding.line, finding.column))
 
 
 def files_by_role(folder: Path) -> dict[str, list[Json]]:
@@ -174,25 +176,25 @@ def files_by_role(folder: Path) -> dict[str, list[Json]]:
     resources = whole.at(RESOURCE_FOLDER)
     index = Index()
     collect(index, "workspace", resources if resources.is_there() else whole)
-    found: dict[str, list[Json]] = {}
+    by_role: dict[str, list[Json]] = {}
     for (kind, role), own in sorted(index.winners.items()):
         if kind != "role":
             continue
         around = own.inner.rpartition("/")[0]
-        near = [each for each in index.winners.values() if not around or each.inner.startswith(f"{around}/")]
-        near = [each for each in near if each.key[0] != "role" or each is own]
-        found[role] = [
-            {"kind": each.key[0], "id": each.key[1], "content": each.root.read(each.inner, MAX_BYTES).decode()}
-            for each in sorted(near, key=lambda each: each.inner)
+        near = [file for file in index.winners.values() if not around or file.inner.startswith(f"{around}/")]
+        near = [file for file in near if file.key[0] != "role" or file is own]
+        by_role[role] = [
+            {"kind": file.key[0], "id": file.key[1], "content": file.root.read(file.inner, MAX_BYTES).decode()}
+            for file in sorted(near, key=lambda file: file.inner)
         ]
-    return found
+    return by_role
 
 
 def _findings(items: Iterable[Json]) -> "list[Finding]":
     """Return the findings in a server's answer."""
     from mcp_servers.promptx.lint import Finding
 
-    return [from_json(Finding, each) for each in items]
+    return [from_json(Finding, item) for item in items]
 
 
 def _lint(reading: "Reading") -> "Iterable[Finding]":

@@ -30,9 +30,9 @@ def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -
 @secrets_app.command("list")
 def list_secrets(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List the names of a domain's secrets. No command shows a value."""
-    found = run(data, url, lambda client: client.call("GET", _path(domain)))
-    rows = [(each["name"], "…" + each["last4"] if "last4" in each else "set") for each in found["items"]]
-    table(("name", "value"), rows, found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", _path(domain)))
+    rows = [(item["name"], "…" + item["last4"] if "last4" in item else "set") for item in page["items"]]
+    table(("name", "value"), rows, page["items"], as_json)
 
 
 @secrets_app.command("delete")
@@ -68,8 +68,8 @@ def rotate_key(
             database = await open_database(settings)
             try:
                 done = await rotate(database, settings.data, settings.secret_key, drop_unreadable=drop_unreadable)
-                told = act("secret.rotate", sealed=done[0], dropped=done[1])
-                await database.write(partial(append, entry=told), durable=True)
+                entry = act("secret.rotate", sealed=done[0], dropped=done[1])
+                await database.write(partial(append, entry=entry), durable=True)
                 return done
             finally:
                 await database.aclose()

@@ -25,8 +25,8 @@ _HEAD = ("id", "name", "kind", "state", "items", "errors", "next", "problem")
 @sources_app.command("list")
 def list_sources(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List sources: id, name, kind, state, items, items with errors, next run, problem."""
-    found = run(data, url, lambda client: client.call("GET", _path(domain)))
-    table(_HEAD, [_row(each) for each in found["items"]], found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", _path(domain)))
+    table(_HEAD, [_row(item) for item in page["items"]], page["items"], as_json)
 
 
 @sources_app.command("add-mcp")
@@ -140,12 +140,12 @@ def list_items(
     """List the items of a source: address, document, time, error. At most 1000."""
     params = {"limit": "1000"} | ({"failed": "true"} if failed else {})
     path = f"{_path(domain)}/{quote_part(source)}/items"
-    found = run(data, url, lambda client: client.call("GET", path, params=params))
+    page = run(data, url, lambda client: client.call("GET", path, params=params))
     rows = [
-        (each["uri"], each.get("documentId", "-"), each["seenAt"], each.get("error", {}).get("message", "-"))
-        for each in found["items"]
+        (item["uri"], item.get("documentId", "-"), item["seenAt"], item.get("error", {}).get("message", "-"))
+        for item in page["items"]
     ]
-    table(("address", "document", "seen", "error"), rows, found["items"], as_json)
+    table(("address", "document", "seen", "error"), rows, page["items"], as_json)
 
 
 @sources_app.command("remove")
@@ -173,10 +173,10 @@ def _add(
     data: Data,
     url: Url,
 ) -> None:
-    given = {"labels": labels or [], "exclude": exclude or [], "intervalMinutes": every}
-    body = {**form, **given, "graceHours": grace, "maxItems": max_items}
-    made = run(data, url, lambda client: client.call("POST", _path(domain), json=body))
-    table(_HEAD, [_row(made)], made, as_json)
+    options = {"labels": labels or [], "exclude": exclude or [], "intervalMinutes": every}
+    body = {**form, **options, "graceHours": grace, "maxItems": max_items}
+    created = run(data, url, lambda client: client.call("POST", _path(domain), json=body))
+    table(_HEAD, [_row(created)], created, as_json)
 
 
 def _change(source: str, domain: str, change: Json, as_json: bool, data: Data, url: Url) -> None:

@@ -44,7 +44,7 @@ def upgrade(
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
-    held = False
+    is_held = False
     if cases and not rehearse:
         raise typer.BadParameter("--cases judges the copy of a rehearsal; add --rehearse.")
     if rehearse:
@@ -56,13 +56,13 @@ def upgrade(
             from agentic_rag.backup.rehearsed_cases import rehearse_cases
 
             with advising("Nothing was changed."):
-                held = _tell_cases(anyio.run(rehearse_cases, settings, partial(say, err=True)))
+                is_held = _tell_cases(anyio.run(rehearse_cases, settings, partial(say, err=True)))
     else:
         with advising("Run the command again, or start the server: both finish the upgrade."):
             findings = anyio.run(_upgrade, settings)
     for finding in findings:
         say(printable(str(finding)))
-    if findings or held:
+    if findings or is_held:
         raise typer.Exit(1)
     say("Everything fits together.")
 
@@ -78,9 +78,9 @@ async def _upgrade(settings: "Settings") -> "list[Finding]":
         before = await back_up_before(settings, OWN)
     finally:
         folder.release()
-    found = await examine(settings, False)  # opens the database, which migrates it
+    findings = await examine(settings, False)  # opens the database, which migrates it
     say(f"As they were, the records are in {before}." if before else "The records are of this version already.")
-    return found
+    return findings
 
 
 def _tell_rehearsal(done: "Rehearsal") -> "list[Finding]":
@@ -142,17 +142,17 @@ async def _downgrade(settings: "Settings", backup: Path | None, yes: bool) -> No
 
     folder = DataFolder.own(settings.data)
     try:
-        found = backup
-        if found is None:
-            found = await anyio.to_thread.run_sync(find_before, settings.data)
-        way = await look_back(settings, found)
+        path = backup
+        if path is None:
+            path = await anyio.to_thread.run_sync(find_before, settings.data)
+        way = await look_back(settings, path)
         _tell_loss(way)
         if not yes:
             await anyio.to_thread.run_sync(lambda: typer.confirm("Put these records in place of those?", abort=True))
-        kept = await go_back(settings, way)
+        current_backup = await go_back(settings, way)
     finally:
         folder.release()
-    say(f"The records are as of {way.header.made_at}; those that were here are in {kept}.")
+    say(f"The records are as of {way.header.made_at}; those that were here are in {current_backup}.")
     say(f"Start version {way.header.version} on them: this one would upgrade them again.")
 
 

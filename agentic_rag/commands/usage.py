@@ -45,18 +45,18 @@ def usage(
     url: Url = None,
 ) -> None:
     """Show the tokens of model calls, and their cost if the operator set prices."""
-    given = {"groupBy": by, "from": since, "to": until, "format": "csv" if as_csv else None}
-    params = {name: value for name, value in given.items() if value}
+    filters = {"groupBy": by, "from": since, "to": until, "format": "csv" if as_csv else None}
+    params = {name: value for name, value in filters.items() if value}
     if as_csv:
         say(run(data, url, lambda client: client.call("GET", "/api/usage", params=params)).rstrip())
         return
-    found = run(data, url, lambda client: client.call("GET", "/api/usage", params=params))
-    names = [_GROUPS.get(each, each) for each in dict.fromkeys(filter(None, by.split(",")))]
+    page = run(data, url, lambda client: client.call("GET", "/api/usage", params=params))
+    names = [_GROUPS.get(group, group) for group in dict.fromkeys(filter(None, by.split(",")))]
     head = (*names, "calls", "input", "cache read", "cache write", "output", "cost")
     table(
         head,
-        [(*(str(each.get(name, "")) for name in names), *_cells(each)) for each in found["items"]],
-        found["items"],
+        [(*(str(item.get(name, "")) for name in names), *_cells(item)) for item in page["items"]],
+        page["items"],
         as_json,
     )
 
@@ -76,8 +76,8 @@ def _cells(total: Json) -> tuple[str, ...]:
 @budgets_app.command("list")
 def list_budgets(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List budgets: id, subject, unit, period, spent, reserved by running calls, soft and hard limit, renewal time."""
-    found = run(data, url, lambda client: client.call("GET", "/api/budgets"))
-    table(_BUDGET, [_row(each) for each in found["items"]], found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", "/api/budgets"))
+    table(_BUDGET, [_row(item) for item in page["items"]], page["items"], as_json)
 
 
 @budgets_app.command("set")
@@ -101,8 +101,8 @@ def set_budget(
         "soft": soft,
         "hard": hard,
     }
-    made = run(data, url, lambda client: client.call("PUT", "/api/budgets", json=body))
-    table(_BUDGET, [_row(made)], made, as_json)
+    stored_budget = run(data, url, lambda client: client.call("PUT", "/api/budgets", json=body))
+    table(_BUDGET, [_row(stored_budget)], stored_budget, as_json)
 
 
 @budgets_app.command("remove")
@@ -119,10 +119,10 @@ def _row(budget: Json) -> tuple[str, ...]:
     money = f" {budget['currency']}" if budget.get("currency") else ""
     bounds = (budget.get("soft", "-"), budget.get("hard", "-"))
     used = (budget.get("spent", "-"), budget.get("reserved", "-"))
-    whose = f"{budget['scope']} {budget['subject']}"
+    subject = f"{budget['scope']} {budget['subject']}"
     return (
         budget["id"],
-        whose,
+        subject,
         f"{budget['unit']}{money}",
         budget["period"],
         *used,

@@ -23,11 +23,9 @@ Display = Annotated[str | None, typer.Option("--display-name", help="The name th
 @users_app.command("list")
 def list_users(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List users: name, state, origin, rights, display name."""
-    found = run(data, url, lambda client: client.call("GET", "/api/users"))
-    rows = [
-        (each["name"], each["state"], each["origin"], _rights(each), each["displayName"]) for each in found["items"]
-    ]
-    table(("name", "state", "origin", "rights", "shown"), rows, found["items"], as_json)
+    page = run(data, url, lambda client: client.call("GET", "/api/users"))
+    rows = [(item["name"], item["state"], item["origin"], _rights(item), item["displayName"]) for item in page["items"]]
+    table(("name", "state", "origin", "rights", "shown"), rows, page["items"], as_json)
 
 
 @users_app.command("create")
@@ -41,8 +39,8 @@ def create_user(
 ) -> None:
     """Create a user; `keys create --user NAME` makes a key with the user's rights."""
     body: Json = {"name": name, "grants": _grants(grant), "operator": bool(operator), "displayName": display_name or ""}
-    made = run(data, url, lambda client: client.call("POST", "/api/users", json=body))
-    say(f"{made['name']}: {_rights(made)}")
+    created = run(data, url, lambda client: client.call("POST", "/api/users", json=body))
+    say(f"{created['name']}: {_rights(created)}")
 
 
 @users_app.command("change")
@@ -56,13 +54,17 @@ def change_user(
     url: Url = None,
 ) -> None:
     """Change a user's rights. Grants that are not named stay. Revoked rights end at once."""
-    path, given = f"/api/users/{quote_part(name)}", _grants(grant)
+    path, new_grants = f"/api/users/{quote_part(name)}", _grants(grant)
     body: Json = {"operator": operator, "displayName": display_name}
-    if given or remove:
-        held = run(data, url, lambda client: client.call("GET", path))["grants"]
-        body["grants"] = {domain: each for domain, each in {**held, **given}.items() if domain not in (remove or ())}
-    made = run(data, url, lambda client: client.call("PATCH", path, json=body))
-    say(f"{made['name']}: {_rights(made)}")
+    if new_grants or remove:
+        old_grants = run(data, url, lambda client: client.call("GET", path))["grants"]
+        body["grants"] = {
+            domain: grant_name
+            for domain, grant_name in {**old_grants, **new_grants}.items()
+            if domain not in (remove or ())
+        }
+    changed = run(data, url, lambda client: client.call("PATCH", path, json=body))
+    say(f"{changed['name']}: {_rights(changed)}")
 
 
 @users_app.command("disable")
@@ -97,12 +99,12 @@ def erase_user(
     say(f"{name} is erased; usage stays under #{number}.")
 
 
-def _grants(given: list[str] | None) -> dict[str, str]:
+def _grants(texts: list[str] | None) -> dict[str, str]:
     grants = {}
-    for each in given or ():
-        domain, found, grant = each.rpartition("=")
-        if not found or not domain:
-            raise typer.BadParameter(f"{each!r}: DOMAIN=member, DOMAIN=author or DOMAIN=admin is expected.")
+    for text in texts or ():
+        domain, separator, grant = text.rpartition("=")
+        if not separator or not domain:
+            raise typer.BadParameter(f"{text!r}: DOMAIN=member, DOMAIN=author or DOMAIN=admin is expected.")
         grants[domain] = grant
     return grants
 

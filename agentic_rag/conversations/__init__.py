@@ -1,1 +1,1 @@
-"""Conversations: business records, what is shown of a transcript, titles."""
+"""Conversations: their records, sent and shown messages, waits, titles, exports and links."""

@@ -73,7 +73,7 @@ def _read_approval(request: Json, content: Json) -> Json:
 
 def _read_choices(request: Json, content: Json) -> Json:
     _refuse_others(content, ("choices", "text"))
-    options = [each["value"] for each in request.get("options") or ()]
+    options = [option["value"] for option in request.get("options") or ()]
     choices, text = content.get("choices") or [], content.get("text") or ""
     if not isinstance(choices, list) or any(choice not in options for choice in choices):
         raise InvalidInput("content.choices", f"a list of offered values is needed: {', '.join(options) or 'none'}.")
@@ -94,7 +94,7 @@ def _read_output(content: Json) -> Json:
     return {"output": output}
 
 
-def _refuse_others(content: Json, known: Sequence[str]) -> None:
+def _refuse_others(content: Json, allowed: Sequence[str]) -> None:
     for name in content:
-        if name not in known:
-            raise InvalidInput(f"content.{name[:80]}", f"not known here; known: {', '.join(known) or 'nothing'}.")
+        if name not in allowed:
+            raise InvalidInput(f"content.{name[:80]}", f"not known here; known: {', '.join(allowed) or 'nothing'}.")

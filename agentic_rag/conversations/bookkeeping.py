@@ -117,7 +117,7 @@ def _index(conn: Connection, turn: TurnRecord, scope: TextScope, *, begun: bool)
     place = (turn.session_id, turn.conversation_id)
     if begun and turn.branch_of != turn.user_message_id:  # otherwise an earlier answer's turn added the question
         message_texts.add(conn, scope, *place, turn.user_message_id, "user", turn.content)
-    answer = "\n".join(plain_text(content) for content in sessions.said_in(conn, turn))
+    answer = "\n".join(plain_text(content) for content in sessions.words_in_turn(conn, turn))
     message_texts.add(conn, scope, *place, turn.message_id, "assistant", answer)
 
 
@@ -137,8 +137,8 @@ def _end_run(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
     state, detail, answer = FiringState.FAILED, "interrupted", ""
     if isinstance(final, Done):
         state, detail = FiringState.DONE, ""
-        said = [each for each in sessions.of_turn(conn, turn) if each.role == "assistant"]
-        answer = plain_text(said[-1].content) if said else ""
+        answer_rows = [row for row in sessions.of_turn(conn, turn) if row.role == "assistant"]
+        answer = plain_text(answer_rows[-1].content) if answer_rows else ""
     elif isinstance(final, Error):
         detail = f"{final.code}: {final.message}"
     result = schedules.Result(state, detail[:MAX_DETAIL], answer, turn.conversation_id, turn.id)

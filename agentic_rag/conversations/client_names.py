@@ -38,15 +38,15 @@ class ClientNames:
             raise NotFound("domain", domain_id, hidden=True)
         if not name.startswith(_OURS):
             return await self._db.read(lambda conn: conversations.by_client_name(conn, user.id, domain_id, name))
-        found = await self._conversations.get(user, ConversationId(name))
-        if found.domain_id != domain_id:
+        conversation = await self._conversations.get(user, ConversationId(name))
+        if conversation.domain_id != domain_id:
             raise NotFound("conversation", name)
-        return found
+        return conversation
 
     async def find_or_begin(self, user: User, domain_id: str, name: str) -> ConversationRecord:
         """Return the conversation with this client id, or create it. Raises as `find`."""
-        found = await self.find(user, domain_id, name)
-        return found or await self._conversations.create(user, domain_id, client_name=name)
+        conversation = await self.find(user, domain_id, name)
+        return conversation or await self._conversations.create(user, domain_id, client_name=name)
 
     async def turn(self, user: User, domain_id: str, client_message_id: str) -> TurnRecord:
         """Return the newest turn that a client message started in any of a user's conversations in a domain.

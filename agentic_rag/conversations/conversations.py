@@ -228,13 +228,13 @@ class Conversations:
                 raise
             return existing
 
-    async def _find_domain(self, user: User, named: str | None) -> str:
+    async def _find_domain(self, user: User, domain_ref: str | None) -> str:
         """Return the id of the named domain, or of the default one. Raises as `create`."""
-        if named is None:
+        if domain_ref is None:
             return await self._find_default(user)
-        if not user.sees(named):
-            raise NotFound("domain", named, hidden=True)
-        return (await self._directory.get(named)).id
+        if not user.sees(domain_ref):
+            raise NotFound("domain", domain_ref, hidden=True)
+        return (await self._directory.get(domain_ref)).id
 
     async def _find_default(self, user: User) -> str:
         """Return the id of the default domain. Raises `InvalidInput` if this user cannot see it."""

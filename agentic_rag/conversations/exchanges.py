@@ -105,7 +105,7 @@ def _messages(exchange: Exchange) -> Iterator[tuple[int, Message]]:
             ident = new_id("call")  # the client's own id may be one that a service refuses
             uses.append({"type": "tool_use", "id": ident, "name": call.name, "input": call.arguments})
             results.append({**tool_result_block(ident, [text_block(call.output)] if call.output else []), OTHERS: True})
-        said = [text_block(step.text)] if step.text.strip() else []
-        yield number - 1, {"role": "assistant", "content": [*said, *uses]}
+        texts = [text_block(step.text)] if step.text.strip() else []
+        yield number - 1, {"role": "assistant", "content": [*texts, *uses]}
         yield number - 1, {"role": "user", "content": results}
     yield number, {"role": "assistant", "content": [text_block(exchange.answer)]}

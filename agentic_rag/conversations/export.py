@@ -78,7 +78,7 @@ def to_markdown(exported: ExportedConversation) -> str:
         parts += [part for part in (_with_marks(message), *_notes(exported, message)) if part]
         if message.references:
             parts.append(f"### {words['sources']}")
-            parts.append("\n".join(_source_line(exported, each) for each in message.references))
+            parts.append("\n".join(_source_line(exported, reference) for reference in message.references))
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,7 +86,7 @@ def _with_marks(message: ShownMessage) -> str:
     """Return a message's text with ``[n]`` at each citation."""
     pieces: list[str] = []
     at = 0
-    for citation in sorted(message.citations, key=lambda each: each.end):
+    for citation in sorted(message.citations, key=lambda item: item.end):
         pieces += message.content[at : citation.end], f" [{citation.number}]"
         at = citation.end
     return "".join([*pieces, message.content[at:]]).strip()
@@ -97,7 +97,7 @@ def _notes(exported: ExportedConversation, message: ShownMessage) -> list[str]:
     images = sum(block["type"] == "image" for block in message.blocks) if message.role == "user" else 0
     notes = [words["images"].format(images)] if images else []
     if message.attachments:
-        notes.append(words["attachments"].format(", ".join(each.name for each in message.attachments)))
+        notes.append(words["attachments"].format(", ".join(attachment.name for attachment in message.attachments)))
     if message.metadata.get("interrupted"):
         notes.append(words["stopped"])
     if error := message.metadata.get("error"):
@@ -110,7 +110,7 @@ def _notes(exported: ExportedConversation, message: ShownMessage) -> list[str]:
 def _source_line(exported: ExportedConversation, reference: Reference) -> str:
     line = f"{reference.number}. {', '.join(_place(exported, reference))}"
     if exported.passages and reference.source_uri:
-        line += f" <{_NOT_IN_MARKDOWN.sub(lambda found: quote(found[0]), reference.source_uri)}>"
+        line += f" <{_NOT_IN_MARKDOWN.sub(lambda match: quote(match[0]), reference.source_uri)}>"
     return f"{line}: “{_one_line(reference.cited_text)}”" if exported.passages and reference.cited_text else line
 
 
@@ -191,20 +191,24 @@ def _without_ids(text: str) -> str:
 
 def _address(uri: str) -> str:
     """Return an address as HTML: a link if it is http or https."""
-    shown = html.escape(uri)
+    escaped = html.escape(uri)
     if not uri.lower().startswith(("http://", "https://")):
-        return f"<code>{shown}</code>"
-    return f'<a href="{shown}" rel="noopener noreferrer" target="_blank">{shown}</a>'
+        return f"<code>{escaped}</code>"
+    return f'<a href="{escaped}" rel="noopener noreferrer" target="_blank">{escaped}</a>'
 
 
 def _sources(exported: ExportedConversation, message: ShownMessage) -> str:
     if not message.references:
         return ""
     lines = []
-    for each in message.references:
-        place = html.escape(", ".join(_place(exported, each)))
-        if exported.passages and each.source_uri:
-            place = f"{place} ({_address(each.source_uri)})"
-        quote = f": <q>{html.escape(_one_line(each.cited_text))}</q>" if exported.passages and each.cited_text else ""
-        lines.append(f"<li>[{each.number}] {place}{quote}</li>")
+    for reference in message.references:
+        place = html.escape(", ".join(_place(exported, reference)))
+        if exported.passages and reference.source_uri:
+            place = f"{place} ({_address(reference.source_uri)})"
+        quote = (
+            f": <q>{html.escape(_one_line(reference.cited_text))}</q>"
+            if exported.passages and reference.cited_text
+            else ""
+        )
+        lines.append(f"<li>[{reference.number}] {place}{quote}</li>")
     return f'<div class="sources"><h3>{exported.words["sources"]}</h3><ol>{"".join(lines)}</ol></div>'

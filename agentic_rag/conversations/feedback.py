@@ -53,9 +53,9 @@ class Feedback:
         if message.role != "assistant":
             raise InvalidInput("message", "feedback is given to answers, this is a question.")
         entry = change("feedback.give", message_id, conversationId=conversation_id, rating=rating)
-        made = None
+        record = None
         if rating is not None:
-            made = FeedbackRecord(
+            record = FeedbackRecord(
                 id=message_id,
                 session_id=conversation.session_id,
                 conversation_id=conversation.id,
@@ -66,53 +66,58 @@ class Feedback:
                 created_at=now(),
             )
 
-        case = None if made is None else await self._draft_case(user, made, message)
+        case = None if record is None else await self._draft_case(user, record, message)
 
         def store(conn: Connection) -> None:
             _forget_draft(conn, conversation.domain_id, message_id)
-            if made is None:
+            if record is None:
                 feedback.remove(conn, message_id)
             else:
-                feedback.put(conn, made)
+                feedback.put(conn, record)
             if case is not None and evaluation.find_case(conn, case.domain_id, case.digest) is None:
                 evaluation.put_case(conn, case)
             audit(conn, entry)
 
         await self._db.write(store)
-        return made
+        return record
 
-    async def _draft_case(self, user: User, given: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
+    async def _draft_case(self, user: User, record: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
         """Return the evaluation case that an admin may make of a rating, or None."""
         turn = await self._conversations.turn(user, answer.turn_id)
         cited = [reference for reference in turn.references if reference.verified is not False and reference.cited_text]
-        if not turn.content.strip() or not (cited if given.rating is Rating.UP else given.reason.strip()):
+        if not turn.content.strip() or not (cited if record.rating is Rating.UP else record.reason.strip()):
             return None
         questions = [turn.content.strip()[:MAX_TEXT]]
         passages = [
-            {"document": each.document_name, "page": each.page, "cells": each.cells, "text": each.cited_text[:MAX_TEXT]}
-            for each in cited[:MAX_CITED]
+            {
+                "document": reference.document_name,
+                "page": reference.page,
+                "cells": reference.cells,
+                "text": reference.cited_text[:MAX_TEXT],
+            }
+            for reference in cited[:MAX_CITED]
         ]
-        known = [{key: value for key, value in passage.items() if value is not None} for passage in passages]
+        cited_passages = [{key: value for key, value in passage.items() if value is not None} for passage in passages]
         source: Json = {
-            "messageId": given.id,
-            "rating": given.rating.value,
-            "reason": given.reason,
+            "messageId": record.id,
+            "rating": record.rating.value,
+            "reason": record.reason,
             "answer": answer.content[:MAX_ANSWER],
-            "passages": known,
+            "passages": cited_passages,
             "retrievalIds": answer.metadata.get("retrievalIds", [])[:MAX_CITED],
         }
         at = now()
         return CaseRecord(
             id=new_id("case"),
-            domain_id=given.domain_id,
+            domain_id=record.domain_id,
             questions=questions,
-            expect={"cites": known[:1]} if given.rating is Rating.UP else {},
+            expect={"cites": cited_passages[:1]} if record.rating is Rating.UP else {},
             state=CaseState.DRAFT,
             origin=CaseOrigin.FEEDBACK,
             source=source,
             author=user.id,
             digest=digest_of(questions),
-            session_id=given.session_id,
+            session_id=record.session_id,
             created_at=at,
             updated_at=at,
         )

@@ -32,9 +32,9 @@ def hide_in_message(message: ShownMessage, hidden: AbstractSet[str]) -> ShownMes
 
 def without_attachments(message: ShownMessage) -> ShownMessage:
     """Return a message without the names, quotes and passages of files attached to the conversation."""
-    cited = {each.document_id for each in message.references if is_attachment(each.document_id)}
-    shown = hide_in_message(message, frozenset(cited)) if cited else message
-    return replace(shown, attachments=())
+    cited = {reference.document_id for reference in message.references if is_attachment(reference.document_id)}
+    visible = hide_in_message(message, frozenset(cited)) if cited else message
+    return replace(visible, attachments=())
 
 
 def hide_in_turn(turn: TurnRecord, hidden: AbstractSet[str]) -> TurnRecord:
@@ -49,17 +49,21 @@ def hide_in_call(call: ToolCallRecord) -> ToolCallRecord:
 
 def hide_in_wait(wait: WaitRecord) -> WaitRecord:
     """Return a wait without the names of the documents that the model had read before it."""
-    sources = [{**each, "name": REMOVED} if each["kind"] == "document" else each for each in wait.request["sources"]]
+    sources = [
+        {**source, "name": REMOVED} if source["kind"] == "document" else source for source in wait.request["sources"]
+    ]
     return wait.replace(request={**wait.request, "sources": sources})
 
 
 def names_documents(wait: WaitRecord) -> bool:
     """Return whether a wait names documents that the model had read before it."""
-    return any(each["kind"] == "document" for each in wait.request.get("sources") or ())
+    return any(source["kind"] == "document" for source in wait.request.get("sources") or ())
 
 
 def _hide_in_references(references: tuple[Reference, ...], hidden: AbstractSet[str]) -> tuple[Reference, ...]:
-    return tuple(_hide_reference(each) if each.document_id in hidden else each for each in references)
+    return tuple(
+        _hide_reference(reference) if reference.document_id in hidden else reference for reference in references
+    )
 
 
 def _hide_reference(reference: Reference) -> Reference:
@@ -76,9 +80,9 @@ def _hide_reference(reference: Reference) -> Reference:
 
 def _hide_in_block(block: Block, hidden: AbstractSet[str]) -> Block:
     if block["type"] == "text" and "citations" in block:  # as the model's service sent them, with quotes and titles
-        kept_citations = [each for each in block["citations"] if each.get("source") not in hidden]
+        kept_citations = [citation for citation in block["citations"] if citation.get("source") not in hidden]
         return {**block, "citations": kept_citations}
     if block["type"] != "tool_result":
         return block
-    kept: dict[str, Any] = {key: value for key, value in block.items() if key != "structuredContent"}
-    return {key: value for key, value in kept.items() if not key.startswith("_")} | {"content": [text_block(REMOVED)]}
+    public: dict[str, Any] = {key: value for key, value in block.items() if key != "structuredContent"}
+    return {key: value for key, value in public.items() if not key.startswith("_")} | {"content": [text_block(REMOVED)]}

@@ -120,8 +120,8 @@ def highlight(code: str, language: str, write: Callable[[str, int], str]) -> str
         return write(code, 0)
     pieces: list[str] = []
     for text, start, kind in _merge_pieces(code, name):
-        written = write(text, start)
-        pieces.append(f'<span class="{kind}">{written}</span>' if kind else written)
+        escaped = write(text, start)
+        pieces.append(f'<span class="{kind}">{escaped}</span>' if kind else escaped)
     return "".join(pieces)
 
 
@@ -136,15 +136,15 @@ def _merge_pieces(code: str, name: str) -> Iterator[tuple[str, int, str]]:
     for at, token, value in _lexer(name).get_tokens_unprocessed(code):
         if at < end or not value:  # a lexer that goes back would repeat text
             continue
-        found = _class_of(token)
-        if not found and token in Name and code.startswith("(", at + len(value)):
-            found = "hl-f"
-        if found != kind or at != end:
+        css_class = _class_of(token)
+        if not css_class and token in Name and code.startswith("(", at + len(value)):
+            css_class = "hl-f"
+        if css_class != kind or at != end:
             if end > start:
                 yield code[start:end], start, kind
             if at > end:
                 yield code[end:at], end, ""
-            start, kind = at, found
+            start, kind = at, css_class
         end = at + len(value)
     if end > start:
         yield code[start:end], start, kind

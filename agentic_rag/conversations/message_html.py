@@ -104,27 +104,29 @@ def to_html(
     Args:
         breaks: keep line ends as line breaks, as people expect of their own messages.
     """
-    known = {reference.number: reference for reference in references}
+    by_number = {reference.number: reference for reference in references}
     text = _ENTITY_MARK.sub("\ufffd", text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd"))
-    wanted = [citation for citation in citations if citation.number in known]
-    rendered = _render(text, wanted, breaks=breaks) if len(text) <= MAX_RENDERED else f"<pre>{html.escape(text)}</pre>"
+    resolved = [citation for citation in citations if citation.number in by_number]
+    rendered = (
+        _render(text, resolved, breaks=breaks) if len(text) <= MAX_RENDERED else f"<pre>{html.escape(text)}</pre>"
+    )
     placed = {int(number) for number in _MARK.findall(rendered)}
-    left = sorted({each.number for each in wanted} - placed)
-    if left:
-        rendered += f"<p>{''.join(map(_mark, left))}</p>\n"
-    return _cleaner().clean(_MARK.sub(lambda found: _to_sup(known.get(int(found[1]))), rendered))
+    unplaced = sorted({citation.number for citation in resolved} - placed)
+    if unplaced:
+        rendered += f"<p>{''.join(map(_mark, unplaced))}</p>\n"
+    return _cleaner().clean(_MARK.sub(lambda match: _to_sup(by_number.get(int(match[1]))), rendered))
 
 
 def _render(text: str, citations: Sequence[Citation], *, breaks: bool) -> str:
     parts: list[str] = []
     at = 0
-    for each in sorted(citations, key=lambda each: each.end):
-        place = _place_before(text, at, each.end)
-        parts += text[at:place], _mark(each.number)
+    for citation in sorted(citations, key=lambda item: item.end):
+        place = _place_before(text, at, citation.end)
+        parts += text[at:place], _mark(citation.number)
         at = place
     cells = min(MOST_CELLS, len(text) // 2 + 100)
-    left = {_CELLS_LEFT: cells, FORMULAS_LEFT: MAX_FORMULAS}
-    return str(_parser(breaks).render("".join([*parts, text[at:]]), left))
+    remaining = {_CELLS_LEFT: cells, FORMULAS_LEFT: MAX_FORMULAS}
+    return str(_parser(breaks).render("".join([*parts, text[at:]]), remaining))
 
 
 def _place_before(text: str, start: int, end: int) -> int:
@@ -171,8 +173,8 @@ class _Renderer(RendererHTML):
         """Render code with colours. The marks of citations inside stay where they are."""
         words = _MARK.sub("", tokens[idx].info).split(maxsplit=1)
         language = words[0] if words else ""
-        named = f' class="language-{html.escape(language)}"' if language else ""
-        return f"<pre><code{named}>{_highlight(tokens[idx].content, language)}</code></pre>\n"
+        class_attribute = f' class="language-{html.escape(language)}"' if language else ""
+        return f"<pre><code{class_attribute}>{_highlight(tokens[idx].content, language)}</code></pre>\n"
 
     def formula(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """Render a formula, and the marks of citations in it behind it."""
@@ -182,8 +184,8 @@ class _Renderer(RendererHTML):
         env[FORMULAS_LEFT] -= len(latex)
         if env[FORMULAS_LEFT] < 0:
             return f"<code>{html.escape(latex)}</code>{marks}"
-        written = formula_html(latex, display=token.markup in ("$$", r"\["), block=token.block)
-        return f"{written}{f'<p>{marks}</p>' if marks and token.block else marks}"
+        markup = formula_html(latex, display=token.markup in ("$$", r"\["), block=token.block)
+        return f"{markup}{f'<p>{marks}</p>' if marks and token.block else marks}"
 
     def footnote_ref(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """Render a reference to a footnote. The page makes a link of it, as names in a page are the page's."""
@@ -224,15 +226,15 @@ class _Renderer(RendererHTML):
 
 
 def _highlight(code: str, language: str) -> str:
-    """Return code as HTML with spans. Marks are taken out before it is split into tokens, and put back."""
+    """Return code as HTML with spans. Citation marks are removed before the highlighting, and inserted after it."""
     if _OPEN not in code:
         return highlight(code, language, escape_piece)
-    bare, marks, taken = "", list[tuple[int, str]](), 0
-    for found in _MARK.finditer(code):
-        bare += code[taken : found.start()]
-        marks.append((len(bare), found[0]))
-        taken = found.end()
-    bare += code[taken:]
+    bare, marks, copied_to = "", list[tuple[int, str]](), 0
+    for match in _MARK.finditer(code):
+        bare += code[copied_to : match.start()]
+        marks.append((len(bare), match[0]))
+        copied_to = match.end()
+    bare += code[copied_to:]
     marks.reverse()
 
     def write(text: str, start: int) -> str:
@@ -254,10 +256,10 @@ def _mark_tasks(state: StateCore) -> None:
         if token.type != "inline" or item.type != "list_item_open" or not token.children:
             continue
         first = token.children[0]
-        found = _TASK.match(token.content)
-        if found is None or first.type != "text" or not first.content.startswith(found[0].strip()):
+        match = _TASK.match(token.content)
+        if match is None or first.type != "text" or not first.content.startswith(match[0].strip()):
             continue
-        is_done = found[1] != " "
+        is_done = match[1] != " "
         first.content = first.content[3:].lstrip()
         box = Token("task_box", "", 0)
         box.content = "done" if is_done else "open"

@@ -72,16 +72,16 @@ def formula_html(latex: str, *, display: bool, block: bool) -> str:
             return _source(latex, block=block)
         upright = _UPRIGHT.sub(r"\\text{\1}", latex)
         tree = Converter(display="block" if display else "inline").convert_to_element(upright)
-        written = "".join(_write(tree))
+        markup = "".join(_write(tree))
     except Exception:  # the library raises errors of many kinds for LaTeX that it does not understand
         return _source(latex, block=block)
-    return f'<div class="formula">{written}</div>\n' if block else written
+    return f'<div class="formula">{markup}</div>\n' if block else markup
 
 
 def _depth_of(latex: str) -> int:
     depth = deepest = 0
-    for found in _DEPTH.findall(latex):
-        depth += (found in _OPENS) - (found in _CLOSES)
+    for token in _DEPTH.findall(latex):
+        depth += (token in _OPENS) - (token in _CLOSES)
         deepest = max(deepest, depth)
     return deepest
 
@@ -93,10 +93,10 @@ def _source(latex: str, *, block: bool) -> str:
 
 def _write(element: Element) -> Iterator[str]:
     """Write an element of the library's tree. Its texts contain character references, which are resolved once."""
-    known = element.tag in ELEMENTS
+    is_known = element.tag in ELEMENTS
     if len(element) != _CHILDREN.get(element.tag, len(element)):
         raise ValueError(f"{element.tag} has {len(element)} parts")
-    if known:
+    if is_known:
         yield f"<{element.tag}"
         for name, value in element.attrib.items():
             allowed = ATTRIBUTES.get(name)
@@ -109,7 +109,7 @@ def _write(element: Element) -> Iterator[str]:
         yield from _write(child)
         if child.tail:
             yield html.escape(html.unescape(child.tail))
-    if known:
+    if is_known:
         yield f"</{element.tag}>"
 
 

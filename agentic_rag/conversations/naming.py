@@ -174,9 +174,9 @@ class Naming:
         """Notify local followers of a conversation about a title that another process has stored."""
         if not self._news.is_heard(conversation_id):
             return
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
-        if found is not None:
-            self._tell(conversation_id, turn_id, found.title)
+        record = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        if record is not None:
+            self._tell(conversation_id, turn_id, record.title)
 
     def _tell(self, conversation_id: ConversationId, turn_id: TurnId, title: str) -> None:
         event = encode(Title(title), conversation_id=conversation_id, turn_id=turn_id, seq=0, ts=now())

@@ -29,8 +29,8 @@ class KeptPayload:
     data: bytes
 
 
-def with_waiting(conn: Connection, found: Sequence[TurnRecord]) -> list[TurnRecord]:
+def with_waiting(conn: Connection, records: Sequence[TurnRecord]) -> list[TurnRecord]:
     """Return turns as people see them: a running turn that waits for a person has the status ``WAITING``."""
-    running = [turn.id for turn in found if turn.status is TurnStatus.RUNNING]
+    running = [turn.id for turn in records if turn.status is TurnStatus.RUNNING]
     waiting = waits.waiting(conn, running) if running else set()
-    return [turn.replace(status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in found]
+    return [turn.replace(status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in records]

@@ -89,11 +89,11 @@ class ConversationSearch:
             for match in matches:
                 by_conversation.setdefault(match.conversation_id, []).append(match)
             titles = conversations.titles_of(conn, user.id, domain_id, MAX_TITLES)
-            named = (ident for ident, title in titles.items() if terms.may_be_in(title) and terms.spans_in(title))
-            ids = {*islice(by_conversation, MAX_CONVERSATIONS), *islice(named, MAX_CONVERSATIONS)}
-            found = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
-            items = [_hit(conn, each, by_conversation.get(each.id, ()), terms) for each in found[:limit]]
-            return SearchResult(items, len(found) > limit or len(matches) == message_texts.MAX_MATCHES)
+            titled = (ident for ident, title in titles.items() if terms.may_be_in(title) and terms.spans_in(title))
+            ids = {*islice(by_conversation, MAX_CONVERSATIONS), *islice(titled, MAX_CONVERSATIONS)}
+            records = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
+            items = [_hit(conn, record, by_conversation.get(record.id, ()), terms) for record in records[:limit]]
+            return SearchResult(items, len(records) > limit or len(matches) == message_texts.MAX_MATCHES)
 
         return await self._db.read(read)
 
@@ -105,7 +105,7 @@ def _hit(
     terms: SearchTerms,
 ) -> ConversationHit:
     messages = (_message_hit(conn, conversation, match, terms) for match in matches[:3])
-    message = next((each for each in messages if each is not None), None)
+    message = next((candidate for candidate in messages if candidate is not None), None)
     return ConversationHit(conversation, terms.spans_in(conversation.title), message, len(matches))
 
 
@@ -116,9 +116,9 @@ def _message_hit(
     turn = turns.get(conn, rows[0].turn_id) if rows else None
     if turn is None:
         return None
-    for shown in shown_messages(conversation.id, rows, {turn.id: turn}):
-        if shown.id == match.message_id:
-            return MessageHit(shown.id, shown.role, excerpt_of(shown.content, terms))
+    for message in shown_messages(conversation.id, rows, {turn.id: turn}):
+        if message.id == match.message_id:
+            return MessageHit(message.id, message.role, excerpt_of(message.content, terms))
     return None
 
 
@@ -132,11 +132,11 @@ def excerpt_of(text: str, terms: SearchTerms) -> Excerpt:
     length = len(pieces[0])
     for first, last in [*(span for span in spans if span[1] <= end), (end, end)]:
         for piece, is_mark in ((text[at:first], False), (text[first:last], True)):
-            shown = _plain(piece, starts=length <= 1)
-            if is_mark and shown:
-                marks.append((length, length + len(shown)))
-            pieces.append(shown)
-            length += len(shown)
+            plain = _plain(piece, starts=length <= 1)
+            if is_mark and plain:
+                marks.append((length, length + len(plain)))
+            pieces.append(plain)
+            length += len(plain)
         at = last
     pieces.append("…" if end < len(text) else "")
     return Excerpt("".join(pieces).rstrip(), marks)

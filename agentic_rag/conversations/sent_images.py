@@ -74,7 +74,7 @@ def image_at(place: str, url: object, media_type: str | None = None) -> PlacedIm
     return image_in(place, unquote(data) if "%" in data else data, kind or media_type)
 
 
-def read_images(given: Sequence[GivenImage]) -> list[SentImage]:
+def read_images(images: Sequence[GivenImage]) -> list[SentImage]:
     """Return the images of a message, each under a new ref. Blocks for milliseconds to decode and hash.
 
     Raises:
@@ -82,15 +82,15 @@ def read_images(given: Sequence[GivenImage]) -> list[SentImage]:
         ImageUnsupported: an image is not PNG, JPEG, GIF or WebP.
         ImageTooLarge: an image has too many bytes or pixels, or all together have too many bytes.
     """
-    left, found = MAX_IMAGE_BYTES, []
-    if len(given) > MAX_IMAGES:
-        raise InvalidInput("images", f"{len(given)} images; at most {MAX_IMAGES} are possible in a message.")
-    for place, image in enumerate(given):
+    bytes_left, sent = MAX_IMAGE_BYTES, []
+    if len(images) > MAX_IMAGES:
+        raise InvalidInput("images", f"{len(images)} images; at most {MAX_IMAGES} are possible in a message.")
+    for place, image in enumerate(images):
         placed = isinstance(image, PlacedImage)
         path = image.place if isinstance(image, PlacedImage) else f"images.{place}"
         data = _decode(path if placed else f"{path}.data", image.data)
-        left -= len(data)
-        if left < 0:
+        bytes_left -= len(data)
+        if bytes_left < 0:
             raise ImageTooLarge(path, f"the images of a message have at most {MAX_IMAGE_BYTES} bytes together.")
         picture = read_picture(data)
         if picture is None:
@@ -100,9 +100,9 @@ def read_images(given: Sequence[GivenImage]) -> list[SentImage]:
         if max(picture.width, picture.height) > MAX_SIDE:
             raise ImageTooLarge(path, f"{picture.width}×{picture.height} pixels; a side has at most {MAX_SIDE}.")
         digest = hashlib.sha256(data).hexdigest()
-        kept = KeptImage(new_id("ref"), picture.media_type, picture.width, picture.height, len(data), digest)
-        found.append(SentImage(kept, data))
-    return found
+        kept_image = KeptImage(new_id("ref"), picture.media_type, picture.width, picture.height, len(data), digest)
+        sent.append(SentImage(kept_image, data))
+    return sent
 
 
 def _decode(path: str, text: str) -> bytes:

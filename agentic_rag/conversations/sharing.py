@@ -168,10 +168,10 @@ class Sharing:
             record = None if share is None else conversations.get(conn, share.conversation_id)
             return None if share is None or record is None else (share, record)
 
-        found = None if self.mode == "off" else await self._db.read(find)
-        if found is None:
+        shared = None if self.mode == "off" else await self._db.read(find)
+        if shared is None:
             raise NotFound("share", f"{token[:8]}…")
-        share, record = found
+        share, record = shared
         passages = viewer.sees(record.domain_id)
         exported = await self._collect(viewer, record, language, share, passages=passages)
         return SharedConversation(record.domain_id, passages, exported)

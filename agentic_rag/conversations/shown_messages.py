@@ -89,7 +89,7 @@ def text_runs(message: ShownMessage) -> list[TextRun]:
             at += len(gap) + len(block["text"])
         elif block["type"] != "text" and first >= 0:
             inside = [citation for citation in message.citations if start < citation.end <= at]
-            shifted = tuple(Citation(each.end - start, each.number) for each in inside)
+            shifted = tuple(Citation(citation.end - start, citation.number) for citation in inside)
             runs.append(TextRun(first, message.content[start:at], shifted))
             first = -1
     return runs
@@ -103,31 +103,31 @@ def shown_messages(
     conversation_id: ConversationId,
     rows: Sequence[MessageRecord],
     of: Mapping[TurnId, TurnRecord],
-    found: ReferencedObjects | None = None,
+    objects: ReferencedObjects | None = None,
     compacted_to: int = 0,
     calls: Mapping[TurnId, Sequence[CallSummary]] | None = None,
 ) -> list[ShownMessage]:
     """Group the rows of whole messages (in transcript order) into messages that clients see.
 
-    ``of`` holds their turns, ``found`` the objects that `refs_in` named. In the model's context, a summary replaces the
-    messages up to ``compacted_to``. ``calls`` become the ``toolCalls`` of an answer's metadata. A failed turn has an
-    answer even if the model wrote no text.
+    ``of``: the turns by id. ``objects``: the objects that `refs_in` named. ``compacted_to``: the last message that a
+    summary replaces in the model's context. ``calls`` become the ``toolCalls`` of an answer's metadata. A failed turn
+    has an answer even if the model wrote no text.
     """
-    shown = []
+    messages = []
     answered = {row.message_id for row in rows if row.role == "assistant"}
     for message_id, group in groupby(rows, key=lambda row: row.message_id):
         parts = list(group)
         turn = of[parts[0].turn_id]
         compacted: Json = {"compacted": parts[-1].seq <= compacted_to}
         of_turn = (calls or {}).get(turn.id)
-        summaries: Json = {"toolCalls": [_summary_of(each) for each in of_turn]} if of_turn else {}
+        summaries: Json = {"toolCalls": [_summary_of(call) for call in of_turn]} if of_turn else {}
         if message_id == turn.user_message_id:
-            shown.append(_question(conversation_id, parts[0], turn, compacted))
+            messages.append(_question(conversation_id, parts[0], turn, compacted))
             if turn.status is TurnStatus.FAILED and turn.message_id not in answered:
-                shown.append(_answer(conversation_id, (), turn, {}, compacted | summaries))
+                messages.append(_answer(conversation_id, (), turn, {}, compacted | summaries))
         elif message_id in answered:
-            shown.append(_answer(conversation_id, parts, turn, found or {}, compacted | summaries))
-    return shown
+            messages.append(_answer(conversation_id, parts, turn, objects or {}, compacted | summaries))
+    return messages
 
 
 def _summary_of(call: CallSummary) -> Json:
@@ -184,16 +184,16 @@ def _resolve(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> An
     return value
 
 
-def _shown_block(block: Block, found: ReferencedObjects) -> Block:
-    shown: Block = without_private(block)
+def _shown_block(block: Block, objects: ReferencedObjects) -> Block:
+    public: Block = without_private(block)
     if STRUCTURED in block:
         unknown = unavailable("the reference is not valid")
 
         def look_up(ref: object) -> Any:
-            return found.get(ref, unknown) if isinstance(ref, str) else unknown
+            return objects.get(ref, unknown) if isinstance(ref, str) else unknown
 
-        shown["structuredContent"] = _resolve(block[STRUCTURED], look_up)
-    return shown
+        public["structuredContent"] = _resolve(block[STRUCTURED], look_up)
+    return public
 
 
 def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...]]:
@@ -201,9 +201,9 @@ def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...
     text = ""
     citations: list[Citation] = []
     for content in steps:
-        said = plain_text(content)
+        step_text = plain_text(content)
         joined = not text or any(CONTINUES in block for block in content)
-        if not said or not (joined or said.strip()):
+        if not step_text or not (joined or step_text.strip()):
             continue
         text += "" if joined else "\n\n"
         for block in content:
@@ -216,7 +216,7 @@ def _answer(
     conversation_id: ConversationId,
     rows: Sequence[MessageRecord],
     turn: TurnRecord,
-    found: ReferencedObjects,
+    objects: ReferencedObjects,
     metadata: Json,
 ) -> ShownMessage:
     text, citations = _text_of([row.content for row in rows if row.role == "assistant"])
@@ -227,7 +227,7 @@ def _answer(
         parent_message_id=turn.user_message_id,
         role="assistant",
         content=text,
-        blocks=[_shown_block(block, found) for row in rows for block in row.content if NOTE not in block],
+        blocks=[_shown_block(block, objects) for row in rows for block in row.content if NOTE not in block],
         created_at=rows[0].created_at if rows else turn.ended_at or turn.started_at,
         references=turn.references,
         citations=citations,

@@ -28,14 +28,14 @@ class SignInWaits:
         at = now()
 
         def store(conn: Connection) -> list[WaitRecord]:
-            waiting = [each for each in waits.list_open_urls(conn, domain_id) if _waits_for(each, server, user_id)]
-            for each in waiting:
-                waits.finish(conn, each.id, WaitState.ACCEPTED, answer=None, by=user_id or each.user_id, at=at)
-                turns.wake(conn, each.root_turn_id)
+            waiting = [wait for wait in waits.list_open_urls(conn, domain_id) if _waits_for(wait, server, user_id)]
+            for wait in waiting:
+                waits.finish(conn, wait.id, WaitState.ACCEPTED, answer=None, by=user_id or wait.user_id, at=at)
+                turns.wake(conn, wait.root_turn_id)
             return waiting
 
-        for each in await self._db.write(store, durable=True):
-            self._answers.tell(each.id)
+        for wait in await self._db.write(store, durable=True):
+            self._answers.notify(wait.id)
 
 
 def _waits_for(wait: WaitRecord, server: str, user_id: str) -> bool:

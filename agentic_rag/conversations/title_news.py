@@ -29,9 +29,9 @@ class TitleNews:
 
     def unlisten(self, conversation_id: ConversationId, listener: TitleListener) -> None:
         """Undo `listen`."""
-        left = [each for each in self._listeners.pop(conversation_id, ()) if each is not listener]
-        if left:
-            self._listeners[conversation_id] = left
+        remaining = [other for other in self._listeners.pop(conversation_id, ()) if other is not listener]
+        if remaining:
+            self._listeners[conversation_id] = remaining
 
     def is_heard(self, conversation_id: ConversationId) -> bool:
         """Return whether a conversation has listeners."""
@@ -39,5 +39,5 @@ class TitleNews:
 
     def tell(self, conversation_id: ConversationId, event: AgentEvent) -> None:
         """Notify all listeners of a conversation."""
-        for each in tuple(self._listeners.get(conversation_id, ())):
-            each.hear_title(conversation_id, event)
+        for listener in tuple(self._listeners.get(conversation_id, ())):
+            listener.hear_title(conversation_id, event)

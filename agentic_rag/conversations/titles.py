@@ -53,7 +53,7 @@ def title_of(content: str) -> str:
     text = without_markup(content) or one_line(content) or "…"
     if len(text) <= MAX_CHARACTERS:
         return text
-    ends = [found.end() for found in _SENTENCE.finditer(text, 0, MAX_CHARACTERS + 1) if found.end() <= MAX_CHARACTERS]
+    ends = [match.end() for match in _SENTENCE.finditer(text, 0, MAX_CHARACTERS + 1) if match.end() <= MAX_CHARACTERS]
     if ends:
         return text[: ends[-1]]
     head = text[: MAX_CHARACTERS - 1]
@@ -78,7 +78,7 @@ def _markdown() -> "MarkdownIt":
 
 def _words(token: "Token") -> str:
     if token.children:
-        return "".join(_words(each) for each in token.children)
+        return "".join(_words(child) for child in token.children)
     if token.type in ("softbreak", "hardbreak"):
         return " "
     return token.content
@@ -86,12 +86,12 @@ def _words(token: "Token") -> str:
 
 def ask(model: str, content: str) -> ModelRequest:
     """Return the request for the title of a conversation that begins with this message."""
-    said = orjson.dumps({"message": content[:MAX_READ]}).decode()
+    payload = orjson.dumps({"message": content[:MAX_READ]}).decode()
     return ModelRequest(
         model=model,
         max_tokens=MAX_ANSWER,
         system=(text_block(PROMPT),),
-        messages=(user_message(said),),
+        messages=(user_message(payload),),
         thinking="off",
         answer_schema=SCHEMA,
     )

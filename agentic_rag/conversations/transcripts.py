@@ -111,11 +111,11 @@ class Transcripts:
             return rows, turns.by_ids(conn, turn_ids), compacted_to, tool_calls.summaries(conn, turn_ids)
 
         rows, of, compacted_to, calls = await self._db.read(read)
-        found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        shown = shown_messages(conversation.id, rows, of, found, compacted_to, calls)
-        if shown and shown[-1].id == before:  # an answer without rows comes with its question
-            del shown[-1]
-        return ShownPage(shown[-limit:], has_more=len(shown) > limit)
+        objects = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
+        messages = shown_messages(conversation.id, rows, of, objects, compacted_to, calls)
+        if messages and messages[-1].id == before:  # an answer without rows comes with its question
+            del messages[-1]
+        return ShownPage(messages[-limit:], has_more=len(messages) > limit)
 
     async def message(self, conversation: ConversationRecord, message_id: MessageId) -> ShownMessage:
         """Return one message of any branch. A question that was asked again belongs to its newest turn.
@@ -136,10 +136,10 @@ class Transcripts:
             return rows, of, branches.context_after(conn, session_id, path).compacted_to, calls
 
         rows, of, compacted_to, calls = await self._db.read(read)
-        found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        for shown in shown_messages(conversation.id, rows, of, found, compacted_to, calls):
-            if shown.id == message_id:
-                return shown
+        objects = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
+        for message in shown_messages(conversation.id, rows, of, objects, compacted_to, calls):
+            if message.id == message_id:
+                return message
         raise NotFound("message", message_id)
 
     async def branches(self, conversation: ConversationRecord) -> list[Branch]:
@@ -149,13 +149,13 @@ class Transcripts:
             session = sessions.get(conn, conversation.session_id)
             tree = branches.read_tree(conn, conversation.session_id)
             active = None if session is None else session.leaf_message_id
-            found = []
+            listed = []
             for leaf in tree.leaves():
                 path = tree.path(leaf.message_id)
                 own = tree.own_part(path)
                 of = turns.by_ids(conn, [own[0].turn_id, leaf.turn_id])
                 first, last = of[own[0].turn_id], of[leaf.turn_id]
-                found.append(
+                listed.append(
                     Branch(
                         leaf=leaf.message_id,
                         parent_message_id=own[0].parent_message_id,
@@ -167,7 +167,7 @@ class Transcripts:
                         started_at=first.started_at,
                     )
                 )
-            return found
+            return listed
 
         return await self._db.read(read)
 
@@ -215,17 +215,17 @@ class Transcripts:
 
         children = []
         for session, own, rows, calls in await self._db.read(read):
-            found = {ref: await self._object(session.id, ref) for ref in sorted(refs_in(rows))}
-            shown = shown_messages(turn.conversation_id, rows, {own.id: own}, found)
-            children.append(Child(session.labels.agent, session.tool_call_id or "", own, tuple(shown), tuple(calls)))
+            objects = {ref: await self._object(session.id, ref) for ref in sorted(refs_in(rows))}
+            messages = shown_messages(turn.conversation_id, rows, {own.id: own}, objects)
+            children.append(Child(session.labels.agent, session.tool_call_id or "", own, tuple(messages), tuple(calls)))
         return children
 
     async def _object(self, session_id: SessionId, ref: str) -> Any:
         """Return the object behind a ref, or a placeholder with the reason."""
-        kept = await self._runtime.payload(session_id, ref)
-        if kept is None:
+        payload = await self._runtime.payload(session_id, ref)
+        if payload is None:
             return unavailable("it is not kept")
-        media_type, data = kept
+        media_type, data = payload
         if len(data) > MAX_RESOLVED:
             return unavailable(f"it is larger than {MAX_RESOLVED // (1024 * 1024)} MiB")
         if media_type != "application/json":

@@ -83,7 +83,7 @@ class Waits:
                 offset=(page - 1) * page_size,
             )
         )
-        return WaitPage([await self.without_hidden(user, each) for each in items], total)
+        return WaitPage([await self.without_hidden(user, wait) for wait in items], total)
 
     async def without_hidden(self, user: User, wait: WaitRecord) -> WaitRecord:
         """Return a wait without the names of documents, if its conversation has read one that a user may not see."""
@@ -98,10 +98,10 @@ class Waits:
         Raises:
             NotFound: there is no such wait that concerns this user.
         """
-        found = await self._db.read(lambda conn: waits.get(conn, wait_id))
-        if found is None or not _sees(user, found):
-            raise NotFound("wait", wait_id, hidden=found is not None)
-        return await self.without_hidden(user, found)
+        wait = await self._db.read(lambda conn: waits.get(conn, wait_id))
+        if wait is None or not _sees(user, wait):
+            raise NotFound("wait", wait_id, hidden=wait is not None)
+        return await self.without_hidden(user, wait)
 
     async def ended_of(self, turn_id: TurnId) -> frozenset[str]:
         """Return the ended waits of a turn. The caller must have checked the user's access."""
@@ -160,8 +160,8 @@ class Waits:
                 raise NotFound("wait", wait_id)
             over = before.expires_at <= at
             state = STATE_OF[action]
-            kept = scope != "once"  # the running turn keeps the rules with which it began
-            if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=kept):
+            remembers = scope != "once"  # the running turn keeps the rules with which it began
+            if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=remembers):
                 raise WaitAnswered(WaitState.EXPIRED if over else before.state, before.answered_by)
             turns.wake(conn, before.root_turn_id)
             audit(conn, entry)
@@ -235,7 +235,7 @@ def _check_answer(
 
 
 def _sees(user: User, wait: WaitRecord) -> bool:
-    """Return whether a user sees a wait: in an own conversation, or as an admin who may answer it."""
+    """Return whether a user sees a wait, as the owner of its conversation or as an admin who may answer."""
     if not user.sees(wait.domain_id):
         return False
     return wait.user_id == user.id or (wait.answerer is Answerer.ADMIN and user.administers(wait.domain_id))

@@ -83,8 +83,8 @@ class Expectations(Form):
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
-        given = (getattr(self, name) for name in type(self).model_fields if name != "need")
-        if all(each is None or each == () for each in given):
+        fields = (getattr(self, name) for name in type(self).model_fields if name != "need")
+        if all(field is None or field == () for field in fields):
             raise ValueError("at least one expectation is needed, such as cites, contains or declines.")
         return self
 
@@ -107,13 +107,13 @@ class CaseForm(Form):
 
     def to_json(self) -> Json:
         """Return the form in which bundles and the history hold the case."""
-        shown: Json = {"questions": list(self.questions), "expect": self.expect.to_json()}
-        return {**shown, "note": self.note} if self.note else shown
+        form: Json = {"questions": list(self.questions), "expect": self.expect.to_json()}
+        return {**form, "note": self.note} if self.note else form
 
 
 def digest_of(questions: Sequence[str]) -> str:
     """Return the identity of a case in its domain: a checksum of the folded questions."""
-    folded = "\0".join(" ".join(fold(each).text.split()) for each in questions)
+    folded = "\0".join(" ".join(fold(question).text.split()) for question in questions)
     return hashlib.sha256(folded.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -174,22 +174,24 @@ def read_csv(data: bytes) -> CsvCases:
                 continue
             if len(cases) + len(problems) >= MAX_CASES:
                 raise InvalidInput("body", f"more than {MAX_CASES} rows; a domain has at most that many cases.")
-            case, found = _read_row(names, cells, f"row {number}")
+            case, row_problems = _read_row(names, cells, f"row {number}")
             cases += [case] if case is not None else []
-            problems += found[:1]
+            problems += row_problems[:1]
     except csv.Error as exc:
         raise InvalidInput("body", f"line {rows.line_num} is not CSV: {exc}.") from exc
     return CsvCases(tuple(cases), tuple(problems))
 
 
 def _read_header(cells: Sequence[str]) -> list[str]:
-    known = {name.casefold(): name for name in COLUMNS}
+    by_folded = {name.casefold(): name for name in COLUMNS}
     names: list[str] = []
     for cell in cells:
-        name = known.get(cell.strip().replace("_", "").replace(" ", "").casefold())
+        name = by_folded.get(cell.strip().replace("_", "").replace(" ", "").casefold())
         if name is None:
-            shown = ", ".join(COLUMNS)
-            raise InvalidInput("header", f"the column {cell.strip()[:200]!r} is unknown. Known columns: {shown}.")
+            column_names = ", ".join(COLUMNS)
+            raise InvalidInput(
+                "header", f"the column {cell.strip()[:200]!r} is unknown. Known columns: {column_names}."
+            )
         if name in names:
             raise InvalidInput("header", f"the column {name!r} is there twice.")
         names.append(name)
@@ -213,18 +215,18 @@ def _read_row(names: Sequence[str], cells: Sequence[str], place: str) -> tuple[C
                 (passage if key == "page" else expect)[key] = read(row[key])
         expect |= {key: _several(row[key]) for key in ("mustNotContain", "calls", "mustNotCall") if key in row}
         if "contains" in row:
-            expect["contains"] = [_read_contained(each) for each in _several(row["contains"])]
+            expect["contains"] = [_read_contained(part) for part in _several(row["contains"])]
     except ValueError as exc:
         return None, [InvalidInput(place, f"a number is expected: {exc}.")]
     expect |= {"cites": [passage]} if passage else {}
     expect |= {"declines": _FLAGS[flag]} if "declines" in row else {}
     expect |= {"language": row["language"]} if "language" in row else {}
-    questions = [each for each in row.get("question", "").split("\n") if each.strip()]
+    questions = [line for line in row.get("question", "").split("\n") if line.strip()]
     return check_form(CaseForm, {"questions": questions, "expect": expect, "note": row.get("note", "")}, place)
 
 
 def _several(cell: str) -> list[str]:
-    return [each.strip() for each in cell.split(";") if each.strip()]
+    return [part.strip() for part in cell.split(";") if part.strip()]
 
 
 def _read_contained(text: str) -> object:
@@ -236,7 +238,7 @@ def _read_contained(text: str) -> object:
             size += 1
         number, _, tolerance = body[:size].partition("±")
         return {"number": float(number), "tolerance": float(tolerance or 0), "unit": body[size:].strip()}
-    parts = [each.strip() for each in text.split("|") if each.strip()]
+    parts = [part.strip() for part in text.split("|") if part.strip()]
     return parts if len(parts) > 1 else text
 
 
@@ -270,23 +272,23 @@ def _cells(case: CaseForm) -> list[str]:
         str(passage.page) if passage and passage.page else "",
         (passage and passage.cells) or "",
         (passage and passage.text) or "",
-        "; ".join(describe_contained(each) for each in expect.contains),
+        "; ".join(describe_contained(item) for item in expect.contains),
         "; ".join(expect.must_not_contain),
         "" if expect.declines is None else "yes" if expect.declines else "no",
         "; ".join(expect.calls),
         "; ".join(expect.must_not_call),
         expect.language or "",
-        *("" if each is None else f"{each:g}" for each in bounds),
+        *("" if bound is None else f"{bound:g}" for bound in bounds),
         case.note,
     ]
 
 
-def describe_contained(each: Contained) -> str:
+def describe_contained(expected: Contained) -> str:
     """Return an expected text, alternatives or number as the CSV form writes them."""
-    if isinstance(each, ExpectedNumber):
-        tolerance = f"±{each.tolerance:g}" if each.tolerance else ""
-        return f"={each.number:g}{tolerance}{f' {each.unit}' if each.unit else ''}"
-    return each if isinstance(each, str) else "|".join(each)
+    if isinstance(expected, ExpectedNumber):
+        tolerance = f"±{expected.tolerance:g}" if expected.tolerance else ""
+        return f"={expected.number:g}{tolerance}{f' {expected.unit}' if expected.unit else ''}"
+    return expected if isinstance(expected, str) else "|".join(expected)
 
 
 # Bundles and templates
@@ -296,7 +298,7 @@ CASES_FORMAT_KEY = "cases"
 
 def write_cases(cases: Sequence[CaseForm]) -> Json:
     """Return cases as the JSON object of a bundle or a template, in an order that does not depend on time."""
-    ordered = sorted((each.to_json() for each in cases), key=lambda each: json.dumps(each, sort_keys=True))
+    ordered = sorted((case.to_json() for case in cases), key=lambda document: json.dumps(document, sort_keys=True))
     return {CASES_FORMAT_KEY: ordered}
 
 
@@ -313,10 +315,10 @@ def read_cases(document: Json, path: str) -> CsvCases:
         raise InvalidInput(path, f"{len(listed)} cases; a domain has at most {MAX_CASES}.")
     cases: list[CaseForm] = []
     problems: list[InvalidInput] = []
-    for number, each in enumerate(listed):
-        case, found = check_form(CaseForm, each, f"{path}.cases[{number}]")
+    for number, item in enumerate(listed):
+        case, case_problems = check_form(CaseForm, item, f"{path}.cases[{number}]")
         cases += [case] if case is not None else []
-        problems += found[:1]
+        problems += case_problems[:1]
     return CsvCases(tuple(cases), tuple(problems))
 
 

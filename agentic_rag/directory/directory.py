@@ -112,11 +112,11 @@ class Directory:
         return facts
 
     async def facts_of(self, domain_id: str, visible: frozenset[DocumentId]) -> CollectionFacts:
-        """Return the facts of some documents of a domain, as a reader sees them who may not see the others."""
+        """Return the facts of a domain for a reader who may see only the ``visible`` documents."""
         facts, epoch = self._partial_facts.get((domain_id, visible)), self._epoch
         if facts is None:
             indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
-            facts = _facts_of([each for each in indexed if each.id in visible])
+            facts = _facts_of([document for document in indexed if document.id in visible])
             if epoch == self._epoch:
                 if len(self._partial_facts) >= MOST_PARTIAL_FACTS:
                     self._partial_facts.clear()

@@ -28,7 +28,7 @@ Label = Annotated[
         "a label has 1 to 64 letters, digits, spaces and . & + / - _, and begins and ends with a letter or digit",
     ),
 ]
-Labels = Annotated[tuple[Label, ...], Field(max_length=MAX_LABELS), AfterValidator(lambda given: distinct(given))]
+Labels = Annotated[tuple[Label, ...], Field(max_length=MAX_LABELS), AfterValidator(lambda labels: distinct(labels))]
 
 Group = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GROUP_CHARACTERS)]
 """The name of a group, compared character by character. An identity provider may use any characters."""
@@ -61,18 +61,18 @@ class LabelRules:
     folders: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of_settings(cls, stored: Json) -> "LabelRules":
+    def of_settings(cls, settings: Json) -> "LabelRules":
         """Return the rules in a domain's stored settings (`DomainSettings.to_json`)."""
-        return cls(stored.get("groupLabels") or {}, stored.get("folderLabels") or {})
+        return cls(settings.get("groupLabels") or {}, settings.get("folderLabels") or {})
 
     def labels_of(self, path: str, own: Iterable[str] = ()) -> frozenset[str]:
         """Return the labels of a document. ``path`` is relative to the documents folder, ``own`` its own labels."""
         labels = set(own)
         if self.folders:
             folded = _fold(path)
-            for pattern, given in self.folders.items():
+            for pattern, folder_labels in self.folders.items():
                 if _compile_pattern(pattern).matches(folded):
-                    labels.update(given)
+                    labels.update(folder_labels)
         return frozenset(labels)
 
     def held_by(self, groups: Iterable[str]) -> frozenset[str]:
@@ -82,13 +82,13 @@ class LabelRules:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A folder pattern: the folded texts around its asterisks, for the path itself and for what is below it."""
+    """A folder pattern: the folded texts around its asterisks, for the folder itself and for the paths below it."""
 
     whole: tuple[str, ...]
     below: tuple[str, ...]
 
     def matches(self, path: str) -> bool:
-        """Return whether a folded path matches. Takes linear time, whatever the pattern."""
+        """Return whether a folded path matches. Takes linear time for every pattern."""
         if len(self.whole) == 1:
             return path == self.whole[0] or path.startswith(self.below[0])
         return _matches(self.whole, path) or _matches(self.below, path)
@@ -107,10 +107,10 @@ def _matches(parts: Sequence[str], path: str) -> bool:
         return False
     at, end = len(first), len(path) - len(last)
     for part in middle:
-        found = path.find(part, at, end)
-        if found < 0:
+        position = path.find(part, at, end)
+        if position < 0:
             return False
-        at = found + len(part)
+        at = position + len(part)
     return True
 
 

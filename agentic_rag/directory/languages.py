@@ -44,14 +44,14 @@ def languages_of(text: str) -> tuple[str, ...]:
     text = text[:SAMPLE].lower()
     letters = {script: len(pattern.findall(text)) for script, pattern in _SCRIPTS.items()}
     total = sum(letters.values())
-    found = {script for script, count in letters.items() if total and count >= SHARE * total}
-    if "ja" in found:
-        found.discard("zh")  # kanji
-    if "latin" in found:
-        found.discard("latin")
+    languages = {script for script, count in letters.items() if total and count >= SHARE * total}
+    if "ja" in languages:
+        languages.discard("zh")  # kanji
+    if "latin" in languages:
+        languages.discard("latin")
         words = Counter(re.findall(r"[^\W\d_]+", text))
         scores = {language: sum(words[word] for word in common) for language, common in _WORDS.items()}
         best = max(scores, key=lambda language: scores[language])
         if scores[best]:
-            found.add(best)
-    return tuple(sorted(found))
+            languages.add(best)
+    return tuple(sorted(languages))

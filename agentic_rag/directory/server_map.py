@@ -52,7 +52,9 @@ def server_map(
     `sealed_name`.
     """
     own = own_documents(record, settings)
-    servers = [each.name for each in system_servers(settings, author=False) if each.name != RETRIEVER or facts.count]
+    servers = [
+        server.name for server in system_servers(settings, author=False) if server.name != RETRIEVER or facts.count
+    ]
     documents: Json = {name: own[name] for name in servers}
     for name, entry in settings.mcp_servers.items():
         documents.setdefault(name, {**entry.to_json(masks), "origin": "user", "readOnly": False})

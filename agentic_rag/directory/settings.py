@@ -42,7 +42,7 @@ Text = Annotated[str, StringConstraints(max_length=8_000)]
 
 def _read_stored(value: Mapping[str, McpEntry | Json]) -> dict[str, McpEntry]:
     return {
-        name: each if isinstance(each, McpEntry) else McpEntry.from_json(name, each) for name, each in value.items()
+        name: entry if isinstance(entry, McpEntry) else McpEntry.from_json(name, entry) for name, entry in value.items()
     }
 
 
@@ -325,8 +325,8 @@ def merge_settings(
     problems += _check_together(settings, default_model)
     if entries is None:
         raise_first(problems)
-        kept = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
-        return MergedSettings(settings.model_copy(update=kept))
+        unchanged = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
+        return MergedSettings(settings.model_copy(update=unchanged))
     place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets, withheld)
     merged = place.admit_all(settings, before, entries, problems)
     raise_first(problems)
@@ -335,11 +335,11 @@ def merge_settings(
 
 def _read_settings(values: Json, problems: list[AgenticRagError]) -> DomainSettings:
     """Return the settings without their invalid keys, and append the problems of those to ``problems``."""
-    settings, found = check_form(DomainSettings, values, "settings")
+    settings, setting_problems = check_form(DomainSettings, values, "settings")
     if settings is not None:
         return settings
-    problems += found
-    broken = {_JSON_NAMES.get(each.path.split(".")[1]) for each in found if "." in each.path}
+    problems += setting_problems
+    broken = {_JSON_NAMES.get(problem.path.split(".")[1]) for problem in setting_problems if "." in problem.path}
     rest, _ = check_form(DomainSettings, {key: value for key, value in values.items() if key not in broken}, "settings")
     return rest or DomainSettings()
 
@@ -363,7 +363,7 @@ def _check_together(settings: DomainSettings, default_model: str) -> list[Invali
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
+class _AdmittedEntry:
     """A new entry in its stored form, with its notes and the packages that it needs."""
 
     entry: McpEntry
@@ -395,7 +395,7 @@ class _Place:
 
         The problems of rejected entries are appended to ``problems``, and the caller raises the first of them.
         """
-        new: dict[str, _Admitted] = {}
+        new: dict[str, _AdmittedEntry] = {}
         for name, entry in change.entries.items():
             if entry != before.mcp_servers.get(name):
                 try:
@@ -403,17 +403,17 @@ class _Place:
                 except (InvalidInput, CommandNotAllowed) as exc:
                     problems += problems_of(exc)
         entries = {name: new[name].entry if name in new else entry for name, entry in change.entries.items()}
-        found = new.values()
+        admitted = new.values()
         return MergedSettings(
             settings.model_copy(update={"mcp_servers": entries}),
             change.secrets,
             change.dropped,
-            (*change.changes, *(note for each in found for note in each.changes)),
-            (*change.warnings, *(note for each in found for note in each.warnings)),
-            tuple(package for each in found for package in each.wanted),
+            (*change.changes, *(note for item in admitted for note in item.changes)),
+            (*change.warnings, *(note for item in admitted for note in item.warnings)),
+            tuple(package for item in admitted for package in item.wanted),
         )
 
-    def admit_or_withhold(self, entry: McpEntry) -> "_Admitted":
+    def admit_or_withhold(self, entry: McpEntry) -> "_AdmittedEntry":
         """Return an entry in its stored form.
 
         If the catalogue does not allow the entry and ``withheld`` is a dictionary, the entry is switched off and the
@@ -425,9 +425,9 @@ class _Place:
             if self.withheld is None:
                 raise
             self.withheld[entry.name] = exc
-            return _Admitted(replace(entry, enabled=False), [], [], [])
+            return _AdmittedEntry(replace(entry, enabled=False), [], [], [])
 
-    def admit(self, entry: McpEntry) -> "_Admitted":
+    def admit(self, entry: McpEntry) -> "_AdmittedEntry":
         """Return an entry in its stored form, with notes about its changes and warnings for the admin."""
         path = f"settings.mcpServers.{entry.name}"
         warnings = _check_placeholders(path, entry, self.variables, self.secrets)
@@ -440,10 +440,10 @@ class _Place:
             draft=True,
         )
         review = self.policy.review(spec)
-        wanted = [review.uninstalled] if review.uninstalled is not None and entry.enabled else []
-        warnings += [Note(path, self.policy.advise(review, saving=True)) for _ in wanted]
+        uninstalled = [review.uninstalled] if review.uninstalled is not None and entry.enabled else []
+        warnings += [Note(path, self.policy.advise(review, saving=True)) for _ in uninstalled]
         changes = [Note(path, change) for change in review.changes]
-        return _Admitted(replace(entry, target=review.target), changes, warnings, wanted)
+        return _AdmittedEntry(replace(entry, target=review.target), changes, warnings, uninstalled)
 
 
 def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:
@@ -462,10 +462,10 @@ def misplaced_secrets(path: str, entry: McpEntry, secrets: Collection[str]) -> l
         names = sorted(names_before_path(entry.target.url) & set(secrets))
         return [InvalidInput(f"{path}.url", secret_in_host(name)) for name in names]
     return [
-        InvalidInput(f"{path}.{place}", f"${{{each.name}}} is a secret; secrets stand in env and headers only.")
+        InvalidInput(f"{path}.{place}", f"${{{placeholder.name}}} is a secret; secrets stand in env and headers only.")
         for place, text in entry.open_texts
-        for each in find_placeholders(text)
-        if each.name in secrets
+        for placeholder in find_placeholders(text)
+        if placeholder.name in secrets
     ]
 
 
@@ -531,9 +531,9 @@ def collect_change(
         problems += row.problems
         if row.entry is None:
             continue
-        known = before[row.name].sealed_names if row.name in before else frozenset[str]()
+        sealed_names = before[row.name].sealed_names if row.name in before else frozenset[str]()
         try:
-            entries[row.name] = seal_values(row.entry, known, f"{path}.{row.name}", secrets)
+            entries[row.name] = seal_values(row.entry, sealed_names, f"{path}.{row.name}", secrets)
         except InvalidInput as exc:
             problems += problems_of(exc)
     if len(entries) > MAX_ENTRIES:
@@ -546,8 +546,10 @@ def collect_change(
     return EntriesChange(entries, secrets, dropped, changes, warnings, tuple(problems))
 
 
-def seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
-    """Return an entry without its secret values, and add these to ``secrets``. ``known``: names of sealed values.
+def seal_values(entry: McpEntry, sealed_names: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
+    """Return an entry without its secret values, and add these to ``secrets``.
+
+    ``sealed_names``: names of the values that are sealed already.
 
     Raises:
         InvalidInput: a mask stands for a value that is not stored.
@@ -560,7 +562,7 @@ def seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dic
             secrets[sealed_name(entry.name, place, name)] = value.text
             values[place, name] = SealedValue()
         elif isinstance(value, SealedValue):
-            if sealed_name(entry.name, place, name) not in known:
+            if sealed_name(entry.name, place, name) not in sealed_names:
                 problem = "no value is stored to be kept; give the value."
                 problems.append(InvalidInput(f"{path}.{place}.{name}", problem))
             values[place, name] = SealedValue()

@@ -119,15 +119,15 @@ class SourceChange(Form):
 def chosen_kind(form: SourceForm) -> tuple[str, McpSource | FolderSource | WebsiteSource] | None:
     """Return the kind of a source and its part of the form, or None unless there is exactly one."""
     kinds = (("mcp", form.mcp), ("folder", form.folder), ("website", form.website))
-    given = [(kind, part) for kind, part in kinds if part is not None]
-    return given[0] if len(given) == 1 else None
+    present = [(kind, part) for kind, part in kinds if part is not None]
+    return present[0] if len(present) == 1 else None
 
 
-def free_folder(name: str, taken: Sequence[str]) -> str:
+def free_folder(name: str, folders: Sequence[str]) -> str:
     """Return a folder for the files of a new source of this name, inside the documents folder."""
     plain = "".join(char if char.isalnum() or char in " ._-()" else "-" for char in name[:60]).strip(" .") or "source"
     number, folder = 1, f"{SOURCES_FOLDER}/{plain}"
-    folded = {each.casefold() for each in taken}
+    folded = {folder.casefold() for folder in folders}
     while folder.casefold() in folded:
         number += 1
         folder = f"{SOURCES_FOLDER}/{plain} ({number})"

@@ -71,25 +71,25 @@ def merge_cases(
     Raises:
         InvalidInput: the domain would have too many cases.
     """
-    known = {each.digest: each for each in evaluation.list_cases(conn, domain_id)}
+    by_digest = {case.digest: case for case in evaluation.list_cases(conn, domain_id)}
     added = changed = same = 0
     changes: list[tuple[CaseRecord | None, CaseRecord | None]] = []
     for form in forms:
         fresh = new_case(domain_id, form, origin, author, state=state)
-        before = known.get(fresh.digest)
+        before = by_digest.get(fresh.digest)
         if before is None:
             added += 1
-            known[fresh.digest] = fresh
+            by_digest[fresh.digest] = fresh
             changes.append((None, fresh))
         elif (before.expect, before.note) == (fresh.expect, fresh.note) and before.state is state:
             same += 1
         else:
             changed += 1
             after = with_form(before, form).replace(state=state, version=before.version + 1, updated_at=now())
-            known[fresh.digest] = after
+            by_digest[fresh.digest] = after
             changes.append((before, after))
-    if len(known) > MAX_CASES:
-        raise InvalidInput("cases", f"the domain would have {len(known)} cases; at most {MAX_CASES} are possible.")
+    if len(by_digest) > MAX_CASES:
+        raise InvalidInput("cases", f"the domain would have {len(by_digest)} cases; at most {MAX_CASES} are possible.")
     store_cases(conn, changes, author, redaction)
     return added, changed, same
 
@@ -137,7 +137,7 @@ def store_cases(
             at = "" if before is None else before.updated_at
             kind = HistoryKind.CASE
             entries.append(NewHistory(kind=kind, subject=record.id, author=author, after=new, before=old, before_at=at))
-    records = [each for pair in changes for each in pair if each is not None]
+    records = [record for pair in changes for record in pair if record is not None]
     if records:
         history.append(conn, records[0].domain_id, entries, now())
 

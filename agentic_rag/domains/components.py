@@ -63,7 +63,7 @@ class Components:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedFile:
     """A good version of a file: its kept text, and the length of the whole."""
 
     stamp: tuple[int, ...]
@@ -78,7 +78,7 @@ class ComponentFiles:
     `read` blocks for a few system calls; an unchanged file is not opened again. Thread-safe.
     """
 
-    _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
+    _kept: dict[Folder, dict[str, _CachedFile]] = field(default_factory=dict)
     """By folder and file name."""
 
     def read(self, workspace: Path, drafts: Mapping[str, str | None] | None = None) -> Components:
@@ -87,7 +87,7 @@ class ComponentFiles:
         ``drafts`` maps file names to texts that replace the files, None to hide a file. Drafts are not kept.
         """
         folder = Folder(workspace).at("prompt")
-        kept = dict(self._kept.get(folder, {}))  # another thread may read the same folder
+        cached = dict(self._kept.get(folder, {}))  # another thread may read the same folder
         problems: list[tuple[str, str]] = []
         try:
             entries = [entry for entry in folder.entries() if counts(entry.name)]
@@ -95,20 +95,20 @@ class ComponentFiles:
             problems.append(("", _reason(exc)))
         else:
             # A later file of that name must not get the old text.
-            for name in kept.keys() - {entry.name for entry in entries}:
-                del kept[name]
+            for name in cached.keys() - {entry.name for entry in entries}:
+                del cached[name]
             for entry in entries:
                 try:
-                    kept[entry.name] = _read(folder, entry, kept.get(entry.name))
+                    cached[entry.name] = _read(folder, entry, cached.get(entry.name))
                 except (OSError, ValueError) as exc:
                     problems.append((entry.name, _reason(exc)))
-        self._kept[folder] = kept
+        self._kept[folder] = cached
         if drafts:
-            kept = _with_drafts(kept, drafts)
+            cached = _with_drafts(cached, drafts)
             problems = [(name, problem) for name, problem in problems if name not in drafts]
-        found = [(name, kept[name]) for name in sorted(kept) if kept[name].text]
-        texts, cuts = _within_total(found)
-        return Components(texts, tuple(problems), tuple(name for name, _ in found), cuts)
+        usable = [(name, cached[name]) for name in sorted(cached) if cached[name].text]
+        texts, cuts = _within_total(usable)
+        return Components(texts, tuple(problems), tuple(name for name, _ in usable), cuts)
 
 
 _STRANGE: dict[Kind, str] = {
@@ -118,24 +118,24 @@ _STRANGE: dict[Kind, str] = {
 }
 
 
-def _read(folder: Folder, entry: Entry, kept: _Kept | None) -> _Kept:
+def _read(folder: Folder, entry: Entry, cached: _CachedFile | None) -> _CachedFile:
     """Return the file's good version, from the cache if the file is unchanged."""
     if entry.status is None:
         raise ValueError(_STRANGE[entry.kind])
     stamp = _stamp(entry.status)
-    if kept is not None and kept.stamp == stamp:
-        return kept
-    return _kept_of(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig"), stamp)
+    if cached is not None and cached.stamp == stamp:
+        return cached
+    return _clean_file(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig"), stamp)
 
 
-def _kept_of(text: str, stamp: tuple[int, ...] = ()) -> _Kept:
-    kept, length = clean_within(text, FILE_LIMIT)
-    return _Kept(stamp, kept, length)
+def _clean_file(text: str, stamp: tuple[int, ...] = ()) -> _CachedFile:
+    cleaned, length = clean_within(text, FILE_LIMIT)
+    return _CachedFile(stamp, cleaned, length)
 
 
-def _with_drafts(kept: Mapping[str, _Kept], drafts: Mapping[str, str | None]) -> dict[str, _Kept]:
-    drafted = {name: _kept_of(text) for name, text in drafts.items() if text is not None}
-    return {**{name: each for name, each in kept.items() if name not in drafts}, **drafted}
+def _with_drafts(files: Mapping[str, _CachedFile], drafts: Mapping[str, str | None]) -> dict[str, _CachedFile]:
+    drafted = {name: _clean_file(text) for name, text in drafts.items() if text is not None}
+    return {**{name: file for name, file in files.items() if name not in drafts}, **drafted}
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
@@ -169,22 +169,22 @@ def _without_tags(text: str) -> str:
     always ends with the last added character, so after its removal nothing must be searched again.
     """
     plain = text if text.isascii() else "".join(map(_plain, text))
-    kept: list[str] = []
+    pieces: list[str] = []
     kept_plain: list[str] = []
     brackets: list[int] = []
-    """Indices in ``kept`` of each ``<``, and of each ``>`` that ends no tag: a tag contains neither."""
+    """Indices in ``pieces`` of each ``<``, and of each ``>`` that ends no tag: a tag contains neither."""
     for piece in _PIECE.finditer(plain):
         begin, end = piece.span()
-        kept += text[begin:end]
+        pieces += text[begin:end]
         kept_plain += plain[begin:end]
         last = plain[end - 1] if end > begin else ""
         if last in ("<", ">"):
-            brackets.append(len(kept) - 1)
+            brackets.append(len(pieces) - 1)
         if last in (">", "]") and (start := _tag_start(kept_plain, brackets)) is not None:
-            del kept[start:], kept_plain[start:]
+            del pieces[start:], kept_plain[start:]
             while brackets and brackets[-1] >= start:
                 brackets.pop()
-    return "".join(kept)
+    return "".join(pieces)
 
 
 def _tag_start(plain: Sequence[str], brackets: Sequence[int]) -> int | None:
@@ -211,25 +211,25 @@ def cut(text: str, limit: int, length: int | None = None) -> str:
     ``length`` is the length of the whole, if ``text`` is only its beginning.
     """
     whole = len(text) if length is None else length
-    kept = text[:limit]
-    if len(kept) == whole:
+    beginning = text[:limit]
+    if len(beginning) == whole:
         return text
-    return f"{kept}\n[truncated: kept {len(kept)} of {whole} characters]".lstrip("\n")
+    return f"{beginning}\n[truncated: kept {len(beginning)} of {whole} characters]".lstrip("\n")
 
 
-def _within_total(found: Sequence[tuple[str, _Kept]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def _within_total(files: Sequence[tuple[str, _CachedFile]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return the texts in name order, limited to `TOTAL_LIMIT` characters in all, and the files that were cut."""
     texts: list[str] = []
     cuts: list[tuple[str, str]] = []
-    left = TOTAL_LIMIT
-    for name, kept in found:
-        texts.append(cut(kept.text, left, kept.length))
-        used = min(left, len(kept.text))
-        if used < kept.length:
-            limit, of = (TOTAL_LIMIT, "all files together") if used < len(kept.text) else (FILE_LIMIT, "one file")
-            problem = f"cut: {used:,} of {kept.length:,} characters are used; the limit of {of} is {limit:,}"
+    chars_left = TOTAL_LIMIT
+    for name, file in files:
+        texts.append(cut(file.text, chars_left, file.length))
+        used = min(chars_left, len(file.text))
+        if used < file.length:
+            limit, of = (TOTAL_LIMIT, "all files together") if used < len(file.text) else (FILE_LIMIT, "one file")
+            problem = f"cut: {used:,} of {file.length:,} characters are used; the limit of {of} is {limit:,}"
             cuts.append((name, problem))
-        left -= used
+        chars_left -= used
     return tuple(texts), tuple(cuts)
 
 

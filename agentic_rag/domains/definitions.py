@@ -57,8 +57,8 @@ class Defaults:
         """Return the models that a user may choose, the domain's own first; empty without a choice."""
         if self.only_model or not settings.allowed_models:
             return ()
-        named = (settings.model or self.model, *settings.allowed_models)
-        choices = tuple(dict.fromkeys(map(self.names.keep, named)))
+        configured = (settings.model or self.model, *settings.allowed_models)
+        choices = tuple(dict.fromkeys(map(self.names.keep, configured)))
         return choices if len(choices) > 1 else ()
 
     def chain(self, settings: DomainSettings, chosen: str | None = None) -> tuple[str, ...]:
@@ -71,10 +71,10 @@ class Defaults:
         model = self.names.keep(settings.model or self.model)
         if chosen is not None and chosen in self.choices(settings):
             model = chosen
-        others = settings.fallback_models
-        if others is None:
-            others = self.fallbacks.get(self.names.split(model)[0], ())
-        return tuple(dict.fromkeys((model, *(self.names.keep(name) for name in others))))
+        fallbacks = settings.fallback_models
+        if fallbacks is None:
+            fallbacks = self.fallbacks.get(self.names.split(model)[0], ())
+        return tuple(dict.fromkeys((model, *(self.names.keep(name) for name in fallbacks))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A turn that tries a draft for an evaluation: nobody reads along, and no tool with effects runs.
+    """A turn that tries a draft for an evaluation: no person reads along, and no tool with effects runs.
 
     ``documents`` are the searchable ones, None for all.
     """
@@ -108,13 +108,13 @@ class Staging:
 
     def apply(self, definition: Definition) -> Definition:
         """Return the definition with the visible documents, without a person and without effects."""
-        found = self.documents if self.documents is not None else definition.binding.documents
-        binding = replace(definition.binding, documents=found)
+        documents = self.documents if self.documents is not None else definition.binding.documents
+        binding = replace(definition.binding, documents=documents)
         return replace(without_person(definition), binding=binding, denies_effects=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Contents:
     """The contents of a workspace for a turn. ``misplaced`` lists unusable entries, each with the reason."""
 
     role_lines: Mapping[str, str]
@@ -124,14 +124,14 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Cached:
     """A cached definition with its notices, and all inputs that it was built from."""
 
     user: User
     record: DomainRecord
     settings: DomainSettings
     facts: CollectionFacts
-    found: _Found
+    found: _Contents
     alone: bool
     definition: Definition
     notices: tuple[Notice, ...]
@@ -142,12 +142,12 @@ class _Made:
         record: DomainRecord,
         settings: DomainSettings,
         facts: CollectionFacts,
-        found: _Found,
+        contents: _Contents,
         *,
         alone: bool,
     ) -> bool:
         """Return whether a new definition would be the same. Unchanged inputs are the same objects."""
-        same = self.record is record and self.settings is settings and self.facts is facts and self.found is found
+        same = self.record is record and self.settings is settings and self.facts is facts and self.found is contents
         return same and self.alone is alone and (self.user is user or self.user == user)
 
 
@@ -177,9 +177,9 @@ class Definitions:
         self._threads = threads
         self._watched = watched
         self._components = ComponentFiles()
-        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Found] = SnapshotCache(watched)
+        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Contents] = SnapshotCache(watched)
         """By workspace and sub-roles."""
-        self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Made] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Cached] = OrderedDict()
         """By domain, user, context documents, whether the conversation is transient, and its chosen model."""
 
     async def choices(self, domain_id: str) -> tuple[str, ...]:
@@ -223,53 +223,55 @@ class Definitions:
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        found = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
-        alone, components = self._access.alone, found.components
+        contents = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
+        alone, components = self._access.alone, contents.components
         documents = tuple(conversation.context_document_ids)
         key = (domain_id, user.id, documents, conversation.transient, conversation.model)
-        made = self._made.get(key) if draft is None else None
-        if made is not None and made.holds(user, record, settings, facts, found, alone=alone):
-            self._made.move_to_end(key)
-            return made.definition, made.notices
-        texts = WorkspaceTexts(components.texts, found.skills)
+        cached = self._cache.get(key) if draft is None else None
+        if cached is not None and cached.holds(user, record, settings, facts, contents, alone=alone):
+            self._cache.move_to_end(key)
+            return cached.definition, cached.notices
+        texts = WorkspaceTexts(components.texts, contents.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
-        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
+        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in contents.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
         if conversation.model is not None and definition.model != conversation.model:
             text = f"{conversation.model} can no longer be chosen in this domain; {definition.model} answers."
             notices = (*notices, Notice("MODEL_NOT_ALLOWED", text))
-        definition = replace(definition, role_lines=found.role_lines)
+        definition = replace(definition, role_lines=contents.role_lines)
         if draft is None:
-            self._made[key] = _Made(user, record, settings, facts, found, alone, definition, notices)
-            if len(self._made) > MOST_KEPT:
-                self._made.popitem(last=False)
+            self._cache[key] = _Cached(user, record, settings, facts, contents, alone, definition, notices)
+            if len(self._cache) > MOST_KEPT:
+                self._cache.popitem(last=False)
         return definition, notices
 
-    async def _find(self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None) -> _Found:
+    async def _find(
+        self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None
+    ) -> _Contents:
         """Return the contents of a workspace, from the cache if nothing has changed."""
         if draft is not None:
             return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
         key = (workspace, sub_roles)
-        if (known := self._sights.find(key)) is not None:
-            return known.found
-        seen = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
-        self._sights.keep(key, seen)
-        return seen.found
+        if (cached := self._sights.find(key)) is not None:
+            return cached.found
+        snapshot = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
+        self._sights.keep(key, snapshot)
+        return snapshot.found
 
-    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Found]:
+    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Contents]:
         # Begin watching before the read.
         return WorkspaceSnapshot(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
 
-    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
+    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Contents:
         """Read all parts of a workspace that a turn needs.
 
         One call reads them all, because switching to a thread costs more than the read.
         """
-        return _Found(
+        return _Contents(
             RoleLibrary(workspace, self._watched.roles).summaries(sub_roles) if sub_roles else {},
             self._read_components(workspace, draft),
-            tuple(SkillLine(*each) for each in SkillLibrary(workspace).summaries()),
+            tuple(SkillLine(*summary) for summary in SkillLibrary(workspace).summaries()),
             find_misplaced(workspace),
         )
 

@@ -141,21 +141,21 @@ class Domains:
         workspace = self._folder / template.name
         about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
         await self._threads.run(template.name, copy_template, template, workspace)
-        found = await self._threads.run(template.name, read_template_cases, template)
-        raise_first(found.problems)
+        parsed = await self._threads.run(template.name, read_template_cases, template)
+        raise_first(parsed.problems)
         settings = about.get("settings", {})
-        return await self._make(template.name, about["name"], about.get("description", ""), settings, found.cases)
+        return await self._make(template.name, about["name"], about.get("description", ""), settings, parsed.cases)
 
     async def _make(
         self, domain_id: str, name: str, description: str, settings: Json, cases: Sequence[CaseForm] = ()
     ) -> Saved:
         draft = await self.draft(domain_id, name, description, settings)
         await self._threads.run(domain_id, make_workspace, Path(draft.record.workspace))
-        told = audited("domain.create", domain_id, settings=sorted(settings))
+        audit_entry = audited("domain.create", domain_id, settings=sorted(settings))
         redaction, author = self._vault.redact.of(domain_id), acting().user_id
 
         def tell(conn: Connection) -> None:
-            audit(conn, told)
+            audit(conn, audit_entry)
             merge_cases(conn, domain_id, cases, CaseOrigin.TEMPLATE, author, redaction)
 
         return await self.insert(draft, tell)
@@ -225,13 +225,13 @@ class Domains:
 
     async def _check_models(self, before: DomainSettings, after: DomainSettings) -> None:
         """Refuse unknown model names. A name that was already set is not checked again."""
-        kept = {before.model, *(before.fallback_models or ()), *before.allowed_models}
-        named = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
-        named += [(f"allowedModels.{at}", name) for at, name in enumerate(after.allowed_models)]
+        earlier = {before.model, *(before.fallback_models or ()), *before.allowed_models}
+        named_models = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
+        named_models += [(f"allowedModels.{at}", name) for at, name in enumerate(after.allowed_models)]
         problems = [
             InvalidInput(f"settings.{key}", reason)
-            for key, name in named
-            if name and name not in kept and (reason := await self._model_refusal(name)) is not None
+            for key, name in named_models
+            if name and name not in earlier and (reason := await self._model_refusal(name)) is not None
         ]
         raise_first(problems)
 
@@ -256,10 +256,10 @@ class Domains:
         if documents.visible is not None:
             facts = await self._directory.facts_of(record.id, documents.visible)
         settings = DomainSettings.model_validate(record.settings)  # this record may be older than the directory's
-        shown = to_json(settings)
+        document = to_json(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
-        shown["mcpServers"] = server_map(record, settings, facts, masks)
-        return DomainView(record, shown, facts.count)
+        document["mcpServers"] = server_map(record, settings, facts, masks)
+        return DomainView(record, document, facts.count)
 
     async def settings_after(self, domain_id: str, settings: Json, *, replace_maps: bool = False) -> DomainSettings:
         """Return the settings after a change (`update`). Nothing is stored, sealed or installed.
@@ -318,14 +318,14 @@ class Domains:
         async with self.changing(domain_id):
             while True:
                 try:
-                    given = settings or {}
-                    draft = await self.draft_change(domain_id, name, description, given, replace_maps, version)
+                    changes = settings or {}
+                    draft = await self.draft_change(domain_id, name, description, changes, replace_maps, version)
                     fields = {"settings", *(["name"] if name is not None else [])}
                     fields |= {"description"} if description is not None else set()
-                    told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(given))
+                    audit_entry = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(changes))
 
-                    def note(conn: Connection, told: Entry = told) -> None:
-                        audit(conn, told)
+                    def note(conn: Connection, audit_entry: Entry = audit_entry) -> None:
+                        audit(conn, audit_entry)
                         tell(conn)
 
                     return await self.store_change(draft, note)
@@ -360,12 +360,12 @@ class Domains:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
         problems: list[AgenticRagError] = []
-        found: MergedSettings | None = None
+        merged: MergedSettings | None = None
         advice: Sequence[Note] = ()
         try:
-            found = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
-            await self._check_models(before, found.settings)
-            look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, found.settings)
+            merged = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
+            await self._check_models(before, merged.settings)
+            look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, merged.settings)
             advice = await self._threads.read(domain_id, look)
         except (InvalidInput, ServerReserved, CommandNotAllowed) as exc:
             problems += problems_of(exc)
@@ -382,8 +382,8 @@ class Domains:
         except InvalidInput as exc:
             problems.append(exc)
         raise_first(problems)
-        assert found is not None
-        return Draft(after.replace(settings=found.settings.to_json()), record, found, tuple(advice))
+        assert merged is not None
+        return Draft(after.replace(settings=merged.settings.to_json()), record, merged, tuple(advice))
 
     async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
         """Store a changed domain. The caller holds `changing`; ``tell`` writes to the same transaction.
@@ -392,24 +392,24 @@ class Domains:
             VersionConflict: another process has changed the domain; nothing was stored.
             NotFound: the domain was deleted.
         """
-        record, found = draft.record, draft.change
+        record, merged = draft.record, draft.change
         assert draft.before is not None
-        before, settings = DomainSettings.model_validate(draft.before.settings), found.settings
+        before, settings = DomainSettings.model_validate(draft.before.settings), merged.settings
         fields: domains.DomainFields = {"settings": record.settings}
         if record.name != draft.before.name:
             fields["name"] = record.name
         if record.description != draft.before.description:
             fields["description"] = record.description
-        sealed = self._seal_values(record.id, found)
-        gone = [server for server in before.mcp_servers if server not in settings.mcp_servers]
+        sealed = self._seal_values(record.id, merged)
+        removed = [server for server in before.mcp_servers if server not in settings.mcp_servers]
         changes = record_changes(draft.before, record, acting().user_id, self._vault.redact.of(record.id))
 
         def save(conn: Connection) -> DomainRecord | None:
             domains.update(conn, record.id, version=record.version, updated_at=now(), **fields)
             tell(conn)
             history.append(conn, record.id, changes, now())
-            secrets.delete(conn, record.id, found.dropped)
-            forget_servers(conn, record.id, gone)
+            secrets.delete(conn, record.id, merged.dropped)
+            forget_servers(conn, record.id, removed)
             self._put_secrets(conn, record.id, sealed)
             return domains.get(conn, record.id)
 
@@ -419,9 +419,9 @@ class Domains:
             self._forget(record.id)
         if saved is None:
             raise NotFound("domain", record.id)
-        self._install(found)
+        self._install(merged)
         await self._lifecycle.settings_changed(record.id, before, settings)
-        return Saved(saved, found.changes, (*found.warnings, *draft.advice))
+        return Saved(saved, merged.changes, (*merged.warnings, *draft.advice))
 
     def _forget(self, domain_id: str) -> None:
         """Drop the caches of a domain and its secrets."""

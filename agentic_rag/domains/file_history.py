@@ -42,7 +42,7 @@ Thing = tuple[HistoryKind, str]
 class Notice(Protocol):
     """`FileHistory.notice` bound to one domain, for callers that change its files."""
 
-    def __call__(self, author: str = DISK, mine: Collection[Thing] | None = None) -> Awaitable[int]:
+    def __call__(self, author: str = DISK, own_things: Collection[Thing] | None = None) -> Awaitable[int]:
         """Record the changes."""
 
 
@@ -55,7 +55,7 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Look:
+class _FileScan:
     """The files on disk now. ``folders`` holds the kinds whose folder exists; in others no file counts as deleted."""
 
     files: dict[Thing, _File] = field(default_factory=dict)
@@ -75,17 +75,17 @@ class FileHistory:
         self._seen: dict[str, dict[Thing, _File]] = {}
         self._looking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
-    async def notice(self, domain_id: str, author: str = DISK, mine: Collection[Thing] | None = None) -> int:
+    async def notice(self, domain_id: str, author: str = DISK, own_things: Collection[Thing] | None = None) -> int:
         """Record the changes since the last check. Returns the number of changed files.
 
-        ``author`` changed the files in ``mine`` (None: all files). Other changes are attributed to the disk.
+        ``author`` changed the files in ``own_things`` (None: all files). Other changes are attributed to the disk.
 
         Raises:
             NotFound: there is no such domain.
             WorkspaceUnavailable: the workspace does not answer.
         """
         async with self.changing(domain_id) as notice:
-            return await notice(author, mine)
+            return await notice(author, own_things)
 
     @asynccontextmanager
     async def changing(self, domain_id: str) -> AsyncIterator[Notice]:
@@ -108,25 +108,25 @@ class FileHistory:
         finally:
             lock.release()
 
-    async def _notice(self, domain_id: str, author: str = DISK, mine: Collection[Thing] | None = None) -> int:
+    async def _notice(self, domain_id: str, author: str = DISK, own_things: Collection[Thing] | None = None) -> int:
         try:
             record = await self._directory.get(domain_id)
         except NotFound:
             self._seen.pop(domain_id, None)
             raise
-        seen = self._seen.get(domain_id, {})
-        look = await self._threads.read(domain_id, _look, Path(record.workspace), seen)
-        if look.files == seen and domain_id in self._seen:
+        known_files = self._seen.get(domain_id, {})
+        look = await self._threads.read(domain_id, _look, Path(record.workspace), known_files)
+        if look.files == known_files and domain_id in self._seen:
             return 0
-        known = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
+        last_hashes = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
         redaction = self._vault.redact.of(domain_id)
         await self._vault.values(domain_id)  # load the secrets to redact
-        changes = list(_changes(look, known, author, mine, redaction))
+        changes = list(_changes(look, last_hashes, author, own_things, redaction))
         at = now()
 
         def save(conn: Connection) -> None:
-            told = [_with_writer(conn, domain_id, change, known) for change in changes]
-            history.append(conn, domain_id, told, at)
+            rows = [_with_writer(conn, domain_id, change, last_hashes) for change in changes]
+            history.append(conn, domain_id, rows, at)
 
         if changes:
             await self._db.write(save, durable=True)
@@ -135,28 +135,28 @@ class FileHistory:
 
 
 def _changes(
-    look: _Look,
-    known: dict[Thing, tuple[str, str]],
+    look: _FileScan,
+    last_hashes: dict[Thing, tuple[str, str]],
     author: str,
-    mine: Collection[Thing] | None,
+    own_things: Collection[Thing] | None,
     redaction: Redaction,
 ) -> Iterator[NewHistory]:
     for thing in sorted(look.files):
         kind, subject = thing
         sha256 = look.files[thing].sha256
-        if not sha256 or known.get(thing, ("", ""))[0] == sha256 or thing not in look.texts:
+        if not sha256 or last_hashes.get(thing, ("", ""))[0] == sha256 or thing not in look.texts:
             continue
-        who = author if mine is None or thing in mine else DISK
-        yield NewHistory(kind=kind, subject=subject, author=who, after=content_of(look.texts[thing], redaction))
-    for thing, (sha256, _) in sorted(known.items()):
+        writer = author if own_things is None or thing in own_things else DISK
+        yield NewHistory(kind=kind, subject=subject, author=writer, after=content_of(look.texts[thing], redaction))
+    for thing, (sha256, _) in sorted(last_hashes.items()):
         kind, subject = thing
         if sha256 and kind in look.folders and thing not in look.files:
-            who = author if mine is None or thing in mine else DISK
-            yield NewHistory(kind=kind, subject=subject, author=who, after=GONE)
+            writer = author if own_things is None or thing in own_things else DISK
+            yield NewHistory(kind=kind, subject=subject, author=writer, after=GONE)
 
 
 def _with_writer(
-    conn: Connection, domain_id: str, change: NewHistory, known: dict[Thing, tuple[str, str]]
+    conn: Connection, domain_id: str, change: NewHistory, last_hashes: dict[Thing, tuple[str, str]]
 ) -> NewHistory:
     """Return a role file's change attributed to the user whose turn wrote the role, if any."""
     if change.author != DISK or change.kind is not HistoryKind.ROLE:
@@ -164,7 +164,7 @@ def _with_writer(
     role = change.subject.rpartition("/")[2].partition(".")[0]
     around = change.subject.split("/")
     names = {role, *(around[around.index("role") + 1 : around.index("role") + 2] if "role" in around else ())}
-    since = known.get((change.kind, change.subject), ("", ""))[1]
+    since = last_hashes.get((change.kind, change.subject), ("", ""))[1]
     for name in sorted(names):
         actor = audit.last_actor(conn, "role.write", f"{domain_id}/{name}", since)
         if actor is not None:
@@ -172,9 +172,9 @@ def _with_writer(
     return change
 
 
-def _look(workspace: Path, seen: dict[Thing, _File]) -> _Look:
-    """Read the files that differ from ``seen``. Blocks."""
-    look = _Look()
+def _look(workspace: Path, known_files: dict[Thing, _File]) -> _FileScan:
+    """Read the files that differ from ``known_files``. Blocks."""
+    look = _FileScan()
     root = Folder(workspace)
     for kind, place in ((HistoryKind.PROMPT, root.at(PROMPT_FOLDER)), (HistoryKind.ROLE, root.at(RESOURCE_FOLDER))):
         if not place.is_there():
@@ -182,7 +182,7 @@ def _look(workspace: Path, seen: dict[Thing, _File]) -> _Look:
         look.folders.add(kind)
         for inner, stamp in _files_in(kind, place):
             thing = (kind, inner if kind is HistoryKind.PROMPT else f"{RESOURCE_FOLDER}/{inner}")
-            before = seen.get(thing)
+            before = known_files.get(thing)
             if before is not None and before.stamp == stamp:
                 look.files[thing] = before
                 continue
@@ -202,10 +202,10 @@ def _files_in(kind: HistoryKind, place: Folder) -> Iterator[tuple[str, str]]:
     for entry in entries:
         if entry.kind != "file" or entry.status is None or not is_text(entry.path):
             continue
-        ours = (
+        belongs = (
             counts(entry.name)
             if kind is HistoryKind.PROMPT
-            else any(entry.name.endswith(f".{each}.md") for each in KINDS)
+            else any(entry.name.endswith(f".{suffix}.md") for suffix in KINDS)
         )
-        if ours:
+        if belongs:
             yield entry.path, f"{entry.stamp}:{entry.status.st_ctime_ns}:{entry.status.st_ino}"

@@ -52,8 +52,8 @@ class GuardedTools:
         """The inner tools with redacted descriptions. A tool with a secret in its name is hidden."""
         version = self.redact.version
         if self._shown[0] != version:
-            shown = (_redact_tool(tool, self.redact) for tool in self._offered)
-            self._shown = version, tuple(tool for tool in shown if tool is not None)
+            redacted = (_redact_tool(tool, self.redact) for tool in self._offered)
+            self._shown = version, tuple(tool for tool in redacted if tool is not None)
         return self._shown[1]
 
     @property
@@ -127,20 +127,20 @@ def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo | None:
     if redact.idle:
         return tool
     key = id(tool), id(redact)
-    found = _SHOWN.get(key)
-    if found is not None and found[0] is tool and found[1] is redact and found[2] == redact.version:
-        return found[3]
-    shown: ToolInfo | None
+    cached = _SHOWN.get(key)
+    if cached is not None and cached[0] is tool and cached[1] is redact and cached[2] == redact.version:
+        return cached[3]
+    redacted: ToolInfo | None
     if tool.origin != "user":
-        shown = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
+        redacted = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
     elif redact.found_in(tool.name):
-        shown = None
+        redacted = None
     else:
-        shown = replace(tool, description=redact(tool.description), input_schema=redact.members(tool.input_schema))
+        redacted = replace(tool, description=redact(tool.description), input_schema=redact.members(tool.input_schema))
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
-    _SHOWN[key] = tool, redact, redact.version, shown
-    return shown
+    _SHOWN[key] = tool, redact, redact.version, redacted
+    return redacted
 
 
 def guard_tools(inner: Toolset, definition: Definition, redact: Redaction) -> GuardedTools:

@@ -64,7 +64,7 @@ class Proposal:
         """
         for index, text in enumerate((self.command, *self.args), -1):
             place = f"{self.path}.{'command' if index < 0 else f'args.{index}'}"
-            if any(each.name in secrets for each in find_placeholders(text)) or redaction(text) != text:
+            if any(placeholder.name in secrets for placeholder in find_placeholders(text)) or redaction(text) != text:
                 raise InvalidInput(place, "this is a secret of the domain; secrets stand in env, never in args.")
 
 

@@ -185,11 +185,11 @@ class LaunchRequests:
         return record
 
     async def approve(
-        self, user: User, request_id: str, seen: str, grant: LaunchGrant | None = None
+        self, user: User, request_id: str, reviewed: str, grant: LaunchGrant | None = None
     ) -> LaunchRequestRecord:
         """Approve an open request and queue its installation. A ``grant`` of None allows the line as proposed.
 
-        ``seen`` is the fingerprint of the request as it was shown.
+        ``reviewed`` is the fingerprint of the request as it was shown.
 
         Raises:
             NotFound: there is no such request.
@@ -200,7 +200,7 @@ class LaunchRequests:
         record = await self.get(request_id)
         if record.state is not RequestState.OPEN:
             raise LaunchRequestClosed(record.state)
-        if seen != record.fingerprint or seen != _fingerprint(record):
+        if reviewed != record.fingerprint or reviewed != _fingerprint(record):
             raise LaunchRequestChanged("The reviewed program is not the one that would run.")
         grant = grant or LaunchGrant(record.template)
         _check_slots(grant)
@@ -211,7 +211,7 @@ class LaunchRequests:
             "mcp.approve",
             f"{record.domain_id}/{record.server}",
             request=request_id,
-            fingerprint=seen,
+            fingerprint=reviewed,
             network=grant.network,
             write=grant.write,
             readOnly=list(grant.read_only),
@@ -257,6 +257,13 @@ class LaunchRequests:
                 log.error("the approved request %s is not installed: %s", request_id, exc)
 
     async def _carry_out(self, request_id: str) -> None:
+        """Install the package of an approved request, allow its line, and record the end of the request.
+
+        Each step may be repeated: after a kill, the request is still approved, and the next start runs all steps again.
+
+        Raises:
+            StorageError: the store refuses; the request stays approved.
+        """
         record = await self.database.read(partial(launch_requests.get, request_id=request_id))
         if record is None or record.state is not RequestState.APPROVED or record.grant is None:
             return
@@ -280,17 +287,17 @@ class LaunchRequests:
         entry = Entry(record.decided_by, "mcp.allow", ident, details=details)
         if not await self._end(record, RequestState.INSTALLED, entry, sha256=sha256, catalogue_id=ident):
             # The request was deleted with its domain, or another process has recorded the entry, which then stays.
-            left = await self.database.read(partial(launch_requests.get, request_id=record.id))
-            if left is None:
+            current = await self.database.read(partial(launch_requests.get, request_id=record.id))
+            if current is None:
                 await anyio.to_thread.run_sync(self.policy.catalogue.revoke, ident)
         await self._forget_bundles(record)
 
     async def _forget_bundles(self, record: LaunchRequestRecord | None = None) -> None:
         """Remove the bundle of an ended request, and all bundles that no pending request needs."""
         find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=PENDING)
-        kept = {each.facts.integrity for each in await self.database.read(find)}
+        needed = {request.facts.integrity for request in await self.database.read(find)}
         integrity = "" if record is None or record.facts.registry != "mcpb" else record.facts.integrity
-        await anyio.to_thread.run_sync(self._packages.forget_bundles, kept, integrity)
+        await anyio.to_thread.run_sync(self._packages.forget_bundles, needed, integrity)
 
     async def _give_back(self, record: LaunchRequestRecord, reason: str) -> None:
         """Reopen a request whose approval could not be carried out, with the reason for the operator."""
@@ -324,9 +331,9 @@ class LaunchRequests:
 
     def _check_new(self, proposal: Proposal) -> None:
         env = dict.fromkeys(proposal.env, "x")
-        found = match_line(self.policy.catalogue.entries(), proposal.command, proposal.args, env)
-        if isinstance(found, Match):
-            raise LineAllowed(found.entry.id)
+        match = match_line(self.policy.catalogue.entries(), proposal.command, proposal.args, env)
+        if isinstance(match, Match):
+            raise LineAllowed(match.entry.id)
 
     async def _look_up(self, plan: PackageLine, proposal: Proposal) -> tuple[PackageLine, Facts]:
         """Return the line with the package's exact version, and the registry's facts about it."""
@@ -343,6 +350,12 @@ class LaunchRequests:
         return PackageLine(Package(plan.package.registry, plan.package.name, facts.version), plan.args), facts
 
     async def _store(self, user: User, domain_id: str, proposal: Proposal, facts: Facts) -> LaunchRequestRecord:
+        """Store an open request, or return the pending request for the same line.
+
+        Raises:
+            LaunchRequestsFull: the domain has `MAX_OPEN` pending requests.
+            LaunchRequestChanged: another process has stored and ended the same request meanwhile.
+        """
         pending = line_hash(proposal.server, proposal.command, proposal.args, proposal.env)
         plan = plan_line(proposal.command, proposal.args, proposal.env)
         rest = plan.args if isinstance(plan, PackageLine | ProgramLine) else proposal.args
@@ -366,9 +379,11 @@ class LaunchRequests:
         entry = change("mcp.request", target, request=record.id, fingerprint=record.fingerprint)
 
         def save(conn: Connection) -> LaunchRequestRecord:
-            known = launch_requests.of_line(conn, domain_id, pending)
-            if known is not None and (known.fingerprint == record.fingerprint or known.state is RequestState.APPROVED):
-                return known
+            existing = launch_requests.of_line(conn, domain_id, pending)
+            if existing is not None and (
+                existing.fingerprint == record.fingerprint or existing.state is RequestState.APPROVED
+            ):
+                return existing
             launch_requests.withdraw_others(conn, domain_id, proposal.server, record.id)
             waiting = launch_requests.list_newest(conn, MAX_OPEN, domain_id=domain_id, states=PENDING)
             if len(waiting) >= MAX_OPEN:
@@ -380,10 +395,10 @@ class LaunchRequests:
         try:
             return await self.database.write(save, durable=True)
         except IntegrityError as exc:  # another process stored the request first
-            found = await self.database.read(partial(launch_requests.of_line, domain_id=domain_id, pending=pending))
-            if found is None:
+            existing = await self.database.read(partial(launch_requests.of_line, domain_id=domain_id, pending=pending))
+            if existing is None:
                 raise LaunchRequestChanged("The line was asked for and decided at the same time.") from exc
-            return found
+            return existing
 
     async def _move(
         self, record: LaunchRequestRecord, state: RequestState, entry: Entry, **values: object
@@ -413,12 +428,12 @@ class LaunchRequests:
         assert isinstance(plan, ProgramLine)
         path = f"mcpServers.{record.server}"
         try:
-            found = await self.threads.read(record.domain_id, partial(self.policy.local.find, plan, path))
+            result = await self.threads.read(record.domain_id, partial(self.policy.local.find, plan, path))
         except (AgenticRagError, OSError) as exc:
             raise LaunchRequestChanged(str(exc)) from exc
-        if not found.facts.same_content(record.facts):
+        if not result.facts.same_content(record.facts):
             raise LaunchRequestChanged("Its files are not those that were requested.")
-        return found.places
+        return result.places
 
     def _table(self, record: LaunchRequestRecord, grant: LaunchGrant, places: dict[str, str]) -> dict[str, object]:
         ident = f"{fit_name(record.facts.name) or 'server'}-{record.id[-8:]}"

@@ -63,45 +63,45 @@ class BundledNotifications:
 
 
 def write_notifications(
-    found: Sequence[EndpointRecord], timed: Sequence[ScheduleRecord], read_from: Sequence[SourceRecord]
+    endpoint_records: Sequence[EndpointRecord], timed: Sequence[ScheduleRecord], read_from: Sequence[SourceRecord]
 ) -> Json:
     """Return endpoints, schedules and sources in the form of a bundle."""
     return {
         "endpoints": [
             {
-                "name": each.name,
-                "channel": each.channel.value,
-                "events": [kind.value for kind in each.events],
-                "withTexts": each.with_texts,
+                "name": endpoint.name,
+                "channel": endpoint.channel.value,
+                "events": [kind.value for kind in endpoint.events],
+                "withTexts": endpoint.with_texts,
             }
-            for each in found
+            for endpoint in endpoint_records
         ],
         "schedules": [
             {
-                "name": each.name,
-                "cron": each.cron,
-                "timeZone": each.time_zone,
-                "prompt": each.prompt,
-                "role": each.role,
-                "allowedTools": list(each.allowed_tools),
-                "maxTokens": each.max_tokens,
-                "catchUp": each.catch_up.value,
-                "maxFailures": each.max_failures,
+                "name": schedule.name,
+                "cron": schedule.cron,
+                "timeZone": schedule.time_zone,
+                "prompt": schedule.prompt,
+                "role": schedule.role,
+                "allowedTools": list(schedule.allowed_tools),
+                "maxTokens": schedule.max_tokens,
+                "catchUp": schedule.catch_up.value,
+                "maxFailures": schedule.max_failures,
             }
-            for each in timed
+            for schedule in timed
         ],
         "sources": [
             {
-                "name": each.name,
-                each.kind.value: each.config,
-                "labels": list(each.labels),
-                "exclude": list(each.exclude),
-                "intervalMinutes": each.interval_minutes,
-                "graceHours": each.grace_hours,
-                "maxItems": each.max_items,
+                "name": source.name,
+                source.kind.value: source.config,
+                "labels": list(source.labels),
+                "exclude": list(source.exclude),
+                "intervalMinutes": source.interval_minutes,
+                "graceHours": source.grace_hours,
+                "maxItems": source.max_items,
             }
-            for each in read_from
-            if each.state is not SourceState.DELETING
+            for source in read_from
+            if source.state is not SourceState.DELETING
         ],
     }
 
@@ -109,11 +109,11 @@ def write_notifications(
 def read_notifications(value: Json, path: str) -> BundledNotifications:
     """Return the endpoints, schedules and sources of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
-    named_endpoints = {each.name: each for each in _read(value, "endpoints", BundledEndpoint, path, notes)}
-    named_schedules = {each.name: each for each in _read(value, "schedules", BundledSchedule, path, notes)}
-    named_sources = {each.name: each for each in _read(value, "sources", SourceForm, path, notes)}
-    for name, each in list(named_sources.items()):
-        if chosen_kind(each) is None:
+    named_endpoints = {endpoint.name: endpoint for endpoint in _read(value, "endpoints", BundledEndpoint, path, notes)}
+    named_schedules = {schedule.name: schedule for schedule in _read(value, "schedules", BundledSchedule, path, notes)}
+    named_sources = {source.name: source for source in _read(value, "sources", SourceForm, path, notes)}
+    for name, source in list(named_sources.items()):
+        if chosen_kind(source) is None:
             notes.append(
                 Note(f"{path}.sources", f"{name!r} is left out: exactly one of mcp, folder and website is needed")
             )
@@ -128,28 +128,28 @@ def _read(value: Json, name: str, kind: type[Bundled], path: str, notes: list[No
     if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
         notes.append(Note(f"{path}.{name}", f"is left out: a list of at most {MAX_ENTRIES} is expected"))
         return []
-    found = []
-    for number, each in enumerate(listed):
+    forms = []
+    for number, item in enumerate(listed):
         place = f"{path}.{name}.{number}"
         try:
-            form = read_form(kind, each, place)
+            form = read_form(kind, item, place)
             line(f"{place}.name", form.name, 200, required=True)
         except InvalidInput as exc:
             notes.append(Note(exc.path or place, f"is left out: {exc.problem}"))
         else:
-            found.append(form)
-    return found
+            forms.append(form)
+    return forms
 
 
 def missing_names(
     conn: Connection, domain_id: str, bundled: BundledNotifications
 ) -> tuple[set[str], set[str], set[str]]:
     """Return the names of the bundle's endpoints, schedules and sources that a domain lacks."""
-    known = {each.name for each in endpoints.of_domain(conn, domain_id)}
-    timed = {each.name for each in schedules.of_domain(conn, domain_id)}
-    read_from = {each.name for each in sources.of_domain(conn, domain_id)}
+    endpoint_names = {endpoint.name for endpoint in endpoints.of_domain(conn, domain_id)}
+    timed = {schedule.name for schedule in schedules.of_domain(conn, domain_id)}
+    read_from = {source.name for source in sources.of_domain(conn, domain_id)}
     return (
-        {endpoint.name for endpoint in bundled.endpoints} - known,
+        {endpoint.name for endpoint in bundled.endpoints} - endpoint_names,
         {schedule.name for schedule in bundled.schedules} - timed,
         {source.name for source in bundled.sources} - read_from,
     )
@@ -163,20 +163,20 @@ def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifi
     common |= {"created_by": user_id, "created_at": at, "updated_at": at}
     for endpoint in bundled.endpoints:
         if endpoint.name in new_endpoints:
-            named: Json = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
-            fields: Json = {"shown": "", "with_texts": endpoint.with_texts, **named, **common}
+            identity: Json = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
+            fields: Json = {"shown": "", "with_texts": endpoint.with_texts, **identity, **common}
             EndpointRecord(id=new_id("end"), **fields).insert(conn)
     for schedule in bundled.schedules:
         if schedule.name in new_schedules:
             values: Json = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
             ScheduleRecord(id=new_id("sched"), owner_id=user_id, **values, **common).insert(conn)
-    taken = [each.folder for each in sources.of_domain(conn, domain_id)]
+    folders = [record.folder for record in sources.of_domain(conn, domain_id)]
     for source in bundled.sources:
         chosen = chosen_kind(source)
         if source.name not in new_sources or chosen is None:
             continue
-        folder = free_folder(source.name, taken)
-        taken.append(folder)
+        folder = free_folder(source.name, folders)
+        folders.append(folder)
         kind, config = chosen
         SourceRecord(
             id=new_id("src"),

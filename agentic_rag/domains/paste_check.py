@@ -128,7 +128,7 @@ class PasteCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class _Assessed:
+class _AssessedRow:
     """A row before its test.
 
     ``entry`` is the entry that `PasteChecks.add` saves, with the proposed change, or None. ``spec`` is the server to
@@ -153,10 +153,10 @@ class _Place:
     policy: LaunchPolicy
     unsealed: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def assess(self, pasted: PastedRow) -> _Assessed:
+    def assess(self, pasted: PastedRow) -> _AssessedRow:
         """Return a row without its test. Blocks to check programs and folders."""
         if pasted.entry is None:
-            problems = tuple(_row_problem(each, pasted) for each in pasted.problems)
+            problems = tuple(_row_problem(problem, pasted) for problem in pasted.problems)
             row = CheckedRow(
                 pasted.key,
                 pasted.name,
@@ -166,17 +166,19 @@ class _Place:
                 changes=pasted.changes,
                 warnings=pasted.warnings,
             )
-            return _Assessed(row)
-        found: list[AgenticRagError] = []
+            return _AssessedRow(row)
+        errors: list[AgenticRagError] = []
         proposals: list[RowProblem] = []
         entry = pasted.entry
-        known = self.settings.mcp_servers[entry.name].sealed_names if entry.name in self.settings.mcp_servers else ()
+        sealed_names = (
+            self.settings.mcp_servers[entry.name].sealed_names if entry.name in self.settings.mcp_servers else ()
+        )
         try:
-            sealed = seal_values(entry, known, pasted.path, self.unsealed)
+            sealed = seal_values(entry, sealed_names, pasted.path, self.unsealed)
         except InvalidInput as exc:
-            found += problems_of(exc)
+            errors += problems_of(exc)
             sealed = entry.with_values({(place, name): SealedValue() for place, name, _ in entry.values})
-        found += misplaced_secrets(pasted.path, entry, self.secrets)
+        errors += misplaced_secrets(pasted.path, entry, self.secrets)
         if isinstance(pasted.pasted, Mapping) and pasted.pasted.get("envFile"):
             message = "files of variables are not read here. Write each variable into env as ${NAME}, and set NAME as a"
             proposals.append(
@@ -194,16 +196,16 @@ class _Place:
             if review is None and exc.request:
                 approval = NeededApproval(exc.reason, exc.command, exc.request, exc.allow)
             elif review is None:
-                found.append(exc)
+                errors.append(exc)
         except AgenticRagError as exc:
             changed, review, outside = self._propose_folders(sealed, pasted)
             proposals += outside
             if review is None:
-                found += problems_of(exc)
+                errors += problems_of(exc)
         needs = self._needs(_with_args(entry, changed))
-        problems = (*(_row_problem(each, pasted) for each in found), *proposals)
-        status, reason = _status_of(found, problems, proposals, approval, needs)
-        to_save = None if found else _with_args(entry, changed)
+        problems = (*(_row_problem(error, pasted) for error in errors), *proposals)
+        status, reason = _status_of(errors, problems, proposals, approval, needs)
+        to_save = None if errors else _with_args(entry, changed)
         row = CheckedRow(
             pasted.key,
             pasted.name,
@@ -213,16 +215,16 @@ class _Place:
             needs,
             approval,
             sealed.to_json(),
-            changed.to_json() if proposals and not found else None,
+            changed.to_json() if proposals and not errors else None,
             saveable=to_save is not None and approval is None,
-            changes=(*pasted.changes, *(Note(pasted.path, each) for each in (review.changes if review else ()))),
+            changes=(*pasted.changes, *(Note(pasted.path, text) for text in (review.changes if review else ()))),
             warnings=pasted.warnings,
         )
         spec = None
         if status is RowStatus.READY and review is not None:
             final = replace(changed, target=review.target)
             spec = self._spec(final)
-        return _Assessed(row, to_save, spec, review)
+        return _AssessedRow(row, to_save, spec, review)
 
     def _spec(self, entry: McpEntry, *, draft: bool = False) -> LaunchSpec:
         return spec_of(
@@ -240,10 +242,13 @@ class _Place:
     def _names_foreign_folder(self, entry: McpEntry) -> bool:
         """Return whether an argument begins with another client's folder variable, such as ``${workspaceFolder}``."""
         args = entry.target.args if isinstance(entry.target, StdioTarget) else ()
-        found = (
-            each for text in args if text.startswith("${") and _OUTSIDE.match(text) for each in find_placeholders(text)
+        placeholders = (
+            placeholder
+            for text in args
+            if text.startswith("${") and _OUTSIDE.match(text)
+            for placeholder in find_placeholders(text)
         )
-        return any(each.name not in self.settings.variables for each in found)
+        return any(placeholder.name not in self.settings.variables for placeholder in placeholders)
 
     def _propose_folders(self, entry: McpEntry, pasted: PastedRow) -> tuple[McpEntry, Review | None, list[RowProblem]]:
         """Return the entry with `ALL_FILES` in place of folders outside the domain's, if that may run."""
@@ -256,8 +261,8 @@ class _Place:
             return entry, None, []
         for at in outside:
             args[at] = f"{_prefix(args[at])}{ALL_FILES}"
-        kept = [text for at, text in enumerate(args) if text != ALL_FILES or ALL_FILES not in args[:at]]
-        changed = replace(entry, target=replace(entry.target, args=tuple(kept)))
+        distinct = [text for at, text in enumerate(args) if text != ALL_FILES or ALL_FILES not in args[:at]]
+        changed = replace(entry, target=replace(entry.target, args=tuple(distinct)))
         try:
             review = self._review(changed)
         except AgenticRagError:
@@ -273,27 +278,29 @@ class _Place:
             changed,
             review,
             [
-                replace(each, value=entry.target.args[at][:VALUE_CHARS])
-                for each, at in zip(problems, outside, strict=True)
+                replace(problem, value=entry.target.args[at][:VALUE_CHARS])
+                for problem, at in zip(problems, outside, strict=True)
             ],
         )
 
     def _needs(self, entry: McpEntry) -> tuple[NeededValue, ...]:
         """Return the placeholders without a value or default."""
-        given = {*self.settings.variables, *self.secrets}
+        defined = {*self.settings.variables, *self.secrets}
         public: set[str] = set()
         if isinstance(entry.target, HttpTarget):
             public |= names_before_path(entry.target.url)
         else:
-            public |= {each.name for _, text in entry.open_texts for each in find_placeholders(text)}
+            public |= {placeholder.name for _, text in entry.open_texts for placeholder in find_placeholders(text)}
         texts = [text for _, text in entry.open_texts]
         texts += [value.text for _, _, value in entry.values if not isinstance(value, SealedValue)]
-        names = dict.fromkeys(each.name for text in texts for each in find_placeholders(text) if each.default is None)
-        described = {each.name: each.description for each in self.inputs}
+        names = dict.fromkeys(
+            placeholder.name for text in texts for placeholder in find_placeholders(text) if placeholder.default is None
+        )
+        described = {input_field.name: input_field.description for input_field in self.inputs}
         return tuple(
             NeededValue(name, "variable" if name in public else "secret", described.get(name, ""))
             for name in names
-            if name not in given
+            if name not in defined
         )
 
 
@@ -327,8 +334,8 @@ class PasteChecks:
         """
         collected, place = await self._read(user, domain_id, document)
         assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
-        rows: dict[int, CheckedRow] = {at: each.row for at, each in enumerate(assessed)}
-        waiting = [at for at, each in enumerate(assessed) if each.spec is not None]
+        rows: dict[int, CheckedRow] = {at: item.row for at, item in enumerate(assessed)}
+        waiting = [at for at, item in enumerate(assessed) if item.spec is not None]
         limiter = anyio.CapacityLimiter(CONCURRENT_TESTS)
 
         async def test(at: int, redaction: Redaction) -> None:
@@ -354,18 +361,20 @@ class PasteChecks:
         """
         collected, place = await self._read(user, domain_id, document)
         assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
-        by_name = {each.row.name: each for each in assessed if each.row.name}
+        by_name = {item.row.name: item for item in assessed if item.row.name}
         entries: Json = {}
         problems: list[AgenticRagError] = []
         for name in accepted:
-            found = by_name.get(name)
-            if found is None:
-                known = ", ".join(by_name)[:VALUE_CHARS]
-                problems.append(InvalidInput("accept", f"the document has no server {name[:80]!r}; it has: {known}."))
-            elif found.entry is None or not found.row.saveable:
-                problems.append(InvalidInput(f"mcpServers.{name}", found.row.reason or "this entry cannot be saved."))
+            chosen = by_name.get(name)
+            if chosen is None:
+                known_names = ", ".join(by_name)[:VALUE_CHARS]
+                problems.append(
+                    InvalidInput("accept", f"the document has no server {name[:80]!r}; it has: {known_names}.")
+                )
+            elif chosen.entry is None or not chosen.row.saveable:
+                problems.append(InvalidInput(f"mcpServers.{name}", chosen.row.reason or "this entry cannot be saved."))
             else:
-                entries[name] = found.entry.to_json()
+                entries[name] = chosen.entry.to_json()
         if problems:
             raise problems[0].among(problems)
         return await self._domains.update(domain_id, settings={"mcpServers": entries}, replace_maps=False)
@@ -384,7 +393,7 @@ class PasteChecks:
         secrets = await self._vault.values(domain_id)
         return collected, _Place(record, settings, secrets, collected.inputs, user.id, self._policy)
 
-    async def _test(self, assessed: _Assessed, redaction: Redaction) -> CheckedRow:
+    async def _test(self, assessed: _AssessedRow, redaction: Redaction) -> CheckedRow:
         """Return a row after the test of its entry."""
         row, spec = assessed.row, assessed.spec
         assert spec is not None
@@ -418,21 +427,21 @@ class PasteChecks:
 
 
 def _status_of(
-    found: Collection[AgenticRagError],
+    errors: Collection[AgenticRagError],
     problems: Sequence[RowProblem],
     proposals: Sequence[RowProblem],
     approval: NeededApproval | None,
     needs: Sequence[NeededValue],
 ) -> tuple[RowStatus, str]:
     """Return the state of a row before its test: the first step that an admin has to take."""
-    if found:
+    if errors:
         return RowStatus.NOT_POSSIBLE, problems[0].message
     if proposals:
         return RowStatus.CHANGE_PROPOSED, proposals[0].message
     if approval is not None:
         return RowStatus.NEEDS_APPROVAL, approval.reason
     if needs:
-        names = ", ".join(f"{each.name} ({each.kind})" for each in needs)
+        names = ", ".join(f"{need.name} ({need.kind})" for need in needs)
         return RowStatus.NEEDS_SECRET, f"These have no value yet: {names}."
     return RowStatus.READY, ""
 
@@ -451,8 +460,8 @@ def _leads_out(text: str) -> bool:
 
 def _prefix(text: str) -> str:
     """Return the ``--option=`` prefix of an argument, or an empty text."""
-    found = _OPTION.match(text[:200])
-    return found[0] if found else ""
+    match = _OPTION.match(text[:200])
+    return match[0] if match else ""
 
 
 def _problem(pasted: PastedRow, key: str, message: str) -> RowProblem:
@@ -469,5 +478,5 @@ def _row_problem(error: AgenticRagError, pasted: PastedRow) -> RowProblem:
         value = pasted.pasted.get(keys[0])
         if len(keys) == 2 and isinstance(value, list) and keys[1].isdigit() and int(keys[1]) < len(value):
             value = value[int(keys[1])]
-    shown = isinstance(value, str | int | float) and not isinstance(error, ServerReserved)
-    return RowProblem(path, message, str(value)[:VALUE_CHARS] if shown else None)
+    quotable = isinstance(value, str | int | float) and not isinstance(error, ServerReserved)
+    return RowProblem(path, message, str(value)[:VALUE_CHARS] if quotable else None)

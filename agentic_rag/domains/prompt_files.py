@@ -55,7 +55,9 @@ class PromptFiles:
         def read() -> list[PromptFile]:
             if not folder.is_there():
                 return []
-            return [_read(folder, name) for name in sorted(each.name for each in folder.entries() if counts(each.name))]
+            return [
+                _read(folder, name) for name in sorted(entry.name for entry in folder.entries() if counts(entry.name))
+            ]
 
         return await self._threads.read(str(folder.root), read)
 
@@ -97,10 +99,10 @@ class PromptFiles:
         folder = await self._folder(domain_id)
 
         def remove() -> bool:
-            known = folder.is_there() and name in {each.name for each in folder.entries() if counts(each.name)}
-            if known:
+            existed = folder.is_there() and name in {entry.name for entry in folder.entries() if counts(entry.name)}
+            if existed:
                 folder.remove(name)
-            return known
+            return existed
 
         async with self._history.changing(domain_id) as notice:
             try:

@@ -15,9 +15,9 @@ from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
 
 def content_of(text: str, redaction: Redaction) -> Content:
     """Return a text with its hash and without secrets."""
-    shown = redaction(text)
+    clean_text = redaction(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return Content(shown, digest, redacted=shown != text)
+    return Content(clean_text, digest, redacted=clean_text != text)
 
 
 def record_changes(
@@ -29,7 +29,9 @@ def record_changes(
 
     def add(kind: HistoryKind, subject: str, old: Json | None, new: Json | None) -> None:
         if old != new:
-            was, is_now = (GONE if each is None else content_of(_text(each), redaction) for each in (old, new))
+            was, is_now = (
+                GONE if document is None else content_of(_text(document), redaction) for document in (old, new)
+            )
             changes.append(
                 NewHistory(kind=kind, subject=subject, author=author, after=is_now, before=was, before_at=at)
             )

@@ -114,7 +114,7 @@ class Servers:
         redaction = self._vault.redact.of(domain_id)
         servers = []
         for name, document in view.settings["mcpServers"].items():
-            states = [each.redact(redaction) for each in connections if each.name == name]
+            states = [connection.redact(redaction) for connection in connections if connection.name == name]
             state = states[0] if states else ConnectionState(name, State.STOPPED)
             if not states and name in settings.mcp_servers and document["enabled"]:
                 spec = _spec(record, _own_entry(settings, name), secrets)
@@ -122,7 +122,7 @@ class Servers:
                 state = ConnectionState(name, before, reason=redaction(obstacle))
             dropped = dict.fromkeys((*state.dropped_tools, *self._refused.of_server(domain_id, name)))
             state = replace(state, dropped_tools=tuple(dropped))
-            count = sum(each.state is not State.STOPPED for each in states)
+            count = sum(state.state is not State.STOPPED for state in states)
             servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
         return servers
 
@@ -158,18 +158,18 @@ class Servers:
         entry = _own_entry(await self._directory.settings(domain_id), name)
         return (await self._lists.pending(domain_id, {name: entry.hash()}))[name]
 
-    async def accept(self, domain_id: str, name: str, seen: str) -> list[str]:
+    async def accept(self, domain_id: str, name: str, reviewed: str) -> list[str]:
         """Accept the waiting tools of a user's server as they were shown. Returns their names.
 
-        ``seen`` is the fingerprint from `pending`.
+        ``reviewed`` is the fingerprint from `pending`.
 
         Raises:
             NotFound: the domain has no such server of its own.
             ToolsChanged: other tools, or other descriptions, are waiting now.
         """
         entry = _own_entry(await self._directory.settings(domain_id), name)
-        note = change("mcp.accept", f"{domain_id}/{name}", fingerprint=seen)
-        return list(await self._lists.accept(domain_id, name, entry.hash(), seen, note))
+        note = change("mcp.accept", f"{domain_id}/{name}", fingerprint=reviewed)
+        return list(await self._lists.accept(domain_id, name, entry.hash(), reviewed, note))
 
     async def trial(self, user: User, domain_id: str, document: object) -> Trial:
         """Start the entries of a document one after the other without saving them, and list their tools.
@@ -228,14 +228,14 @@ def make_lists(database: Database, redactor: Redactor) -> ToolLists:
 
     async def save(lists: Mapping[Key, ToolList], note: object) -> None:
         def store(conn: Connection) -> None:
-            for (domain, server, user), stored in lists.items():
+            for (domain, server, user), tool_list in lists.items():
                 record = ToolListRecord(
                     domain_id=domain,
                     server=server,
                     user_id=user,
-                    entry_hash=stored.entry,
-                    tools=[dict(tool) for tool in stored.tools],
-                    accepted=[dict(tool) for tool in stored.accepted],
+                    entry_hash=tool_list.entry,
+                    tools=[dict(tool) for tool in tool_list.tools],
+                    accepted=[dict(tool) for tool in tool_list.accepted],
                     updated_at=now(),
                 )
                 tool_lists.put(conn, record)

@@ -100,7 +100,7 @@ class Reaching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """The sealed part of a sign-in that nobody has completed yet; `SignInRecord` is the row."""
+    """The sealed part of an open sign-in; `SignInRecord` is the row."""
 
     resource: ProtectedResource
     client: OAuthRegistration
@@ -329,8 +329,8 @@ class SignIns:
         host = urlsplit(address).hostname or ""
         reason = "it asks for more rights than were granted" if record.step_up else "no account is signed in yet"
         begin = f"{self._address.url}{BEGIN}/{record.id}"
-        who = "owner" if record.user_id else "admin"
-        return SignInNeeded(record.server, reason, record.id, address, begin, who, host, record.expires_at)
+        actor = "owner" if record.user_id else "admin"
+        return SignInNeeded(record.server, reason, record.id, address, begin, actor, host, record.expires_at)
 
     async def _find_pending(self, spec: LaunchSpec, scope: str) -> SignInNeeded | None:
         """Return the message about the pending sign-in of an account, or None if none covers these scopes."""
@@ -486,7 +486,7 @@ class SignIns:
 
         if not await self._db.write(use_up, durable=True) or pending is None:
             raise SignInProblem("this sign-in was completed before")
-        who = record.begun_by if bound else user.id if user is not None else ""
+        signed_in_by = record.begun_by if bound else user.id if user is not None else ""
         resource, client = pending.resource, pending.client
         code = _code_of(answer, resource)
         web = CheckedWeb(self._rules.reach)
@@ -496,12 +496,14 @@ class SignIns:
             except GrantRefused as exc:
                 await self._forget_unknown_client(record, resource, pending.redirect, exc)
                 raise
-            await self._store_account(record, pending, tokens, who)
+            await self._store_account(record, pending, tokens, signed_in_by)
         await self._listener.signed_in(record.domain_id, record.server, record.user_id)
         return CompletedSignIn(record.server, urlsplit(pending.address).hostname or "", tokens.account)
 
-    async def _store_account(self, record: SignInRecord, pending: PendingSignIn, tokens: Tokens, who: str) -> None:
-        """Store the account of a completed sign-in, which replaces an earlier one. ``who``: the user who signed in."""
+    async def _store_account(
+        self, record: SignInRecord, pending: PendingSignIn, tokens: Tokens, signed_in_by: str
+    ) -> None:
+        """Store the account of a completed sign-in, which replaces an earlier one. ``signed_in_by``: the user's id."""
         owner = record.domain_id, record.server, record.user_id
         before = await self._db.read(lambda conn: sign_ins.account(conn, *owner))
         account = AccountRecord(
@@ -512,7 +514,7 @@ class SignIns:
             issuer=pending.resource.issuer,
             account=tokens.account,
             scope=tokens.scope or pending.scope,
-            signed_in_by=who,
+            signed_in_by=signed_in_by,
             signed_in_at=now(),
             expires_at=None if tokens.seconds is None else later(tokens.seconds),
             generation=1 if before is None else before.generation + 1,
@@ -524,7 +526,7 @@ class SignIns:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
             count = (before.step_ups if recent else 0) + pending.cost
             account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
-        with acting_for(who):
+        with acting_for(signed_in_by):
             entry = change(
                 "mcp.sign-in", f"{record.domain_id}/{record.server}", user=record.user_id, issuer=account.issuer
             )
@@ -620,7 +622,7 @@ def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: OAuth
 
 
 def _needs_no_person(spec: LaunchSpec, resource: ProtectedResource, oauth: OAuthClient[str]) -> bool:
-    """Return whether the entry's client gets tokens with its own secret, so that nobody signs in."""
+    """Return whether the entry's client gets tokens with its own secret, so that no person signs in."""
     supported = resource.metadata.grant_types_supported
     return bool(oauth.secrets) and (oauth.grant is Grant.CLIENT or (supported == [Grant.CLIENT] and not spec.owner))
 
@@ -660,7 +662,7 @@ def _code_of(answer: Mapping[str, str], resource: ProtectedResource) -> str:
 
 
 def _new_account(
-    spec: LaunchSpec, resource: ProtectedResource, tokens: Tokens, scope: str, who: str, generation: int
+    spec: LaunchSpec, resource: ProtectedResource, tokens: Tokens, scope: str, signed_in_by: str, generation: int
 ) -> AccountRecord:
     return AccountRecord(
         domain_id=spec.domain,
@@ -670,7 +672,7 @@ def _new_account(
         issuer=resource.issuer,
         account=tokens.account,
         scope=tokens.scope or scope,
-        signed_in_by=who,
+        signed_in_by=signed_in_by,
         signed_in_at=now(),
         expires_at=None if tokens.seconds is None else later(tokens.seconds),
         generation=generation,
@@ -694,8 +696,8 @@ def _client_of(spec: LaunchSpec) -> OAuthClient[str] | None:
     return spec.target.oauth
 
 
-def _lacks(scope: str, wanted: str | None) -> bool:
-    return not set((wanted or "").split()) <= set(scope.split())
+def _lacks(scope: str, requested: str | None) -> bool:
+    return not set((requested or "").split()) <= set(scope.split())
 
 
 def _ends_within(record: AccountRecord, seconds: float) -> bool:

@@ -74,8 +74,8 @@ class Vault:
             BadConfiguration: a key is weak or malformed, or the key of a stored secret is missing.
         """
         rows = await database.read(secrets.list_all)
-        given = setting.get_secret_value().strip() if setting is not None else ""
-        keys = configured_keys(given, folder) if given else file_keys(folder, make=not rows)
+        configured = setting.get_secret_value().strip() if setting is not None else ""
+        keys = configured_keys(configured, folder) if configured else file_keys(folder, make=not rows)
         self = cls(database, keys, redact)
         unknown = [row for row in rows if keys.find(_key_id(row.sealed)) is None and row.sealed[:1] == FORMAT]
         if unknown:
@@ -189,14 +189,14 @@ class Vault:
 
         The values are cached in memory, where the redactor needs them anyway.
         """
-        found = self._opened.get(domain_id)
-        if found is None:
+        opened = self._opened.get(domain_id)
+        if opened is None:
             epoch = self._epoch
             rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
-            found = {row.name: self._try(row) for row in rows}
+            opened = {row.name: self._try(row) for row in rows}
             if epoch == self._epoch:
-                self._opened[domain_id] = found
-        return found
+                self._opened[domain_id] = opened
+        return opened
 
     def forget(self, domain_id: str) -> None:
         """Drop the cached values of a domain whose rows may have changed."""
@@ -205,9 +205,9 @@ class Vault:
 
     async def refresh(self, domain_id: str | None) -> None:
         """Reload values that another process may have changed, for the redactor. None reloads all cached domains."""
-        for each in list(self._opened) if domain_id is None else [domain_id]:
-            self.forget(each)
-            await self.values(each)
+        for affected in list(self._opened) if domain_id is None else [domain_id]:
+            self.forget(affected)
+            await self.values(affected)
 
 
 def check_limits(conn: Connection, domain_id: str, path: str) -> None:
@@ -220,8 +220,8 @@ def check_limits(conn: Connection, domain_id: str, path: str) -> None:
     if count > MAX_SECRETS:
         raise SecretLimit(path, f"the domain would have {count} secrets; at most {MAX_SECRETS} are possible.")
     if (size := sealed - count * SEAL_BYTES) > MAX_BYTES:
-        said = f"the domain's secrets would have {size} bytes together; at most {MAX_BYTES} are possible."
-        raise SecretLimit(path, said)
+        reason = f"the domain's secrets would have {size} bytes together; at most {MAX_BYTES} are possible."
+        raise SecretLimit(path, reason)
 
 
 def mask(value: str) -> Mask:
@@ -277,17 +277,17 @@ def find_unreadable(rows: Sequence[SecretRecord], folder: Path, setting: SecretS
     Raises:
         BadConfiguration: a key is weak, malformed or readable by others, or it is missing although there are secrets.
     """
-    given = setting.get_secret_value().strip() if setting is not None else ""
-    if not given and not rows and not os.path.lexists(folder / FILE_NAME):
+    configured = setting.get_secret_value().strip() if setting is not None else ""
+    if not configured and not rows and not os.path.lexists(folder / FILE_NAME):
         return []  # the first server creates the key
-    keys = configured_keys(given, folder) if given else file_keys(folder, make=False)
-    found = []
+    keys = configured_keys(configured, folder) if configured else file_keys(folder, make=False)
+    unreadable = []
     for row in rows:
         try:
             unseal(keys, row.domain_id, row.name, row.sealed)
         except SecretUnreadable as exc:
-            found.append(UnreadableSecret(row.domain_id, row.name, exc.reason))
-    return found
+            unreadable.append(UnreadableSecret(row.domain_id, row.name, exc.reason))
+    return unreadable
 
 
 async def rotate(
@@ -306,9 +306,9 @@ async def rotate(
         BadConfiguration: there is no second key to rotate to, or the key of a secret is missing.
         SecretUnreadable: a secret does not open and ``drop_unreadable`` is not set; nothing is lost.
     """
-    given = setting.get_secret_value().strip() if setting is not None else ""
+    configured = setting.get_secret_value().strip() if setting is not None else ""
     rows = await database.read(secrets.list_all)
-    keys = _rotation_keys(given, folder, stored=bool(rows) and not drop_unreadable)
+    keys = _rotation_keys(configured, folder, has_secrets=bool(rows) and not drop_unreadable)
     sealed, dropped = 0, 0
     # With ``drop_unreadable``, also try secrets of the new key: damage shows only when they are opened.
     old = [row for row in rows if drop_unreadable or _key_id(row.sealed) != keys.current.id]
@@ -334,14 +334,14 @@ async def rotate(
     return sealed, dropped
 
 
-def _rotation_keys(given: str, folder: Path, *, stored: bool) -> Keyring:
+def _rotation_keys(configured: str, folder: Path, *, has_secrets: bool) -> Keyring:
     """Return the keys, the sealing one first. A new key is on disk before it is used."""
-    if given:
-        keys = configured_keys(given, folder)
+    if configured:
+        keys = configured_keys(configured, folder)
         if len(keys.keys) == 1:
             raise BadConfiguration(SETTING, "put the new key first, then a comma and the present one, and try again.")
         return keys
-    keys = file_keys(folder, make=not stored)
+    keys = file_keys(folder, make=not has_secrets)
     if len(keys.keys) == 1:
         assert keys.file is not None
         write_file(keys.file, (Key(os.urandom(KEY_BYTES)), *keys.keys))

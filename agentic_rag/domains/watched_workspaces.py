@@ -80,7 +80,7 @@ class WorkspaceSnapshot(Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _WatchedWorkspace:
     era: WorkspaceVersion = field(default_factory=WorkspaceVersion)
     watches: set[int] = field(default_factory=set)
 
@@ -91,8 +91,8 @@ class WatchedWorkspaces:
     def __init__(self, roles: Path) -> None:
         self.roles = roles
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Path, _Watched] = OrderedDict()
-        self._users: dict[int, set[_Watched]] = {}
+        self._kept: OrderedDict[Path, _WatchedWorkspace] = OrderedDict()
+        self._users: dict[int, set[_WatchedWorkspace]] = {}
         """The workspaces that need each watch, including those still being set up."""
         self._libc = _libc()
         self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -103,13 +103,13 @@ class WatchedWorkspaces:
             if self._notes < 0:
                 return None
             self._take_notes()
-            known = self._kept.get(workspace)
-            if known is not None and not known.era.over:
+            watched_workspace = self._kept.get(workspace)
+            if watched_workspace is not None and not watched_workspace.era.over:
                 self._kept.move_to_end(workspace)
-                if known.era.answers <= 0:
-                    known.era.over, known.era = True, WorkspaceVersion()
-                return known.era
-        watched = _Watched()
+                if watched_workspace.era.answers <= 0:
+                    watched_workspace.era.over, watched_workspace.era = True, WorkspaceVersion()
+                return watched_workspace.era
+        watched = _WatchedWorkspace()
         try:
             self._watch(workspace, watched)
         except OSError:
@@ -138,14 +138,14 @@ class WatchedWorkspaces:
     def close(self) -> None:
         """Remove all watches; from now on nothing is cached."""
         with self._lock:
-            for watched in set[_Watched]().union(*self._users.values()):
+            for watched in set[_WatchedWorkspace]().union(*self._users.values()):
                 self._forget(watched)
             self._kept.clear()
             notes, self._notes = self._notes, -1
             if notes >= 0:
                 os.close(notes)
 
-    def _forget(self, watched: _Watched | None) -> None:
+    def _forget(self, watched: _WatchedWorkspace | None) -> None:
         """Remove the watches of a workspace. The caller holds the lock."""
         if watched is None:
             return
@@ -177,7 +177,7 @@ class WatchedWorkspaces:
 
     # Setup in a thread
 
-    def _watch(self, workspace: Path, watched: _Watched) -> None:
+    def _watch(self, workspace: Path, watched: _WatchedWorkspace) -> None:
         """Watch all folders that a read uses, and the path to them. Raises `OSError` if that is not possible."""
         for place in (workspace, self.roles):
             for opened, is_link in _way_to(place):
@@ -188,7 +188,7 @@ class WatchedWorkspaces:
         if not Folder(workspace).entries():
             raise OSError("the end of an empty folder may be told late")
 
-    def _add(self, watched: _Watched, opened: int, mask: int) -> None:
+    def _add(self, watched: _WatchedWorkspace, opened: int, mask: int) -> None:
         """Watch an open folder. The user of the watch is registered before its events can be read."""
         assert self._libc is not None
         status = ctypes.create_string_buffer(256)
@@ -212,7 +212,7 @@ class WatchedWorkspaces:
         deep = [(root.at(name), depth) for name, depth in DEEP.items()]
         for folder, depth in (*deep, (Folder(self.roles, owned=False), MAX_DEPTH)):
             if _is_there(folder):
-                yield from ((each, _ALL) for each in _with_those_in(folder, depth))
+                yield from ((subfolder, _ALL) for subfolder in _with_those_in(folder, depth))
 
 
 class SnapshotCache(Generic[K, T]):
@@ -224,17 +224,17 @@ class SnapshotCache(Generic[K, T]):
 
     def find(self, key: K) -> WorkspaceSnapshot[T] | None:
         """Return the cached result if it is still valid, else None."""
-        seen = self._seen.get(key)
-        if seen is None or not self._watched.holds(seen.era):
+        snapshot = self._seen.get(key)
+        if snapshot is None or not self._watched.holds(snapshot.era):
             return None
         self._seen.move_to_end(key)
-        return seen
+        return snapshot
 
-    def keep(self, key: K, seen: WorkspaceSnapshot[T]) -> None:
+    def keep(self, key: K, snapshot: WorkspaceSnapshot[T]) -> None:
         """Cache the result of a read."""
         self._seen.pop(key, None)
-        if seen.era is not None:
-            self._seen[key] = seen
+        if snapshot.era is not None:
+            self._seen[key] = snapshot
             if len(self._seen) > MOST_WORKSPACES:
                 self._seen.popitem(last=False)
 
@@ -245,17 +245,17 @@ def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
     Raises:
         OSError: the path does not exist or has too many parts.
     """
-    left, at = list(reversed(folder.absolute().parts)), ""
+    parts_left, at = list(reversed(folder.absolute().parts)), ""
     for _ in range(MOST_FOLDERS):
-        if not left:
+        if not parts_left:
             return
-        at = os.path.join(at, left.pop())
+        at = os.path.join(at, parts_left.pop())
         opened = os.open(at, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             is_link = stat.S_ISLNK(os.fstat(opened).st_mode)
             yield opened, is_link
             if is_link:
-                left += reversed(Path(os.readlink(at)).parts)
+                parts_left += reversed(Path(os.readlink(at)).parts)
                 at = os.path.dirname(at)
         finally:
             os.close(opened)

@@ -36,16 +36,16 @@ def find_misplaced(workspace: Path) -> list[tuple[str, str]]:
 
     A missing folder is created on demand. A wrong ``prompt`` is reported by its components.
     """
-    found: list[tuple[str, str]] = []
+    misplaced: list[tuple[str, str]] = []
     for name in ("documents", ".promptx", FILES):
         try:
             with Folder(workspace).at(name).descriptor():
                 pass
         except Refused as exc:
-            found.append((name, exc.strerror or exc.why))
+            misplaced.append((name, exc.strerror or exc.why))
         except OSError:  # missing, or its disk is unavailable: reported on use
             continue
-    return found
+    return misplaced
 
 
 def copy_template(template: Path, workspace: Path) -> None:
@@ -57,7 +57,7 @@ def copy_template(template: Path, workspace: Path) -> None:
     shutil.copytree(
         template, draft, ignore=shutil.ignore_patterns("domain.json", "cases.json"), copy_function=shutil.copyfile
     )
-    for folder in (draft, *(each for each in draft.rglob("*") if each.is_dir())):
+    for folder in (draft, *(path for path in draft.rglob("*") if path.is_dir())):
         folder.chmod(0o700)  # otherwise it keeps the template's mode
     draft.rename(workspace)
 

@@ -72,7 +72,7 @@ class Budgets:
         """Return at most ``most`` budgets that name a domain, by domain, without checking rights."""
         prices = self._spending.prices
         return await self._db.read(
-            lambda conn: [_state(conn, each, prices) for each in budgets.list_of_domains(conn, most)]
+            lambda conn: [_state(conn, budget, prices) for budget in budgets.list_of_domains(conn, most)]
         )
 
     async def put(self, wish: BudgetWish) -> BudgetState:
@@ -95,14 +95,14 @@ class Budgets:
             updated_at=at,
         )
         details = {"unit": record.unit, "period": record.period, "soft": record.soft, "hard": record.hard}
-        told = change("budget.set", f"{wish.scope}/{wish.subject}", **details)
+        audit_entry = change("budget.set", f"{wish.scope}/{wish.subject}", **details)
         prices = self._spending.prices
 
         def store(conn: Connection) -> BudgetState:
             _check_subject(conn, wish)
-            stored = budgets.put(conn, record)
-            audit(conn, told)
-            return _state(conn, stored, prices)
+            stored_budget = budgets.put(conn, record)
+            audit(conn, audit_entry)
+            return _state(conn, stored_budget, prices)
 
         state = await self._db.write(store, durable=True)
         await self._spending.refresh()
@@ -114,18 +114,20 @@ class Budgets:
         Raises:
             NotFound: there is no budget with this id.
         """
-        known = await self._db.read(lambda conn: budgets.get(conn, budget_id))
-        if known is None:
+        budget = await self._db.read(lambda conn: budgets.get(conn, budget_id))
+        if budget is None:
             raise NotFound("budget", budget_id)
-        told = change("budget.remove", f"{known.scope}/{known.subject}", unit=known.unit, period=known.period)
+        audit_entry = change(
+            "budget.remove", f"{budget.scope}/{budget.subject}", unit=budget.unit, period=budget.period
+        )
 
         def store(conn: Connection) -> None:
             budgets.remove(conn, budget_id)
-            audit(conn, told)
+            audit(conn, audit_entry)
 
         await self._db.write(store, durable=True)
         await self._spending.refresh()
-        self._spending.tell_returned()
+        self._spending.wake_waiting()
 
 
 def plain(amount: Decimal) -> str:
@@ -153,17 +155,17 @@ def _check_subject(conn: Connection, wish: BudgetWish) -> None:
         case Scope.USER:
             there = wish.subject == LOCAL.id or users.get(conn, wish.subject) is not None
         case Scope.KEY:
-            there = any(each.id == wish.subject for each in keys.list_all(conn))
+            there = any(key.id == wish.subject for key in keys.list_all(conn))
     if not there and wish.subject != EVERY:
         raise InvalidInput("subject", f"there is no {wish.scope} {wish.subject!r}. {EVERY!r} stands for each of them.")
 
 
 def _states(conn: Connection, user: User, prices: Prices) -> list[BudgetState]:
     every = budgets.list_all(conn)
-    own = [(Scope.USER, user.id), *((Scope.DOMAIN, each) for each in sorted(user.administered))]
-    own += [(Scope.KEY, each.id) for each in keys.list_all(conn) if each.user_id == user.id and each.revoked_at is None]
+    own = [(Scope.USER, user.id), *((Scope.DOMAIN, domain) for domain in sorted(user.administered))]
+    own += [(Scope.KEY, key.id) for key in keys.list_all(conn) if key.user_id == user.id and key.revoked_at is None]
     if user.operator:
-        return [_state(conn, each, prices) for each in every]
+        return [_state(conn, budget, prices) for budget in every]
     return [
         BudgetState(budget, subject, standing_of(conn, prices, budget, subject))
         for scope, subject in own
@@ -172,5 +174,5 @@ def _states(conn: Connection, user: User, prices: Prices) -> list[BudgetState]:
 
 
 def _state(conn: Connection, budget: BudgetRecord, prices: Prices) -> BudgetState:
-    asked = None if budget.subject == EVERY else standing_of(conn, prices, budget, budget.subject)
-    return BudgetState(budget, budget.subject, asked)
+    standing = None if budget.subject == EVERY else standing_of(conn, prices, budget, budget.subject)
+    return BudgetState(budget, budget.subject, standing)

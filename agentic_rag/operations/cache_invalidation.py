@@ -35,7 +35,7 @@ class Budgets(Protocol):
         """Reload the budgets."""
         ...
 
-    def tell_returned(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake the calls that wait for a budget."""
         ...
 
@@ -70,27 +70,27 @@ class ReplicaNews:
         self._budgets = budgets
         self._titles = titles
         self._changed: Queue[Change] = Queue()
-        feed.hear(SignalKind.DOMAIN, self._hear_domain)
-        feed.hear(SignalKind.DOCUMENTS, lambda signal: directory.collection_changed(signal.subject))
-        feed.hear(SignalKind.TOOLS, lambda signal: lists.forget(signal.subject))
-        feed.hear(SignalKind.ACCESS, lambda _: self._changed.put(self._take_access))
-        feed.hear(SignalKind.BUDGETS, lambda _: self._changed.put(self._take_budgets))
-        feed.hear(SignalKind.TITLE, self._hear_title)
-        feed.hear(SignalKind.GAP, self._forget_all)
+        feed.subscribe(SignalKind.DOMAIN, self._on_domain_changed)
+        feed.subscribe(SignalKind.DOCUMENTS, lambda signal: directory.collection_changed(signal.subject))
+        feed.subscribe(SignalKind.TOOLS, lambda signal: lists.forget(signal.subject))
+        feed.subscribe(SignalKind.ACCESS, lambda _: self._changed.put(self._reload_access))
+        feed.subscribe(SignalKind.BUDGETS, lambda _: self._changed.put(self._reload_budgets))
+        feed.subscribe(SignalKind.TITLE, self._on_title)
+        feed.subscribe(SignalKind.GAP, self._forget_all)
 
-    def _hear_domain(self, signal: SignalRecord) -> None:
+    def _on_domain_changed(self, signal: SignalRecord) -> None:
         self._directory.forget(signal.subject)
         self._vault.forget(signal.subject)
-        self._changed.put(partial(self._take_domain, signal.subject))
+        self._changed.put(partial(self._reload_domain, signal.subject))
 
-    def _hear_title(self, signal: SignalRecord) -> None:
-        told = partial(self._titles.tell_stored, ConversationId(signal.subject), TurnId(signal.detail))
-        self._changed.put(told)
+    def _on_title(self, signal: SignalRecord) -> None:
+        notify = partial(self._titles.tell_stored, ConversationId(signal.subject), TurnId(signal.detail))
+        self._changed.put(notify)
 
     def _forget_all(self, _: SignalRecord) -> None:
         self._directory.forget_all()
         self._lists.forget(None)
-        for take in (partial(self._take_domain, None), self._take_access, self._take_budgets):
+        for take in (partial(self._reload_domain, None), self._reload_access, self._reload_budgets):
             self._changed.put(take)
 
     async def run(self) -> None:
@@ -98,18 +98,18 @@ class ReplicaNews:
         while True:
             await attempt("reading what another server changed", await self._changed.get())
 
-    async def _take_access(self) -> None:
+    async def _reload_access(self) -> None:
         await self._access.apply_changes()
 
-    async def _take_budgets(self) -> None:
+    async def _reload_budgets(self) -> None:
         await self._budgets.refresh()
-        self._budgets.tell_returned()
+        self._budgets.wake_waiting()
 
-    async def _take_domain(self, domain_id: str | None) -> None:
+    async def _reload_domain(self, domain_id: str | None) -> None:
         await self._vault.refresh(domain_id)
-        changed = [each.id for each in await self._directory.list_all()] if domain_id is None else [domain_id]
-        for each in changed:
+        changed = [domain.id for domain in await self._directory.list_all()] if domain_id is None else [domain_id]
+        for changed_id in changed:
             try:
-                await self._pool.servers_changed(each, enabled_hashes(await self._directory.settings(each)))
+                await self._pool.servers_changed(changed_id, enabled_hashes(await self._directory.settings(changed_id)))
             except NotFound:  # deleted: also remove the stored data of its servers
-                await self._pool.servers_changed(each, None)
+                await self._pool.servers_changed(changed_id, None)

@@ -156,8 +156,8 @@ class Calls:
         waits: dict[WaitId, WaitRecord] = {}
         for result in results:
             waits[WaitId(result.call_id)] = await self._find_wait(user, domain_id, result)
-        (turn_id, *others) = {wait.root_turn_id for wait in waits.values()}
-        if others:
+        (turn_id, *other_ids) = {wait.root_turn_id for wait in waits.values()}
+        if other_ids:
             raise InvalidInput(results[-1].path, "the results belong to different answers; send those of one.")
         missing = await self._waits.list_open_functions(turn_id)
         names = [str(wait.request.get("toolName")) for wait in missing if wait.id not in waits]
@@ -193,8 +193,8 @@ class Calls:
         conversation = await self._conversations.get(user, turn.conversation_id)
         if conversation.transient or turn.session_id != conversation.session_id:  # a delegate's
             raise NotFound("turn", turn_id)
-        others = await self._conversations.turns(conversation)
-        before = next((each for each in others if each.message_id == turn.parent_message_id), None)
+        turns = await self._conversations.turns(conversation)
+        before = next((candidate for candidate in turns if candidate.message_id == turn.parent_message_id), None)
         follows = None if before is None or before.end_reason == BROUGHT else before.id
         return KeptTurn(conversation, turn, follows, await self._conversations.functions_of(turn))
 
@@ -205,12 +205,12 @@ class Calls:
             NotFound: as `find_kept`.
             OtherResponses: the conversation holds other turns.
         """
-        kept = await self.find_kept(user, turn_id)
-        turns = await self._conversations.turns(kept.conversation)
-        others = [each for each in turns if each.id != turn_id and each.end_reason != BROUGHT]
-        if others:
-            raise OtherResponses(kept.conversation.id, len(others))
-        await self._deletion.conversation(user, kept.conversation.id)
+        kept_turn = await self.find_kept(user, turn_id)
+        turns = await self._conversations.turns(kept_turn.conversation)
+        other_turns = [candidate for candidate in turns if candidate.id != turn_id and candidate.end_reason != BROUGHT]
+        if other_turns:
+            raise OtherResponses(kept_turn.conversation.id, len(other_turns))
+        await self._deletion.conversation(user, kept_turn.conversation.id)
 
     async def _send(self, user: User, conversation: ConversationRecord, question: Question) -> Accepted:
         terms = TurnTerms(
@@ -238,10 +238,10 @@ class Calls:
         try:
             async with aclosing(self._conversations.events(call.turn_id)) as events:
                 async for event in events:
-                    asked = pauses.take(event)
-                    paused = bool(asked) and form_answer(asked) is None
+                    new_pauses = pauses.take(event)
+                    paused = bool(new_pauses) and form_answer(new_pauses) is None
                     yield event
-                    if asked:
+                    if new_pauses:
                         return
         finally:
             if not call.kept and not paused:

@@ -43,7 +43,7 @@ async def examine_originals(database: Database, *, repair: bool) -> list[Finding
                 continue
             findings.append(finding)
             if repair and not finding.by_hand:
-                # Without a stamp, the next scan of the folder reads the file, whatever its size and time.
+                # Without a stamp, the next scan of the folder reads the file, even if its size and time are unchanged.
                 await database.write(
                     lambda conn, key=document.id: documents.update(conn, key, file_stamp="", updated_at=now()),  # type: ignore[misc]
                     durable=True,
@@ -52,19 +52,19 @@ async def examine_originals(database: Database, *, repair: bool) -> list[Finding
 
 
 def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | None:
-    named = f"{document.name} of domain {document.domain_id}"
+    title = f"{document.name} of domain {document.domain_id}"
     try:
         size, digest = folder.hash(document.path)
     except OSError as exc:
         reason = "is gone" if isinstance(exc, FileNotFoundError) else f"cannot be read: {exc.strerror}"
         remedy = f"put it back from a backup as {folder.path / document.path}, or delete the document"
-        return Finding("DOCUMENT_FILE_MISSING", document.id, f"the file of {named} {reason}", remedy, by_hand=True)
+        return Finding("DOCUMENT_FILE_MISSING", document.id, f"the file of {title} {reason}", remedy, by_hand=True)
     if digest == document.sha256 or not document.file_stamp:  # without a stamp, the next scan reads it
         return None
     how = f"it has {size} bytes, not {document.size}" if size != document.size else "its bytes are others"
     remedy = "is indexed again at the next start; if it was damaged, restore it from a backup first"
     return Finding(
-        "DOCUMENT_FILE_CHANGED", document.id, f"the file of {named} differs from the indexed file: {how}", remedy
+        "DOCUMENT_FILE_CHANGED", document.id, f"the file of {title} differs from the indexed file: {how}", remedy
     )
 
 
@@ -72,8 +72,8 @@ async def examine_payloads(database: Database, files: PayloadFiles) -> list[Find
     """Compare every stored tool result with its recorded checksum. Records without a file are `Doctor`'s concern."""
     findings = []
     for ref, sha256 in sorted((await database.read(payloads.all_hashes)).items()):
-        found = await anyio.to_thread.run_sync(files.hash, ref)
-        if found not in (None, sha256):
+        actual = await anyio.to_thread.run_sync(files.hash, ref)
+        if actual not in (None, sha256):
             remedy = (
                 f"put {files.path_of(ref)} back from a backup; or remove it and repair, and the model is told that it "
                 "is gone"
@@ -93,11 +93,11 @@ async def examine_secrets(database: Database | None, folder: Path, setting: Secr
         return [Finding("SECRET_KEY_UNUSABLE", exc.setting, exc.problem, remedy, by_hand=True)]
     findings = []
     for domain_id in sorted({problem.domain_id for problem in unreadable}):
-        names = [f"{each.name} ({each.reason})" for each in unreadable if each.domain_id == domain_id]
+        names = [f"{secret.name} ({secret.reason})" for secret in unreadable if secret.domain_id == domain_id]
         count = sum(row.domain_id == domain_id for row in rows)
         remedy = "set them again (agentic-rag secrets set), or put back the key or the database they belong to"
-        said = f"{len(names)} of its {count} secrets do not open: {name_some(names)}"
-        findings.append(Finding("SECRETS_UNREADABLE", domain_id, said, remedy, by_hand=True))
+        reason = f"{len(names)} of its {count} secrets do not open: {name_some(names)}"
+        findings.append(Finding("SECRETS_UNREADABLE", domain_id, reason, remedy, by_hand=True))
     return findings
 
 
@@ -109,11 +109,11 @@ async def examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]
 def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
     try:
         # A workspace may be a symbolic link that the operator made.
-        places = sorted(each for each in workspaces.iterdir() if each.is_dir())
+        places = sorted(folder for folder in workspaces.iterdir() if folder.is_dir())
     except FileNotFoundError:
         return []
-    found = [trouble for place in places for trouble in examine_memories(place, repair=repair)]
-    return [_tell(trouble) for trouble in found]
+    troubles = [trouble for place in places for trouble in examine_memories(place, repair=repair)]
+    return [_tell(trouble) for trouble in troubles]
 
 
 def _tell(trouble: MemoryTrouble) -> Finding:

@@ -49,12 +49,12 @@ class Distributions:
 
     def note(self, value: float, *labels: str) -> None:
         """Record one value."""
-        found = self.values.get(labels)
-        if found is None:
+        distribution = self.values.get(labels)
+        if distribution is None:
             labels = _fitting(self.values, labels)
-            found = self.values.setdefault(labels, Distribution(self.bounds))
-        found.counts[bisect_left(self.bounds, value)] += 1
-        found.total += value
+            distribution = self.values.setdefault(labels, Distribution(self.bounds))
+        distribution.counts[bisect_left(self.bounds, value)] += 1
+        distribution.total += value
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Counts:
 
     def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
         """See `Observer.begin`."""
-        return _Measured(self, kind, name, str(facts.get("domain_id") or ""), facts)
+        return _MeasuredSpan(self, kind, name, str(facts.get("domain_id") or ""), facts)
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
         """See `Observer.note_commit`."""
@@ -141,7 +141,7 @@ class Counts:
         self.errors.add(1, code)
 
 
-class _Measured:
+class _MeasuredSpan:
     """Implements `Span`."""
 
     __slots__ = ("_around", "_began", "_counts", "_domain", "_facts", "_first", "_kind", "_name")
@@ -157,7 +157,7 @@ class _Measured:
         name: str,
         domain: str,
         facts: dict[str, Fact],
-        around: "_Measured | None" = None,
+        around: "_MeasuredSpan | None" = None,
     ) -> None:
         self._counts = counts
         self._kind = kind
@@ -168,8 +168,8 @@ class _Measured:
         self._began = time.monotonic()
         self._first = 0.0
 
-    def begin(self, kind: Kind, name: str, **facts: Fact) -> "_Measured":
-        return _Measured(self._counts, kind, name, self._domain, facts, self)
+    def begin(self, kind: Kind, name: str, **facts: Fact) -> "_MeasuredSpan":
+        return _MeasuredSpan(self._counts, kind, name, self._domain, facts, self)
 
     def note(self, **facts: Fact) -> None:
         self._facts.update(facts)

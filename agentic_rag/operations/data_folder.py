@@ -280,7 +280,7 @@ def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable
     The error is permanent if the path is wrong, and retryable if a disk may be mounted later.
     """
     problem = f"{path} cannot be used: {exc.strerror}"
-    in_its_place = any(os.path.exists(each) and not os.path.isdir(each) for each in (path, *path.parents))
+    in_its_place = any(os.path.exists(parent) and not os.path.isdir(parent) for parent in (path, *path.parents))
     if in_its_place or exc.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
         return BadConfiguration("AGENTIC_RAG_DATA", problem)
     return StorageUnavailable(f"the data folder {problem}")
@@ -292,14 +292,14 @@ def _check_kinds(path: Path) -> None:
     Otherwise another program would fail later with a worse message, or block on a pipe.
     """
     for names, fits, expected in ((FILES, stat.S_ISREG, "a file"), (FOLDERS, stat.S_ISDIR, "a folder")):
-        for each in (path / name for name in names):
+        for file_path in (path / name for name in names):
             try:
-                mode = each.stat().st_mode
+                mode = file_path.stat().st_mode
             except FileNotFoundError:
                 continue
             if not fits(mode):
                 kind = next((words for is_it, words in _KINDS if is_it(mode)), "something else")
-                problem = f"{each} is {kind} and must be {expected}: move it away, or put a backup in its place"
+                problem = f"{file_path} is {kind} and must be {expected}: move it away, or put a backup in its place"
                 raise BadConfiguration("AGENTIC_RAG_DATA", problem)
 
 

@@ -80,7 +80,7 @@ class Deletion:
             NotFound: there is no such domain.
         """
         record = await self._directory.get(domain_id)
-        told = change("domain.delete", domain_id, workspace=workspace)
+        audit_entry = change("domain.delete", domain_id, workspace=workspace)
         try:
             with self._directory.hide(domain_id):  # no new work starts in the domain
                 await self._documents.stop(domain_id)
@@ -98,7 +98,7 @@ class Deletion:
                     budgets.forget(conn, Scope.DOMAIN, domain_id)
                     # The database deletes documents, secrets and all other rows with its id.
                     domains.delete(conn, domain_id)
-                    audit(conn, told)
+                    audit(conn, audit_entry)
 
                 await self._db.write(forget, durable=True)
         finally:
@@ -113,7 +113,7 @@ class Deletion:
             NotFound: this user has no such conversation.
         """
         record = await self._conversations.get(user, conversation_id)
-        told = change("conversation.delete", conversation_id, domainId=record.domain_id)
+        audit_entry = change("conversation.delete", conversation_id, domainId=record.domain_id)
         await self._runtime.drop(record.session_id)
 
         def forget(conn: Connection) -> None:
@@ -121,7 +121,7 @@ class Deletion:
             retrievals.delete_of_conversation(conn, conversation_id)
             _forget_reach(conn, conversation_id)
             conversations.delete(conn, conversation_id)
-            audit(conn, told)
+            audit(conn, audit_entry)
 
         await self._db.write(forget, durable=True)
 
@@ -159,7 +159,7 @@ class Deletion:
 
     async def remove(self, conversation: ConversationRecord, *, because: str = "") -> None:
         """Delete a conversation of any user after ending its turns. ``because`` is the reason in the audit log."""
-        told = change("conversation.delete", conversation.id, domainId=conversation.domain_id, because=because)
+        audit_entry = change("conversation.delete", conversation.id, domainId=conversation.domain_id, because=because)
         await self._runtime.drop(conversation.session_id)
 
         def forget(conn: Connection) -> None:
@@ -168,7 +168,7 @@ class Deletion:
             _forget_reach(conn, conversation.id)
             conversations.delete(conn, conversation.id)
             if because:
-                audit(conn, told)
+                audit(conn, audit_entry)
 
         await self._db.write(forget)
 

@@ -57,10 +57,10 @@ class Doctor:
     async def _payloads(self, repair: bool) -> list[Finding]:
         # Read the records first: a file written meanwhile is then listed without its record, never the reverse. The
         # second read of the records removes such files from the findings.
-        known = await self._db.read(payloads.all_refs)
+        known_refs = await self._db.read(payloads.all_refs)
         files = await anyio.to_thread.run_sync(self._files.list_refs)
-        known |= await self._db.read(payloads.all_refs)
-        orphans, missing = sorted(files - known), sorted(known - files)
+        known_refs |= await self._db.read(payloads.all_refs)
+        orphans, missing = sorted(files - known_refs), sorted(known_refs - files)
         if repair:
             await self._files.remove(orphans)
             await self._db.write(lambda conn: payloads.forget(conn, missing))
@@ -104,10 +104,12 @@ class Doctor:
 
 
 def _give_session(conn: Connection, conversation_id: ConversationId) -> None:
-    found = conversations.get(conn, conversation_id)
-    if found is not None:
-        labels = SessionLabels(conversation_id=found.id, domain_id=found.domain_id, user_id=found.owner_id)
-        sessions.create(conn, found.session_id, labels, created_at=now())
+    conversation = conversations.get(conn, conversation_id)
+    if conversation is not None:
+        labels = SessionLabels(
+            conversation_id=conversation.id, domain_id=conversation.domain_id, user_id=conversation.owner_id
+        )
+        sessions.create(conn, conversation.session_id, labels, created_at=now())
         conversations.update(conn, conversation_id, message_count=0, compacted_count=0)
 
 
@@ -117,11 +119,11 @@ def _give_conversation(conn: Connection, session_id: SessionId) -> None:
         return
     labels = session.labels
     labelled = all((labels.conversation_id, labels.domain_id, labels.user_id))
-    lost = session.parent_turn_id is not None or not labelled
-    if lost or domains.get(conn, labels.domain_id) is None or conversations.get(conn, labels.conversation_id):
+    beyond_repair = session.parent_turn_id is not None or not labelled
+    if beyond_repair or domains.get(conn, labels.domain_id) is None or conversations.get(conn, labels.conversation_id):
         sessions.delete(conn, session_id)
         return
-    held, counts = turns.of_session(conn, session_id), sessions.count_messages(conn, session_id)
+    session_turns, counts = turns.of_session(conn, session_id), sessions.count_messages(conn, session_id)
     conversations.insert(
         conn,
         ConversationRecord(
@@ -129,12 +131,12 @@ def _give_conversation(conn: Connection, session_id: SessionId) -> None:
             domain_id=labels.domain_id,
             owner_id=labels.user_id,
             session_id=session_id,
-            title=title_of(held[0].content) if held else "",
+            title=title_of(session_turns[0].content) if session_turns else "",
             message_count=counts.every,
             compacted_count=counts.compacted,
             started_at=session.created_at,
             updated_at=now(),
-            last_message_at=held[-1].started_at if held else None,
+            last_message_at=session_turns[-1].started_at if session_turns else None,
         ),
     )
 
@@ -148,16 +150,10 @@ def _end(conn: Connection, turn_id: TurnId) -> None:
     seq = run_events.last_seq(conn, turn_id) + MAX_UNSEEN + 1
     event = encode(final, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=now())
     run_events.append(conn, [run_events.Batch(turn_id, seq, [event.data])])
-    turns.finish(
-        conn,
-        turn_id,
-        status=TurnStatus.FAILED,
-        end_reason="error",
-        ended_at=now(),
-        steps=turn.steps,
-        usage=turn.usage,
-        error=final,
+    end = turns.TurnEnd(
+        status=TurnStatus.FAILED, end_reason="error", ended_at=now(), steps=turn.steps, usage=turn.usage, error=final
     )
+    turns.finish(conn, turn_id, end)
 
 
 def _queue(conn: Connection, document_id: DocumentId) -> None:

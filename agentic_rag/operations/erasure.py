@@ -70,7 +70,7 @@ class Erasure:
             WorkspaceUnavailable, StorageError: something cannot be removed now. The user stays locked out; repeat the
                 call.
         """
-        told = change("user.erase", user_id)
+        audit_entry = change("user.erase", user_id)
 
         def shut(conn: Connection) -> UserRecord:
             user = users.get(conn, user_id)
@@ -89,9 +89,9 @@ class Erasure:
         user = await self._db.write(shut, durable=True)
         self._access.drop(user_ids=(user_id,))
         failpoints.reached("erase.shut")
-        while found := await self._db.read(lambda conn: conversations.of_owner(conn, user_id)):
-            for each in found:  # a request in progress may have started another one
-                await self._deletion.remove(each)
+        while owned := await self._db.read(lambda conn: conversations.of_owner(conn, user_id)):
+            for conversation in owned:  # a request in progress may have started another one
+                await self._deletion.remove(conversation)
                 failpoints.reached("erase.conversation")
         for domain in await self._directory.list_all():
             await self._memories.erase(Path(domain.workspace), user_id)
@@ -112,7 +112,7 @@ class Erasure:
             message_texts.purge(conn)
             users.delete(conn, user_id)
             users.insert(conn, _number_of(user))
-            audit(conn, told)
+            audit(conn, audit_entry)
 
         await self._db.write(forget, durable=True)
         await self._access.apply_changes()

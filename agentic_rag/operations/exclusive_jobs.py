@@ -74,14 +74,14 @@ class ExclusiveJobs:
             raise failure
 
     async def _keep(self, name: str, take: Take, scope: anyio.CancelScope) -> None:
-        held = anyio.current_time() + LEASE_SECONDS
-        while anyio.current_time() < held:
+        held_until = anyio.current_time() + LEASE_SECONDS
+        while anyio.current_time() < held_until:
             await anyio.sleep(self._renew)
-            asked = anyio.current_time()
+            asked_at = anyio.current_time()
             try:
                 if not await self._db.write(take):
                     break
-                held = asked + LEASE_SECONDS
+                held_until = asked_at + LEASE_SECONDS
             except StorageError as exc:
                 log.debug("%s is said to go on later: %s", name, exc)
         log.warning("%s is left to another server", name)

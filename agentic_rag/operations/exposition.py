@@ -58,11 +58,11 @@ class Exposition:
         report = await self._health.report(LOCAL)
         standings = await self._budgets.list_of_domains(MOST)
         readers, connections = self._runtime.reader_count, self._connections.open_count
-        present = _Present(self._counts, report, standings, readers, connections)
+        present = _Collector(self._counts, report, standings, readers, connections)
         return await anyio.to_thread.run_sync(present.text)
 
 
-class _Present:
+class _Collector:
     """The metrics of one moment; a collector for the Prometheus library."""
 
     def __init__(
@@ -96,12 +96,12 @@ class _Present:
             yield family
         for series in self._counts.distributions:
             histogram = HistogramMetricFamily(PREFIX + series.name, series.doc, labels=series.labels)
-            for labels, found in list(series.values.items()):
+            for labels, distribution in list(series.values.items()):
                 total, buckets = 0, []
-                for bound, count in zip((*map(str, series.bounds), "+Inf"), list(found.counts), strict=True):
+                for bound, count in zip((*map(str, series.bounds), "+Inf"), list(distribution.counts), strict=True):
                     total += count
                     buckets.append((bound, total))
-                histogram.add_metric(labels, buckets, found.total)
+                histogram.add_metric(labels, buckets, distribution.total)
             yield histogram
 
     def _collect_state(self) -> "Iterator[Metric]":
@@ -129,10 +129,13 @@ class _Present:
         }
         states: dict[tuple[str, ...], float] = {(name,): list(PartState).index(state) for name, state in parts.items()}
         yield _gauges("part_state", "How a part is: 0 ready, 1 degraded, 2 down.", ("part",), states)
-        servers: dict[tuple[str, ...], float] = dict(Tally((each.mode,) for each in report.servers))
+        servers: dict[tuple[str, ...], float] = dict(Tally((server.mode,) for server in report.servers))
         yield _gauges("mcp_servers", "MCP servers by the state of their connection.", ("state",), servers)
         used: dict[tuple[str, ...], float] = {
-            (each.subject, each.budget.unit.value, each.budget.period.value): _share(each) for each in self._budgets
+            (budget_state.subject, budget_state.budget.unit.value, budget_state.budget.period.value): _share(
+                budget_state
+            )
+            for budget_state in self._budgets
         }
         labels = ("domain", "unit", "period")
         yield _gauges("budget_used_ratio", "Spent and reserved of domains' budgets; 1: all.", labels, used)

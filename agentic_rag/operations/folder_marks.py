@@ -37,8 +37,8 @@ class FolderMarks:
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
         """
-        seen = await self._threads.read(domain.id, _list_places, Path(domain.workspace))
-        mark = hashlib.blake2b(b"%d\n%s" % (domain.version, seen)).digest()
+        listing = await self._threads.read(domain.id, _list_places, Path(domain.workspace))
+        mark = hashlib.blake2b(b"%d\n%s" % (domain.version, listing)).digest()
         due = (self._looks + crc32(domain.id.encode())) % WHOLE_EVERY == 0
         return None if self._marks.get(domain.id) == mark and not due else mark
 

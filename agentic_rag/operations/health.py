@@ -242,8 +242,8 @@ class Health:
         members = await self._replicas()
         index, embedder = self._index(at, len(members or ())), self._embedder(at)
         store = self._store(at, disk)
-        servers = [self._server(each) for each in self._servers.status()]
-        own = [each.state for each in servers if each.domain is None]
+        servers = [self._server(status) for status in self._servers.status()]
+        own = [server.state for server in servers if server.domain is None]
         state = worst([model.state, index.state, embedder.state, store.state, disk.state, *own])
         report = HealthReport(
             status="ok" if state is PartState.READY else state.value,
@@ -253,17 +253,21 @@ class Health:
             store=store,
             disk=disk,
             # users see only the servers and documents of their own domains
-            servers=[each for each in servers if each.domain is None or user.sees(each.domain)],
+            servers=[server for server in servers if server.domain is None or user.sees(server.domain)],
             any_command=self._policy.any_command,
             unsandboxed=self._policy.unsandboxed,
         )
         if not user.operator:
             return _for_members(report, user)
-        providers = [_part(name, each, at, calls=True) for name, each in sorted(self._model.by_provider.items())]
-        shown = providers if len(providers) > 1 else None
+        providers = [
+            _part(name, provider, at, calls=True) for name, provider in sorted(self._model.by_provider.items())
+        ]
+        shown_providers = providers if len(providers) > 1 else None
         queue, backup = await self._queue(), await self._backups.report()
         retiring = await self._retiring()
-        return replace(report, providers=shown, queue=queue, backup=backup, retiring=retiring, replicas=members)
+        return replace(
+            report, providers=shown_providers, queue=queue, backup=backup, retiring=retiring, replicas=members
+        )
 
     async def _retiring(self) -> Sequence[Retirement] | None:
         """Return the models in use that are about to be retired, or None. Empty settings count as the default model."""
@@ -324,21 +328,23 @@ class Health:
         return part if disk.state is PartState.READY else replace(part, mode="full")
 
     def _disk(self) -> DiskHealth:
-        free, kept = self._reserve.free(), self._reserve.bytes_kept
+        free, reserve = self._reserve.free(), self._reserve.bytes_kept
         if self._reserve.refused is not None:
-            return DiskHealth(PartState.DEGRADED, self._reserve.refused, free, kept)
-        if free is None or free >= kept:
-            return DiskHealth(PartState.READY, free=free, reserve=kept)
-        return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, kept)
+            return DiskHealth(PartState.DEGRADED, self._reserve.refused, free, reserve)
+        if free is None or free >= reserve:
+            return DiskHealth(PartState.READY, free=free, reserve=reserve)
+        return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, reserve)
 
     def _index(self, at: float, members: int) -> PartHealth:
         part = _part(self._knowledge.index_name, self._knowledge.search.outcomes, at)
         part = replace(part, reason=part.reason and self._redact(part.reason))
-        lost = [DomainRebuilding(each.domain, each.done, each.of) for each in self._knowledge.lost.all_rebuilding()]
+        rebuilding = [
+            DomainRebuilding(item.domain, item.done, item.of) for item in self._knowledge.lost.all_rebuilding()
+        ]
         if members > 1 and self._knowledge.index_name == EMBEDDED:
             return replace(part, state=worst([part.state, PartState.DEGRADED]), reason=NEEDS_QDRANT)
-        if lost and part.state is PartState.READY:
-            return replace(part, state=PartState.DEGRADED, mode="rebuilding", rebuilding=lost)
+        if rebuilding and part.state is PartState.READY:
+            return replace(part, state=PartState.DEGRADED, mode="rebuilding", rebuilding=rebuilding)
         return part
 
     def _embedder(self, at: float) -> PartHealth:
@@ -399,8 +405,8 @@ def _part(name: str | None, outcomes: Outcomes, at: float, *, calls: bool = Fals
 
 
 def _fallbacks_of(settings: Json) -> Sequence[str]:
-    found = settings.get("fallbackModel") or ()
-    return [found] if isinstance(found, str) else list(found)
+    fallbacks = settings.get("fallbackModel") or ()
+    return [fallbacks] if isinstance(fallbacks, str) else list(fallbacks)
 
 
 def _for_members(report: HealthReport, user: User) -> HealthReport:
@@ -414,13 +420,13 @@ def _for_members(report: HealthReport, user: User) -> HealthReport:
         index=_plain(report.index, user),
         store=_plain(report.store),
         disk=DiskHealth(report.disk.state),
-        servers=[replace(each, reason=None, dropped_tools=None) for each in report.servers],
+        servers=[replace(server, reason=None, dropped_tools=None) for server in report.servers],
     )
 
 
 def _plain(part: PartHealth, user: User | None = None) -> PartHealth:
-    seen = [each for each in part.rebuilding or () if user is not None and user.sees(each.domain)] or None
-    return replace(part, reason=None, last_success=None, last_failure=None, recently=None, rebuilding=seen)
+    visible = [item for item in part.rebuilding or () if user is not None and user.sees(item.domain)] or None
+    return replace(part, reason=None, last_success=None, last_failure=None, recently=None, rebuilding=visible)
 
 
 def _time(seconds: float) -> str:

@@ -94,8 +94,12 @@ class History:
             WorkspaceUnavailable: the workspace does not answer.
         """
         await self._files.notice(domain_id)
-        seen = _kinds(user, domain_id)
-        kinds = seen if kind is None else tuple(each for each in seen if each is kind)
+        visible_kinds = _kinds(user, domain_id)
+        kinds = (
+            visible_kinds
+            if kind is None
+            else tuple(visible_kind for visible_kind in visible_kinds if visible_kind is kind)
+        )
         return await self._db.read(
             lambda conn: history.page(conn, domain_id, limit, kinds=kinds, subject=subject, below=below)
         )
@@ -132,7 +136,7 @@ class History:
         if record.redacted:
             problem = "a secret stood in it, which is not kept; make the change by hand."
             raise InvalidInput("n", problem)
-        told = change("history.restore", f"{domain_id}/{n}", kind=record.kind.value, subject=record.subject)
+        audit_entry = change("history.restore", f"{domain_id}/{n}", kind=record.kind.value, subject=record.subject)
         if record.kind is HistoryKind.SETTINGS:
             await self._restore_settings(domain_id, record)
         elif record.kind is HistoryKind.SERVER:
@@ -146,7 +150,7 @@ class History:
             await self._prompts.delete(domain_id, record.subject)
         else:
             await self._prompts.write(domain_id, record.subject, record.content)
-        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        await self._db.write(lambda conn: audit(conn, audit_entry), durable=True)
 
     async def _restore_settings(self, domain_id: str, record: HistoryRecord) -> None:
         then = _json(record) or {}

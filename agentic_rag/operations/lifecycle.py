@@ -34,11 +34,11 @@ class Lifecycle:
         is_new, before = before is None, before or DomainSettings()
         notes = []
         if after.sub_role_ids != before.sub_role_ids:
-            named = [(f"subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
+            references = [(f"subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
             if is_new:
-                notes += [(path, self._roles.missing_role(workspace, role)) for path, role in named]
+                notes += [(path, self._roles.missing_role(workspace, role)) for path, role in references]
             else:
-                self._roles.check_ids(workspace, [(f"settings.{path}", role) for path, role in named])
+                self._roles.check_ids(workspace, [(f"settings.{path}", role) for path, role in references])
         if after.primary_role_id != before.primary_role_id:
             notes.append(("primaryRoleId", self._roles.missing_role(workspace, after.primary_role_id)))
         if (after.temperature, after.model) != (before.temperature, before.model):
@@ -47,7 +47,7 @@ class Lifecycle:
         named_models = {"model": [after.model], "fallbackModel": after.fallback_models or ()}
         for key, names in {**named_models, "allowedModels": after.allowed_models}.items():
             new = [name for name in names if name and name not in used]
-            notes += [(key, each.text(today())) for each in retirements_of(new, today())]
+            notes += [(key, notice.text(today())) for notice in retirements_of(new, today())]
         if after.reranker is not None and after.reranker != before.reranker:
             notes.append(("reranker", reranker_problem(after.reranker, self._model_cache)))
         return [Note(f"settings.{key}", problem) for key, problem in notes if problem]

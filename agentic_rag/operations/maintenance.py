@@ -49,7 +49,7 @@ REST = 0.9
 """Part of an interval in which no other process repeats the job."""
 
 
-class Upkeep:
+class Maintenance:
     """The background work of one process. ``alone`` runs the jobs that only one of several processes needs to do.
 
     ``incoming`` is the folder of this process's uploads. ``scan_seconds`` is the interval of the documents folder
@@ -164,9 +164,9 @@ class Upkeep:
             mark = await self._marks.new_mark(domain)
             if mark is None:
                 return
-            came = await self._documents.rescan(domain.id)
+            any_new = await self._documents.rescan(domain.id)
             changed = await self._history.notice(domain.id)
-            if not came and not changed:
+            if not any_new and not changed:
                 self._marks.keep(domain.id, mark)
         except NotFound:  # the domain was deleted meanwhile
             self._marks.forget(domain.id)

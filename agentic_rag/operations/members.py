@@ -68,25 +68,25 @@ class Members:
         before = await self._db.read(lambda conn: replicas.get(conn, self.name))
         since = anyio.current_time()
         while not await self._take(None):
-            found = await self._db.read(lambda conn: replicas.get(conn, self.name))
-            if before is not None and found is not None and found.heartbeat_at != before.heartbeat_at:
+            current = await self._db.read(lambda conn: replicas.get(conn, self.name))
+            if before is not None and current is not None and current.heartbeat_at != before.heartbeat_at:
                 raise BadConfiguration(
                     "AGENTIC_RAG_REPLICA",
-                    f"{self.name!r} is the name of another server of this database: {found.address}, version "
-                    f"{found.version}. Each one needs its own.",
+                    f"{self.name!r} is the name of another server of this database: {current.address}, version "
+                    f"{current.version}. Each one needs its own.",
                 )
-            before = before or found
+            before = before or current
             if anyio.current_time() - since > SILENT_SECONDS and await self._take(before):
                 return
             await anyio.sleep(JOIN_LOOK_SECONDS)
 
     async def _take(self, dead: ReplicaRecord | None) -> bool:
         def store(conn: Connection) -> bool:
-            taken = replicas.join(conn, self.name, self._run, __version__, self._address, dead)
-            if taken and dead is not None:
+            joined = replicas.join(conn, self.name, self._run, __version__, self._address, dead)
+            if joined and dead is not None:
                 turns.expire(conn, dead.run)
                 leases.free(conn, dead.run)
-            return taken
+            return joined
 
         return await self._db.write(store, durable=True)
 
@@ -139,13 +139,13 @@ class Members:
         """
         return [
             MemberView(
-                each.id,
-                each.version,
-                each.address,
-                each.run == self._run,
-                each.leaving,
-                each.started_at,
-                each.heartbeat_at,
+                record.id,
+                record.version,
+                record.address,
+                record.run == self._run,
+                record.leaving,
+                record.started_at,
+                record.heartbeat_at,
             )
-            for each in await self._db.read(replicas.list_alive)
+            for record in await self._db.read(replicas.list_alive)
         ]

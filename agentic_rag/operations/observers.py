@@ -22,15 +22,17 @@ class _CombinedTelemetry:
         self._observers = observers
 
     def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
-        return _SpanOfEach(tuple(each.begin(kind, name, traceparent=traceparent, **facts) for each in self._observers))
+        return _SpanOfEach(
+            tuple(observer.begin(kind, name, traceparent=traceparent, **facts) for observer in self._observers)
+        )
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
-        for each in self._observers:
-            each.note_commit(events, seconds, durable=durable)
+        for observer in self._observers:
+            observer.note_commit(events, seconds, durable=durable)
 
     def note_error(self, code: str) -> None:
-        for each in self._observers:
-            each.note_error(code)
+        for observer in self._observers:
+            observer.note_error(code)
 
 
 class _SpanOfEach:
@@ -43,31 +45,31 @@ class _SpanOfEach:
 
     @property
     def traceparent(self) -> str:
-        return next((each.traceparent for each in self._spans if each.traceparent), "")
+        return next((span.traceparent for span in self._spans if span.traceparent), "")
 
     @property
     def trace_id(self) -> str:
-        return next((each.trace_id for each in self._spans if each.trace_id), "")
+        return next((span.trace_id for span in self._spans if span.trace_id), "")
 
     @property
     def wants_content(self) -> bool:
-        return any(each.wants_content for each in self._spans)
+        return any(span.wants_content for span in self._spans)
 
     def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
-        return _SpanOfEach(tuple(each.begin(kind, name, **facts) for each in self._spans))
+        return _SpanOfEach(tuple(span.begin(kind, name, **facts) for span in self._spans))
 
     def note(self, **facts: Fact) -> None:
-        for each in self._spans:
-            each.note(**facts)
+        for span in self._spans:
+            span.note(**facts)
 
     def note_first(self) -> None:
-        for each in self._spans:
-            each.note_first()
+        for span in self._spans:
+            span.note_first()
 
     def say(self, what: Content, value: object) -> None:
-        for each in self._spans:
-            each.say(what, value)
+        for span in self._spans:
+            span.say(what, value)
 
     def end(self, outcome: str = "") -> None:
-        for each in self._spans:
-            each.end(outcome)
+        for span in self._spans:
+            span.end(outcome)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def is_root() -> bool:
-    """Whether this process runs as root."""
+    """Return whether this process runs as root."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 

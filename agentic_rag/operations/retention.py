@@ -46,10 +46,10 @@ class Retention:
             if days is None:
                 continue
             before = (moment - timedelta(days=days)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-            while found := await self._due(domain.id, before):
-                for each in found:
-                    await self._deletion.remove(each, because="keepConversationsDays")
-                count += len(found)
+            while due := await self._due(domain.id, before):
+                for conversation in due:
+                    await self._deletion.remove(conversation, because="keepConversationsDays")
+                count += len(due)
         return count
 
     async def _due(self, domain_id: str, before: str) -> list[ConversationRecord]:

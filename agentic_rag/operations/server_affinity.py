@@ -46,27 +46,27 @@ class DomainHomes:
     async def wait_free(self, domain: str, server: str) -> None:
         """See `Homes.wait_free`."""
         with anyio.move_on_after(WAIT_SECONDS):
-            while (found := await self._db.read(partial(_find_home, domain=domain))) not in (None, self._owner):
-                assert found is not None
-                if await self._db.read(partial(replicas.is_running, run=found, silent=SILENT_SECONDS)):
+            while (home := await self._db.read(partial(_find_home, domain=domain))) not in (None, self._owner):
+                assert home is not None
+                if await self._db.read(partial(replicas.is_running, run=home, silent=SILENT_SECONDS)):
                     raise ServerElsewhere(server)
                 await anyio.sleep(LOOK_SECONDS)
             return
         raise ServerElsewhere(server)
 
     @asynccontextmanager
-    async def hold(self, domain: str, server: str, lost: TellLost) -> AsyncGenerator[None]:
+    async def hold(self, domain: str, server: str, on_lost: TellLost) -> AsyncGenerator[None]:
         """See `Homes.hold`."""
         name = leases.home_of(domain)
         take = partial(leases.take, name=name, owner=self._owner, seconds=LEASE_SECONDS)
         self._children[name] += 1
         try:
-            asked = anyio.current_time()
+            asked_at = anyio.current_time()
             async with self._changing:
                 if not await self._db.write(take):
                     raise ServerElsewhere(server)
             async with anyio.create_task_group() as keeping:
-                keeping.start_soon(self._keep, take, asked, lost)
+                keeping.start_soon(self._keep, take, asked_at, on_lost)
                 try:
                     yield
                 finally:
@@ -75,18 +75,18 @@ class DomainHomes:
             with anyio.move_on_after(RELEASE_SECONDS, shield=True):
                 await self._let_go(name)
 
-    async def _keep(self, take: Take, renewed: float, lost: TellLost) -> None:
+    async def _keep(self, take: Take, renewed: float, on_lost: TellLost) -> None:
         while anyio.current_time() - renewed < LOST_SECONDS:
             await anyio.sleep(RENEW_SECONDS)
-            asked = anyio.current_time()
+            asked_at = anyio.current_time()
             with anyio.move_on_at(renewed + LOST_SECONDS):
                 try:
                     if not await self._db.write(take):
                         break
-                    renewed = asked
+                    renewed = asked_at
                 except StorageError as exc:
                     log.debug("a home is kept later: %s", exc)
-        lost("its domain's servers run on another server now")
+        on_lost("its domain's servers run on another server now")
 
     async def _let_go(self, name: str) -> None:
         self._children[name] -= 1

@@ -82,8 +82,8 @@ class _Ids(RandomIdGenerator):
     wanted: int | None = None
 
     def generate_trace_id(self) -> int:
-        wanted, self.wanted = self.wanted, None
-        return super().generate_trace_id() if wanted is None else wanted
+        trace_id, self.wanted = self.wanted, None
+        return super().generate_trace_id() if trace_id is None else trace_id
 
 
 class Tracing:
@@ -113,7 +113,7 @@ class Tracing:
         around = self._propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
         turn = facts.get("turn_id")
         self._ids.wanted = None if traceparent or not turn else _trace_of(str(turn))
-        return _Traced(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
+        return _TracedSpan(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
         """Do nothing: one commit may hold events of many turns, so commits belong to no trace."""
@@ -127,7 +127,7 @@ class Tracing:
             await anyio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
 
 
-class _Traced:
+class _TracedSpan:
     """Implements `Span`."""
 
     def __init__(
@@ -138,7 +138,7 @@ class _Traced:
         self._kind = kind
         self._domain = domain
         self._first_at = 0
-        self._step: _Traced | None = None
+        self._step: _TracedSpan | None = None
         self._span = tracing.tracer.start_span(
             f"{_OPERATIONS[kind]} {name}",
             context=around,
@@ -149,8 +149,8 @@ class _Traced:
 
     @property
     def traceparent(self) -> str:
-        found = self._span.get_span_context()
-        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 1:02x}"
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
 
     @property
     def trace_id(self) -> str:
@@ -164,7 +164,7 @@ class _Traced:
     def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
         around = self._step if kind is Kind.TOOL and self._step is not None else self
         context = set_span_in_context(around._span, Context())
-        begun = _Traced(self._tracing, kind, name, context, facts, self._domain)
+        begun = _TracedSpan(self._tracing, kind, name, context, facts, self._domain)
         if kind is Kind.STEP:
             self._step = begun
         return begun
@@ -177,8 +177,8 @@ class _Traced:
             if value is None or value == "":
                 continue
             if name == "input":  # the conventions count all tokens that were sent
-                sent = [facts.get(each) for each in ("input", "cache_read", "cache_write")]
-                self._span.set_attribute("gen_ai.usage.input_tokens", sum(int(each or 0) for each in sent))
+                sent = [facts.get(field) for field in ("input", "cache_read", "cache_write")]
+                self._span.set_attribute("gen_ai.usage.input_tokens", sum(int(tokens or 0) for tokens in sent))
             elif name == "stop_reason":
                 self._span.set_attribute("gen_ai.response.finish_reasons", [str(value)])
             elif name in _ATTRIBUTES:
@@ -200,8 +200,8 @@ class _Traced:
 
     def say(self, what: Content, value: object) -> None:
         if self.wants_content:
-            shown = self._tracing.redactor.of(self._domain).json(_show(what, value))
-            text = shown if isinstance(shown, str) else to_text(shown)
+            content = self._tracing.redactor.of(self._domain).json(_show(what, value))
+            text = content if isinstance(content, str) else to_text(content)
             self._span.set_attribute(_CONTENT[what], text[:MAX_CONTENT])
 
     def end(self, outcome: str = "") -> None:
@@ -221,17 +221,17 @@ def _trace_of(turn_id: str) -> int:
 def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
     match kind:
         case Kind.TURN:
-            named = {"gen_ai.agent.name": name}
+            own_attributes = {"gen_ai.agent.name": name}
         case Kind.STEP:
-            named = {"gen_ai.request.model": name}
+            own_attributes = {"gen_ai.request.model": name}
         case Kind.TOOL:
-            named = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+            own_attributes = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
         case Kind.MCP:
-            named = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
+            own_attributes = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
         case Kind.RETRIEVAL | Kind.EVALUATION:
-            named = {}
+            own_attributes = {}
     operation = "execute_tool" if kind is Kind.MCP else _OPERATIONS[kind]
-    return {"gen_ai.operation.name": operation, **named}
+    return {"gen_ai.operation.name": operation, **own_attributes}
 
 
 def _show(what: Content, value: Any) -> object:
@@ -240,7 +240,7 @@ def _show(what: Content, value: Any) -> object:
         case Content.SYSTEM:
             return _parts(value)
         case Content.REQUEST:
-            return [{"role": each["role"], "parts": _parts(each["content"])} for each in value]
+            return [{"role": message["role"], "parts": _parts(message["content"])} for message in value]
         case Content.ANSWER:
             return [{"role": "assistant", "parts": _parts(value)}]
         case Content.RESULT:
@@ -250,7 +250,7 @@ def _show(what: Content, value: Any) -> object:
 
 
 def _parts(blocks: list[Block]) -> list[Json]:
-    return [_part(each) for each in without_private(blocks)]
+    return [_part(block) for block in without_private(blocks)]
 
 
 def _part(block: Block) -> Json:

@@ -62,27 +62,29 @@ class UsageReports:
         ``since`` (inclusive) and ``until`` (exclusive) are times; empty means no limit.
         """
         domains = None if user.operator else sorted(user.administered)
-        wanted = list(dict.fromkeys(groups))
-        # Prices depend on the model and the day, so costs are summed by both, whatever groups are requested.
-        finest = list(dict.fromkeys([*wanted, Group.MODEL, Group.DAY])) if self._prices.currency else wanted
-        found = await self._db.read(
+        wanted_groups = list(dict.fromkeys(groups))
+        # Prices depend on the model and the day, so costs are summed by both, even if other groups are requested.
+        finest = (
+            list(dict.fromkeys([*wanted_groups, Group.MODEL, Group.DAY])) if self._prices.currency else wanted_groups
+        )
+        totals = await self._db.read(
             lambda conn: usage.totals(conn, finest, since, until, user_id=user.id, domain_ids=domains)
         )
         if self._prices.currency:
-            found = _join([_price(each, self._prices) for each in found], wanted)
-        return sorted(found, key=lambda each: -(each.input + each.cache_read + each.cache_write + each.output))
+            totals = _join([_price(total, self._prices) for total in totals], wanted_groups)
+        return sorted(totals, key=lambda total: -(total.input + total.cache_read + total.cache_write + total.output))
 
     async def costs(self, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnCost]:
         """Return the cost of each turn that called a model; empty if the operator set no prices."""
         if not self._prices.currency or not turn_ids:
             return {}
-        found = await self._db.read(lambda conn: _totals_of(conn, turn_ids))
+        totals = await self._db.read(lambda conn: _totals_of(conn, turn_ids))
         return {
             turn_id: TurnCost(
                 amount=total.cost or "0", currency=self._prices.currency, unpriced_calls=total.unpriced_calls
             )
-            for turn_id, parts in found.items()
-            for total in [_sum([_price(each, self._prices) for each in parts], {})]
+            for turn_id, parts in totals.items()
+            for total in [_sum([_price(part, self._prices) for part in parts], {})]
         }
 
 
@@ -94,10 +96,10 @@ def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, lis
         children = turns.ids_in(conn, list(sessions_of))
         root |= {child: root[sessions_of[session]] for child, session in children.items()}
         asking = list(children)
-    found: defaultdict[TurnId, list[UsageTotal]] = defaultdict(list)
+    by_turn: defaultdict[TurnId, list[UsageTotal]] = defaultdict(list)
     for turn_id, total in usage.totals_of_turns(conn, list(root)):
-        found[root[turn_id]].append(total)
-    return found
+        by_turn[root[turn_id]].append(total)
+    return by_turn
 
 
 def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:
@@ -108,17 +110,17 @@ def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*(_NAMES[group] for group in groups), *COLUMNS])
-    for each in totals:
-        own = [getattr(each, _attribute(group)) for group in groups]
-        spent = [each.calls, each.input, each.cache_read, each.cache_write, each.output]
-        money = [each.cost or "", each.currency or "", each.unpriced_calls or (0 if each.currency else "")]
+    for total in totals:
+        own = [getattr(total, _attribute(group)) for group in groups]
+        spent = [total.calls, total.input, total.cache_read, total.cache_write, total.output]
+        money = [total.cost or "", total.currency or "", total.unpriced_calls or (0 if total.currency else "")]
         writer.writerow([*map(_cell, own), *spent, *money])
     return text.getvalue()
 
 
 def _cell(text: str | None) -> str:
-    said = text or ""
-    return f"'{said}" if said.startswith(_FORMULA) else said
+    value = text or ""
+    return f"'{value}" if value.startswith(_FORMULA) else value
 
 
 def _attribute(group: Group) -> str:
@@ -139,23 +141,23 @@ def _join(parts: Sequence[UsageTotal], groups: Sequence[Group]) -> list[UsageTot
     """Merge the parts that have the same groups."""
     by_groups: dict[tuple[str, ...], list[UsageTotal]] = {}
     names = [_attribute(group) for group in groups]
-    for each in parts:
-        by_groups.setdefault(tuple(getattr(each, name) for name in names), []).append(each)
+    for part in parts:
+        by_groups.setdefault(tuple(getattr(part, name) for name in names), []).append(part)
     return [_sum(alike, dict(zip(names, place, strict=True))) for place, alike in by_groups.items()]
 
 
 def _sum(parts: Sequence[UsageTotal], place: dict[str, str]) -> UsageTotal:
     return UsageTotal(
         **place,
-        calls=sum(each.calls for each in parts),
-        input=sum(each.input for each in parts),
-        cache_read=sum(each.cache_read for each in parts),
-        cache_write=sum(each.cache_write for each in parts),
-        output=sum(each.output for each in parts),
-        dropped_citations=sum(each.dropped_citations for each in parts),
-        unverified_citations=sum(each.unverified_citations for each in parts),
-        cost=plain(sum((Decimal(each.cost or 0) for each in parts), Decimal(0))),
+        calls=sum(part.calls for part in parts),
+        input=sum(part.input for part in parts),
+        cache_read=sum(part.cache_read for part in parts),
+        cache_write=sum(part.cache_write for part in parts),
+        output=sum(part.output for part in parts),
+        dropped_citations=sum(part.dropped_citations for part in parts),
+        unverified_citations=sum(part.unverified_citations for part in parts),
+        cost=plain(sum((Decimal(part.cost or 0) for part in parts), Decimal(0))),
         currency=parts[0].currency,
-        unpriced_calls=sum(each.unpriced_calls or 0 for each in parts) or None,
-        cache_missed=sum(each.cache_missed or 0 for each in parts) or None,
+        unpriced_calls=sum(part.unpriced_calls or 0 for part in parts) or None,
+        cache_missed=sum(part.cache_missed or 0 for part in parts) or None,
     )

@@ -50,8 +50,8 @@ class DomainCreation:
             raise InvalidInput("settings.primaryRoleId", "leave it out: the role that is written becomes primary.")
         key = "tool_policy" if "tool_policy" in settings else "toolPolicy"
         policy = {ROLE_WRITE.name: "allow", **(settings.get(key) or {})}
-        given = {**settings, key: policy, "primaryRoleId": AUTHOR_ROLE, "adoptRole": True}
-        return await self._domains.create(name, description, given)
+        full_settings = {**settings, key: policy, "primaryRoleId": AUTHOR_ROLE, "adoptRole": True}
+        return await self._domains.create(name, description, full_settings)
 
     async def adopt(self, domain_id: str) -> None:
         """Make the role written for a new domain its primary role, once the role exists.

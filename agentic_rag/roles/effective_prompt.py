@@ -19,7 +19,7 @@ from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt import skills_block
-from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
+from agentic_rag.runtime.core.request import begin_prompt_state, prompt_of, tool_specs
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.runtime.payload_reader import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
@@ -119,11 +119,11 @@ async def effective_prompt(
     workspace = Path(definition.binding.workspace)
     read = await definitions.components(domain_id, workspace, draft)
     tools = with_own_tools(definition, tuple(await turn_tools.known_tools(definition)))
-    first = begin_told(definition, prompt_of(definition, tools, str(date.today())), tools).first
+    first = begin_prompt_state(definition, prompt_of(definition, tools, str(date.today())), tools).first
     *texts, present = (plain_text([block]) for block in first.system)
     listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None
-    named = skills_block(definition.persona, [tool.name for tool in tools])
-    skills = PromptPart("skills", texts.pop()) if named else None
+    has_skills = skills_block(definition.persona, [tool.name for tool in tools])
+    skills = PromptPart("skills", texts.pop()) if has_skills else None
     same = read.texts == definition.persona.components  # a file may have changed between the two reads
     names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role

@@ -31,7 +31,7 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.roles.effective_prompt import definition_now
-from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
+from agentic_rag.roles.proposals import Utterance, ask, engram_of, newest, read_answer, words_in_turn
 from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
 from agentic_rag.store import extractions, provenance, sessions, turns, usage
@@ -131,13 +131,17 @@ class Extraction:
     async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
         """Return a model's proposals, after storing them with the usage of the call."""
 
-        def read(conn: Connection) -> list[Said]:
-            found = turns.by_ids(conn, list(map(TurnId, row.turn_ids)))
-            own = [found[turn_id] for turn_id in map(TurnId, row.turn_ids) if turn_id in found]
-            return [said for turn in own for said in said_in(turn.id, turn.content, sessions.of_turn(conn, turn))]
+        def read(conn: Connection) -> list[Utterance]:
+            by_id = turns.by_ids(conn, list(map(TurnId, row.turn_ids)))
+            own = [by_id[turn_id] for turn_id in map(TurnId, row.turn_ids) if turn_id in by_id]
+            return [
+                utterance
+                for turn in own
+                for utterance in words_in_turn(turn.id, turn.content, sessions.of_turn(conn, turn))
+            ]
 
-        said = newest(await self._db.read(read))
-        if not said:
+        utterances = newest(await self._db.read(read))
+        if not utterances:
             return []
         definition = await definition_now(self._definitions, _user(row), row.domain_id)
         redact = self._redactor.of(row.domain_id)
@@ -150,7 +154,7 @@ class Extraction:
 
         try:
             models = (definition.model, *definition.fallback_models)
-            answer, stop_reason = await self._ask_in_turn(model, models, said, row, spent, account)
+            answer, stop_reason = await self._ask_in_turn(model, models, utterances, row, spent, account)
         except BaseException:
             try:
                 if spent:
@@ -159,7 +163,7 @@ class Extraction:
             finally:
                 await account.aclose()
             raise
-        proposals: list[Proposal] = redact.json(read_answer(answer, stop_reason, said))
+        proposals: list[Proposal] = redact.json(read_answer(answer, stop_reason, utterances))
 
         def keep(conn: Connection) -> None:
             count(conn)
@@ -177,23 +181,23 @@ class Extraction:
         self,
         model: Model,
         names: Sequence[str],
-        said: Sequence[Said],
+        utterances: Sequence[Utterance],
         row: ExtractionRecord,
         spent: list[UsageRecord],
         account: Account,
     ) -> tuple[str, str]:
         """Return the answer and stop reason of the first model that is neither busy nor declines."""
-        *others, last = names
-        for name in others:
+        *earlier, last = names
+        for name in earlier:
             try:
-                answer, stop_reason = await self._call(model, ask(name, said), row, spent, account)
+                answer, stop_reason = await self._call(model, ask(name, utterances), row, spent, account)
             except ModelError as error:
                 if not is_busy(error):
                     raise
             else:
                 if stop_reason != "refusal":
                     return answer, stop_reason
-        return await self._call(model, ask(last, said), row, spent, account)
+        return await self._call(model, ask(last, utterances), row, spent, account)
 
     async def _call(
         self,
@@ -230,7 +234,7 @@ class Extraction:
         binding = definition.binding
 
         def note_sources(conn: Connection) -> None:
-            for turn_id in {each["turn"] for each in proposals}:
+            for turn_id in {proposal["turn"] for proposal in proposals}:
                 provenance.note_memories(conn, row.domain_id, turn_id, row.conversation_id)
 
         # before the turns are read: a conversation that was deleted in the meantime has neither turns nor memories
@@ -240,9 +244,9 @@ class Extraction:
         def work() -> None:
             folder = memory_folder(Path(binding.workspace), binding.scope, row.user_id, binding.role)
             engrams = []
-            for number, each in enumerate(proposals):
-                if (turn := ended.get(TurnId(each["turn"]))) is not None:
-                    engrams.append(engram_of(each, number, _milliseconds(turn.ended_at), row.user_id))
+            for number, proposal in enumerate(proposals):
+                if (turn := ended.get(TurnId(proposal["turn"]))) is not None:
+                    engrams.append(engram_of(proposal, number, _milliseconds(turn.ended_at), row.user_id))
             self._shelf.memory(folder).propose(engrams, self._limit)
 
         await self._threads.run(binding.workspace, work)
@@ -257,14 +261,14 @@ class Extraction:
         await self._db.write(lambda conn: extractions.strike_out(conn, row.session_id, turn_ids), durable=True)
 
 
-def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, wanted: Json | None) -> None:
+def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, settings: Json | None) -> None:
     """Queue a successful turn for proposals, in its last transaction, if its domain wants them.
 
-    ``wanted`` holds the domain's memory settings.
+    ``settings`` holds the domain's memory settings.
     """
-    if not wanted:
+    if not settings:
         return
-    every = MemorySettings.model_validate(wanted).every
+    every = MemorySettings.model_validate(settings).every
     if every is not None:
         extractions.note(
             conn,

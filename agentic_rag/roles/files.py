@@ -46,13 +46,13 @@ def drafts_of(workspace: Path, builtin: Path, role: str, drafts: Iterable[RoleFi
         BadRoleId: an id is not valid.
     """
     index = _read(workspace, builtin).index
-    shown = []
-    for draft in sorted(drafts, key=lambda each: each.kind != "role"):
+    texts = []
+    for draft in sorted(drafts, key=lambda item: item.kind != "role"):
         current = index.find(draft.kind, check_id(draft.id, f"id of the {draft.kind} file"))
-        written = current is not None and current.source == "workspace"
-        path = current.shown if current and written else f"{RESOURCE_FOLDER}/{layout(check_id(role), draft)}"
-        shown.append(RoleText(draft.kind, draft.id, "workspace", path, draft.content))
-    return tuple(shown)
+        in_workspace = current is not None and current.source == "workspace"
+        path = current.shown if current and in_workspace else f"{RESOURCE_FOLDER}/{layout(check_id(role), draft)}"
+        texts.append(RoleText(draft.kind, draft.id, "workspace", path, draft.content))
+    return tuple(texts)
 
 
 def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
@@ -73,20 +73,20 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
     if not roles:
         raise UnknownRole(role, _roles_in(index, "workspace"))
     folders = [folder for file in roles if (folder := PurePosixPath(file.inner).parent).name == own.key[1]]
-    others = [file for file in index.winners.values() if file.key[0] == "role" and file.key != own.key]
-    used = {part for file in others for part in _find_references(reading, file)}
+    other_roles = [file for file in index.winners.values() if file.key[0] == "role" and file.key != own.key]
+    used = {part for file in other_roles for part in _find_references(reading, file)}
     parts = [
         file
         for file in index.files
         if file.source == "workspace" and file.key[0] != "role" and file not in used and _below(file.inner, folders)
     ]
-    gone = [*roles, *parts]
-    for file in gone:
+    removed = [*roles, *parts]
+    for file in removed:
         file.root.remove(file.inner)
-    left = {parent for file in gone for parent in PurePosixPath(file.inner).parents if parent.name}
-    for folder in sorted(left, reverse=True):  # folders with new files of others stay
+    parents = {parent for file in removed for parent in PurePosixPath(file.inner).parents if parent.name}
+    for folder in sorted(parents, reverse=True):  # folders with new files of others stay
         roles[0].root.at(folder.as_posix()).remove_empty()
-    return tuple(file.shown for file in gone)
+    return tuple(file.shown for file in removed)
 
 
 def _below(inner: str, folders: Iterable[PurePosixPath]) -> bool:

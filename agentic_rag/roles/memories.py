@@ -131,15 +131,15 @@ class Memories:
         place = await self._place(user, domain_id)
 
         def work() -> MemoryPage:
-            known = place.roles()
+            role_ids = place.roles()
             pages = []
-            for each in [role] if role else known:
-                with place.visible(each) as memory:
-                    pages.append((each, memory.browse(0, offset + limit, q, which)))
+            for role_id in [role] if role else role_ids:
+                with place.visible(role_id) as memory:
+                    pages.append((role_id, memory.browse(0, offset + limit, q, which)))
             items = [(name, engram) for name, page in pages for engram in page.engrams]
             items.sort(key=lambda item: item[1].created_at, reverse=True)  # a stable sort keeps each role's order
             total = sum(page.total for _, page in pages)
-            return MemoryPage(place.scope, known, total, tuple(items[offset : offset + limit]))
+            return MemoryPage(place.scope, role_ids, total, tuple(items[offset : offset + limit]))
 
         with _own_errors():
             return await self._threads.read(str(place.workspace), work)
@@ -165,10 +165,10 @@ class Memories:
                 return memory.recall(query, mode, time.time_ns() // 1_000_000, counted=False)
 
         with _own_errors():
-            found = await self._threads.read(str(place.workspace), work)
-        if found is None:
+            recollection = await self._threads.read(str(place.workspace), work)
+        if recollection is None:
             raise NotFound("memory", role)
-        return found
+        return recollection
 
     async def delete(self, user: User, domain_id: str, memory_id: str, *, role: str | None = None) -> None:
         """Delete one memory and the memories it replaced, including their bytes on disk.
@@ -184,9 +184,9 @@ class Memories:
 
         def work() -> None:
             names = [role] if role else place.roles()
-            memories = [place.memory(each) for each in names if place.has(each)]
-            memory = next((each for each in memories if each.fetch([memory_id])), None)
-            if memory is None or not place.hidden.isdisjoint(each.turn for each in memory.fetch([memory_id])):
+            memories = [place.memory(role_id) for role_id in names if place.has(role_id)]
+            memory = next((candidate for candidate in memories if candidate.fetch([memory_id])), None)
+            if memory is None or not place.hidden.isdisjoint(engram.turn for engram in memory.fetch([memory_id])):
                 raise UnknownMemory(memory_id)
             memory.forget(memory_id, user.id, own_only=own_only)
 
@@ -235,7 +235,7 @@ class Memories:
 
         def work() -> int:
             memory = place.memory(role)
-            added = memory.add([replace(each, author=user.id) for each in engrams], frequencies, self._limit)
+            added = memory.add([replace(engram, author=user.id) for engram in engrams], frequencies, self._limit)
             if frequencies:
                 memory.save()  # unlike engrams, counts are stored only in the network
             else:
@@ -283,9 +283,9 @@ class Memories:
             self._shelf.remove(own.folder("any").parent)
             for role in shared.roles():
                 memory = shared.memory(role)
-                theirs = [each.id for each in memory.export() if each.author == user_id]
-                if theirs:
-                    memory.delete(theirs)
+                own_ids = [engram.id for engram in memory.export() if engram.author == user_id]
+                if own_ids:
+                    memory.delete(own_ids)
 
         with _own_errors():
             await self._threads.run(str(workspace), work)

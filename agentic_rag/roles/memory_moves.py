@@ -79,7 +79,7 @@ def _write_files(workspace: Path, record: MemoryRecord, engrams: Sequence[Engram
     scope = "user" if record.user_id else "domain"
     memory = Memory(memory_folder(workspace, scope, record.user_id, record.role))
     try:
-        memory.add([engram_of(each) for each in engrams], record.counts)
+        memory.add([engram_of(engram) for engram in engrams], record.counts)
         memory.save()
     finally:
         memory.close()
@@ -109,7 +109,7 @@ def _take_over_workspace(stock: DatabaseStock, workspace: Path) -> int:
 def _memory_folders(workspace: Path) -> Iterator[Folder]:
     """Yield the folders of a workspace with PromptX files."""
     promptx = Folder(workspace, (".promptx",))
-    users = [each.name for each in promptx.at("cognition.user").entries() if each.kind == "folder"]
-    for around in (promptx.at("cognition"), *(promptx.at("cognition.user").at(each) for each in users)):
+    users = [entry.name for entry in promptx.at("cognition.user").entries() if entry.kind == "folder"]
+    for around in (promptx.at("cognition"), *(promptx.at("cognition.user").at(user) for user in users)):
         for role in FILES.roles(around):
             yield around.at(role)

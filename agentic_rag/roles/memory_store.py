@@ -1,8 +1,10 @@
 """Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.memory_cache.Stock`.
 
-Calls the database's event loop from the threads that recall, and moves PromptX files found in a workspace into the
-database: those of a restored SQLite server, an import or a copied folder. Network and state files are not kept, because
-PromptX cannot read them here; an export creates them. Blocks; never call this in the event loop's own thread.
+Recalls run in worker threads. They call the database through its event loop, and block until it answers: never call
+this module in the event loop's own thread.
+
+PromptX files that a workspace still has (after the restore of a SQLite server, an import, or a manual copy) are moved
+into the database. ``network.json`` and ``state.json`` are not stored, because an export can create them from the rows.
 """
 
 import asyncio
@@ -167,12 +169,12 @@ class DatabaseLedger:
         return self._store(new, limit, superseding=True)
 
     def _store(self, new: Sequence[Engram], limit: int | None, *, superseding: bool) -> int:
-        records = [NewEngram(_record(each), each.cues) for each in new]
+        records = [NewEngram(_record(engram), engram.cues) for engram in new]
 
         def work(conn: Connection) -> int:
             added = engrams.insert(conn, self._name, records, limit)
             if superseding:
-                engrams.supersede(conn, self._name, [each.record for each in records])
+                engrams.supersede(conn, self._name, [record.record for record in records])
             return added
 
         try:
@@ -186,12 +188,12 @@ class DatabaseLedger:
             raise BadEngram(exc.index, f"replaces: {old} was replaced before, by {exc.by}.") from exc
 
     def delete(self, ids: Sequence[str]) -> int:
-        known = [each for each in ids if is_plain(each)]
-        return self._stock.write(self._folder, lambda conn: engrams.delete(conn, self._name, known))
+        plain_ids = [ident for ident in ids if is_plain(ident)]
+        return self._stock.write(self._folder, lambda conn: engrams.delete(conn, self._name, plain_ids))
 
     def tip(self) -> Tip:
-        found = self._read(lambda conn: engrams.tip(conn, self._name))
-        return EMPTY if found is None else Tip(*found)
+        tip = self._read(lambda conn: engrams.tip(conn, self._name))
+        return EMPTY if tip is None else Tip(*tip)
 
     def newest_row(self) -> int:
         return self.tip().rowid
@@ -229,11 +231,13 @@ class DatabaseLedger:
         return _engrams(self._read(lambda conn: engrams.near(conn, self._name, words, SHARING, NEWEST)))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
-        wanted = [each for each in ids if is_plain(each)]
-        if not wanted:
+        plain_ids = [engram for engram in ids if is_plain(engram)]
+        if not plain_ids:
             return []
-        found = {each.id: each for each in _engrams(self._read(lambda conn: engrams.fetch(conn, self._name, wanted)))}
-        return [found[each] for each in ids if each in found]
+        by_id = {
+            ident.id: ident for ident in _engrams(self._read(lambda conn: engrams.fetch(conn, self._name, plain_ids)))
+        }
+        return [by_id[ident] for ident in ids if ident in by_id]
 
     def strongest(self, limit: int) -> list[Engram]:
         return _engrams(self._read(lambda conn: engrams.strongest(conn, self._name, limit)))
@@ -277,8 +281,8 @@ class DatabaseCounts:
         return nullcontext()
 
     def read(self) -> NetworkFile | None:
-        found = self._stock.read(self._folder, lambda conn: engrams.counts(conn, self._name))
-        return None if found is None else NetworkFile(found, None)
+        counts = self._stock.read(self._folder, lambda conn: engrams.counts(conn, self._name))
+        return None if counts is None else NetworkFile(counts, None)
 
     def read_changed(self) -> NetworkFile | None:
         return self.read()
@@ -286,8 +290,10 @@ class DatabaseCounts:
     def write(
         self, network: Network, words: Sequence[str], tip: Tip, new_counts: Mapping[str, int], now_ms: int
     ) -> None:
-        known = frozenset(words)
-        self._stock.write(self._folder, lambda conn: engrams.add_counts(conn, self._name, new_counts, known, tip.rowid))
+        known_words = frozenset(words)
+        self._stock.write(
+            self._folder, lambda conn: engrams.add_counts(conn, self._name, new_counts, known_words, tip.rowid)
+        )
 
     def write_state(self, mind: RecallActivation, center: str | None, now_ms: int) -> None:
         """Do nothing: PromptX's state is not kept."""
@@ -315,7 +321,7 @@ def _record(engram: Engram) -> EngramRecord:
 
 
 def _engrams(records: Sequence[EngramRecord]) -> list[Engram]:
-    return [engram_of(each) for each in records]
+    return [engram_of(record) for record in records]
 
 
 def engram_of(record: EngramRecord) -> Engram:
@@ -356,14 +362,14 @@ def take_over(stock: DatabaseStock, folder: Folder) -> int:
 
 
 def _take_over(stock: DatabaseStock, folder: Folder, source: Ledger) -> int:
-    found = source.all()
-    good = [each for each in found if _fits(each)]
+    all_engrams = source.all()
+    good = [engram for engram in all_engrams if _fits(engram)]
     ledger = DatabaseLedger(stock, folder)
     added = sum(ledger.insert(good[start : start + TAKEN]) for start in range(0, len(good), TAKEN))
     file = read_network(folder)
     _take_counts(stock, folder, {} if file is None else file.frequencies)
-    if len(good) < len(found):
-        log.warning("%s: %d engrams are no text that the database takes", folder.path, len(found) - len(good))
+    if len(good) < len(all_engrams):
+        log.warning("%s: %d engrams are no text that the database takes", folder.path, len(all_engrams) - len(good))
         folder.write(LEFT_OUT, [folder.read(DATABASE, 1 << 30)])
     for name in (DATABASE, *COMPANIONS, NETWORK, STATE):
         folder.remove(name)
@@ -378,7 +384,7 @@ def _take_counts(stock: DatabaseStock, folder: Folder, counts: Mapping[str, int]
     def work(conn: Connection) -> None:
         there = engrams.counts(conn, name) or {}
         more = {word: number - there.get(word, 0) for word, number in counts.items() if is_plain(word)}
-        engrams.add_counts(conn, name, {word: each for word, each in more.items() if each > 0}, frozenset(), -1)
+        engrams.add_counts(conn, name, {word: count for word, count in more.items() if count > 0}, frozenset(), -1)
 
     if counts:
         stock.write(folder, work)

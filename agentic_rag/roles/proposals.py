@@ -20,7 +20,7 @@ from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.new_engrams import NewEngram, check_engram, make_engram
 from mcp_servers.promptx.tokenizer import fold, gist_of
 
-MAX_SAID: Final = 2_000
+MAX_UTTERANCE: Final = 2_000
 """Maximum characters of one message; longer ones contain pasted text."""
 MAX_ASKED: Final = 8_000
 """Maximum characters of all messages of one call; the newest count."""
@@ -67,7 +67,7 @@ SCHEMA: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Utterance:
     """The words of one message."""
 
     turn_id: str
@@ -75,34 +75,34 @@ class Said:
     text: str
 
 
-def said_in(turn_id: str, question: str, rows: Sequence[MessageRecord]) -> list[Said]:
+def words_in_turn(turn_id: str, question: str, rows: Sequence[MessageRecord]) -> list[Utterance]:
     """Return the words in a turn: the user's, and the assistant's unless it had read other people's texts."""
-    said = [Said(turn_id, "user", question[:MAX_SAID])]
+    utterances = [Utterance(turn_id, "user", question[:MAX_UTTERANCE])]
     if reads_others({"role": "user", "content": row.content} for row in rows):
-        return said
+        return utterances
     words = " ".join(plain_text(_own_words(row.content)) for row in rows if row.role == "assistant").strip()
-    return [*said, Said(turn_id, "assistant", words[:MAX_SAID])] if words else said
+    return [*utterances, Utterance(turn_id, "assistant", words[:MAX_UTTERANCE])] if words else utterances
 
 
 def _own_words(content: Sequence[Block]) -> list[Block]:
     return [block for block in content if block["type"] == "text" and not block.get("citations")]
 
 
-def newest(said: Sequence[Said]) -> list[Said]:
+def newest(utterances: Sequence[Utterance]) -> list[Utterance]:
     """Return the newest messages that fit into one call, in order."""
-    kept: list[Said] = []
+    fitting: list[Utterance] = []
     room = MAX_ASKED
-    for each in reversed(said):
-        room -= len(each.text)
+    for utterance in reversed(utterances):
+        room -= len(utterance.text)
         if room < 0:
             break
-        kept.insert(0, each)
-    return kept
+        fitting.insert(0, utterance)
+    return fitting
 
 
-def ask(model: str, said: Sequence[Said]) -> ModelRequest:
+def ask(model: str, utterances: Sequence[Utterance]) -> ModelRequest:
     """Return the request for proposals."""
-    lines = [orjson.dumps({each.who: each.text}).decode() for each in said]
+    lines = [orjson.dumps({utterance.who: utterance.text}).decode() for utterance in utterances]
     return ModelRequest(
         model=model,
         max_tokens=MAX_ANSWER,
@@ -113,7 +113,7 @@ def ask(model: str, said: Sequence[Said]) -> ModelRequest:
     )
 
 
-def read_answer(answer: str, stop_reason: str, said: Sequence[Said]) -> list[Proposal]:
+def read_answer(answer: str, stop_reason: str, utterances: Sequence[Utterance]) -> list[Proposal]:
     """Return the valid proposals in a model's answer. An answer that is cut, refused or not JSON has none.
 
     Other members of the answer, such as ids or roles, are ignored.
@@ -125,8 +125,8 @@ def read_answer(answer: str, stop_reason: str, said: Sequence[Said]) -> list[Pro
     except orjson.JSONDecodeError:
         return []
     items = document.get("memories") if isinstance(document, dict) else None
-    found = [_read(item, said) for item in items[:MAX_PROPOSALS]] if isinstance(items, list) else []
-    return [each for each in found if each is not None]
+    proposals = [_read(item, utterances) for item in items[:MAX_PROPOSALS]] if isinstance(items, list) else []
+    return [proposal for proposal in proposals if proposal is not None]
 
 
 def _without_fence(answer: str) -> str:
@@ -136,15 +136,18 @@ def _without_fence(answer: str) -> str:
     return text
 
 
-def _read(item: object, said: Sequence[Said]) -> Proposal | None:
+def _read(item: object, utterances: Sequence[Utterance]) -> Proposal | None:
     if not isinstance(item, dict) or item.get("kind") not in ("decision", "preference", "correction"):
         return None
     content, words, keywords = item.get("content"), item.get("said"), item.get("keywords")
     if not isinstance(content, str) or not isinstance(words, str) or not isinstance(keywords, list):
         return None
     cues = [" ".join(word.split()) for word in keywords if isinstance(word, str)]
-    source = next((each for each in said if len(_plain(words)) > 1 and _plain(words) in _plain(each.text)), None)
-    if source is None or len(content) > MAX_CONTENT or not _is_said(content, source, said):
+    source = next(
+        (utterance for utterance in utterances if len(_plain(words)) > 1 and _plain(words) in _plain(utterance.text)),
+        None,
+    )
+    if source is None or len(content) > MAX_CONTENT or not _is_quoted(content, source, utterances):
         return None
     proposal = Proposal(content=content.strip(), keywords=[cue for cue in cues if cue], turn=source.turn_id)
     try:
@@ -154,11 +157,13 @@ def _read(item: object, said: Sequence[Said]) -> Proposal | None:
     return proposal
 
 
-def _is_said(content: str, source: Said, said: Sequence[Said]) -> bool:
+def _is_quoted(content: str, source: Utterance, utterances: Sequence[Utterance]) -> bool:
     """Return whether the share `SHARED` of a proposal's words occurs in the turn that it quotes."""
     own = gist_of(content)
-    spoken = gist_of("\n".join(each.text for each in said if each.turn_id == source.turn_id)[:MAX_SAID])
-    return bool(own) and len(own & spoken) >= SHARED * len(own)
+    turn_gist = gist_of(
+        "\n".join(utterance.text for utterance in utterances if utterance.turn_id == source.turn_id)[:MAX_UTTERANCE]
+    )
+    return bool(own) and len(own & turn_gist) >= SHARED * len(own)
 
 
 def _plain(text: str) -> str:
@@ -174,15 +179,15 @@ def engram_of(proposal: Proposal, number: int, now_ms: int, author: str) -> Engr
     schema = "\n".join(proposal["keywords"])
     if len(proposal["keywords"]) < 2:
         raise BadEngram(number, "two keywords are needed.")
-    made = make_engram(number, NewEngram(proposal["content"], schema, 0.6, "ATOMIC"), now_ms)
+    built = make_engram(number, NewEngram(proposal["content"], schema, 0.6, "ATOMIC"), now_ms)
     digest = hashlib.sha256(f"{proposal['turn']}/{number}".encode()).hexdigest()
     engram = Engram(
         f"{now_ms}_{digest[:9]}",
-        made.content,
-        made.type,
-        made.strength,
+        built.content,
+        built.type,
+        built.strength,
         now_ms,
-        made.cues,
+        built.cues,
         author=author,
         turn=proposal["turn"],
         proposed=True,

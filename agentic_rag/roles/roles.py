@@ -98,9 +98,9 @@ class Roles:
         workspace = Path(record.workspace)
 
         def work() -> RoleView:
-            given = tuple(template(role) if files is None else files)
-            library = RoleLibrary(workspace, self._builtin, drafted=role, drafts=given)
-            return _render(library, role, drafts_of(workspace, self._builtin, role, given))
+            drafts = tuple(template(role) if files is None else files)
+            library = RoleLibrary(workspace, self._builtin, drafted=role, drafts=drafts)
+            return _render(library, role, drafts_of(workspace, self._builtin, role, drafts))
 
         try:
             return await self._threads.read(str(workspace), work)
@@ -126,13 +126,13 @@ class Roles:
         """Return the hash that an activation would report now. None if the domain or role is missing or broken."""
         try:
             workspace = Path((await self._directory.get(domain_id)).workspace)
-            if (known := self._hashes.find((workspace, role))) is not None:
-                return known.found
-            seen = await self._threads.read(str(workspace), self._hash, workspace, role)
+            if (cached := self._hashes.find((workspace, role))) is not None:
+                return cached.found
+            snapshot = await self._threads.read(str(workspace), self._hash, workspace, role)
         except (NotFound, BadRoleId):
             return None
-        self._hashes.keep((workspace, role), seen)
-        return seen.found
+        self._hashes.keep((workspace, role), snapshot)
+        return snapshot.found
 
     def _hash(self, workspace: Path, role: str) -> WorkspaceSnapshot[str | None]:
         # Begin watching before the read.
@@ -154,8 +154,8 @@ class Roles:
 
         def work() -> tuple[str, ...]:
             assert library.workspace is not None
-            written = library.write(role, template(role) if files is None else files, replace)
-            return tuple(path.relative_to(library.workspace).as_posix() for path in written.paths)
+            result = library.write(role, template(role) if files is None else files, replace)
+            return tuple(path.relative_to(library.workspace).as_posix() for path in result.paths)
 
         async with self._history.changing(domain_id) as notice:
             try:
@@ -204,27 +204,29 @@ class Roles:
 
     async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str], notice: Notice) -> None:
         """Audit a change right after it: files belong to no transaction and may be edited by hand at any time."""
-        told = change(action, f"{domain_id}/{role}", files=list(paths))
-        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        audit_entry = change(action, f"{domain_id}/{role}", files=list(paths))
+        await self._db.write(lambda conn: audit(conn, audit_entry), durable=True)
         await notice(acting().user_id, [(HistoryKind.ROLE, path) for path in paths])
 
-    def check_ids(self, workspace: Path, wanted: Sequence[tuple[str, str]]) -> None:
+    def check_ids(self, workspace: Path, references: Sequence[tuple[str, str]]) -> None:
         """Check that each (settings path, role id) names a role of the workspace. Blocks.
 
         Raises:
             InvalidInput: names the first unknown role, and lists the roles.
         """
-        known = RoleLibrary(workspace, self._builtin).ids()
-        for path, role in wanted:
-            if role not in known:
-                raise InvalidInput(path, f"there is no role {role!r}. Roles: {', '.join(known) or 'none'}.")
+        role_ids = RoleLibrary(workspace, self._builtin).ids()
+        for path, role in references:
+            if role not in role_ids:
+                raise InvalidInput(path, f"there is no role {role!r}. Roles: {', '.join(role_ids) or 'none'}.")
 
     def missing_role(self, workspace: Path, role: str) -> str:
         """Return a note for the admin if a role does not exist yet, otherwise an empty text. Blocks."""
-        known = RoleLibrary(workspace, self._builtin).ids()
-        if role in known:
+        role_ids = RoleLibrary(workspace, self._builtin).ids()
+        if role in role_ids:
             return ""
-        return f"there is no role {role!r} yet; write it before the first message. Roles: {', '.join(known) or 'none'}."
+        return (
+            f"there is no role {role!r} yet; write it before the first message. Roles: {', '.join(role_ids) or 'none'}."
+        )
 
     async def _library(self, domain_id: str) -> RoleLibrary:
         record = await self._db.read(lambda conn: domains.get(conn, domain_id))
@@ -234,8 +236,8 @@ class Roles:
 
     def _check(self, library: RoleLibrary) -> list[Finding]:
         assert library.workspace is not None
-        found = [*library.check(), *SkillLibrary(library.workspace).findings()]
-        return sorted(found, key=lambda finding: (finding.file, finding.line, finding.column))
+        findings = [*library.check(), *SkillLibrary(library.workspace).findings()]
+        return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.column))
 
     def _view(self, library: RoleLibrary, role: str) -> RoleView:
         assert library.workspace is not None

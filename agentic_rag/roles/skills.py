@@ -95,13 +95,13 @@ class Skills:
         return Path(record.workspace)
 
     def _list_offered(self, workspace: Path) -> list[OfferedSkill]:
-        found = {name: role for name, (role, _) in self._roles(workspace).items()}
+        by_name = {name: role for name, (role, _) in self._roles(workspace).items()}
         for skill in SkillLibrary(workspace).list():
             if skill.usable:
-                found[skill.name] = OfferedSkill(
+                by_name[skill.name] = OfferedSkill(
                     skill.name, skill.description, "folder", skill.front_matter, skill.files, skill.digest
                 )
-        return [found[name] for name in sorted(found)]
+        return [by_name[name] for name in sorted(by_name)]
 
     def _file(self, workspace: Path, skill: str, path: str) -> bytes:
         library = SkillLibrary(workspace)
@@ -121,9 +121,9 @@ class Skills:
     def _roles(self, workspace: Path) -> dict[str, tuple[OfferedSkill, str]]:
         """Return the workspace's usable roles with their texts, by skill name."""
         library = RoleLibrary(workspace, self._builtin)
-        roles = [each.id for each in library.list() if each.source == "workspace"]
+        roles = [role.id for role in library.list() if role.source == "workspace"]
         summaries = library.summaries(roles)
-        found: dict[str, tuple[OfferedSkill, str]] = {}
+        by_name: dict[str, tuple[OfferedSkill, str]] = {}
         for role in roles:
             try:
                 name, text = role_as_skill(role, summaries[role], library.activate(role).text)
@@ -132,5 +132,5 @@ class Skills:
             front, _, _ = read_front_matter(text, BODY)
             digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
             files = (SkillFile(BODY, len(text.encode()), digest),)
-            found[name] = OfferedSkill(name, str(front["description"]), "role", front, files, digest), text
-        return found
+            by_name[name] = OfferedSkill(name, str(front["description"]), "role", front, files, digest), text
+        return by_name

@@ -56,7 +56,7 @@ class Trials:
         if view.hash is None:
             errors = [str(finding) for finding in view.findings if finding.severity == "error"]
             raise InvalidInput("roleDraft.files", "\n".join(errors) or "the role file is not complete.")
-        draft = RoleDraft(tuple(DraftFile(each.kind, each.id, each.content) for each in tried.files), view.hash)
+        draft = RoleDraft(tuple(DraftFile(file.kind, file.id, file.content) for file in tried.files), view.hash)
         return replace(
             definition,
             persona=replace(definition.persona, role=tried.role),
@@ -66,5 +66,5 @@ class Trials:
 
 def check_size(files: Sequence[RoleFile]) -> None:
     """Refuse a draft that is too large. Raises `InvalidInput`."""
-    if sum(len(each.content) for each in files) > MAX_CHARACTERS:
+    if sum(len(file.content) for file in files) > MAX_CHARACTERS:
         raise InvalidInput("roleDraft.files", f"at most {MAX_CHARACTERS} characters in all files are possible.")

@@ -64,11 +64,11 @@ def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: O
         TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
     """
     if row.client_message_id is not None:
-        known = turns.by_client_message(conn, row.session_id, row.client_message_id)
-        if known is not None and known.said != row.said:
+        earlier = turns.by_client_message(conn, row.session_id, row.client_message_id)
+        if earlier is not None and earlier.said != row.said:
             raise IdempotencyMismatch(row.client_message_id)
-        if known is not None:
-            return known
+        if earlier is not None:
+            return earlier
     if busy is None:
         return None
     if on_busy == "join":
@@ -135,11 +135,11 @@ def branch_row(
     """
     question = branches.question_of(conn, blank.session_id, message_id)
     sent = blank.images if other_images else question.images
-    follows, asked = question.parent_message_id, question.user_message_id
+    follows, user_message_id = question.parent_message_id, question.user_message_id
     row = blank.replace(
-        parent_message_id=follows, began=True, branch_of=asked, images=sent, attachments=question.attachments
+        parent_message_id=follows, began=True, branch_of=user_message_id, images=sent, attachments=question.attachments
     )
-    return row if content is not None else row.replace(content=question.content, user_message_id=asked)
+    return row if content is not None else row.replace(content=question.content, user_message_id=user_message_id)
 
 
 def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
@@ -178,7 +178,7 @@ def store_accepted(
     if place is not None:
         sessions.append_question(conn, row, place)
         log.store_first(conn, (start_event(row, definition.model), *notices, *added))
-        tell_begun(conn, row)
+        announce_begun(conn, row)
     elif row.owner != resources.owner:
         signals.send(conn, SignalKind.TURNS, row.session_id)
 
@@ -309,11 +309,11 @@ def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
     if current is not None:
         raise TurnInProgress(current.id)
     if head.writer != owner:
-        newest = [each.id for each in turns.of_session(conn, session_id)[-1:]] or [TurnId("")]
+        newest = [turn.id for turn in turns.of_session(conn, session_id)[-1:]] or [TurnId("")]
         raise TurnInProgress(newest[0], "The conversation changed meanwhile. Compact it again.")
 
 
-def tell_begun(conn: Connection, row: TurnRecord) -> None:
+def announce_begun(conn: Connection, row: TurnRecord) -> None:
     """Notify the other processes that a turn begins or resumes here, so that they drop their copies of the session."""
     signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
 
@@ -340,5 +340,5 @@ def is_unstarted(conn: Connection, row: TurnRecord) -> bool:
     if conn.dialect.name != "postgresql":
         return True
     sessions.lock(conn, row.session_id)
-    found = turns.get(conn, row.id)
-    return found is not None and found.status is TurnStatus.QUEUED
+    current = turns.get(conn, row.id)
+    return current is not None and current.status is TurnStatus.QUEUED

@@ -1,7 +1,16 @@
-"""The agent: runs one turn by doing the I/O that `turn` requests.
+"""The agent: runs one turn by doing the I/O that `agentic_rag.runtime.core.turn` requests.
 
-Owns one running turn: its model calls, tool calls, commits, timeout and interrupt. Knows no conversation, no socket and
-no user. Every commit is shielded from cancellation, so the store always has the state before or after an instruction.
+An `Agent` owns one running turn: its model calls, tool calls, commits, timeout and interrupt. It knows no conversation,
+no socket and no user. The way through this file:
+
+- `Agent.run` → `_run`: `_prepare` opens the tools and stores the notes before the question, `_drive` runs the loop.
+- `_drive` asks `Turn.next` for an instruction and carries it out: `_call_model`, `ToolCalls.run` or `_commit`.
+- `_call_model` → `_request` builds a request, and `_stream` sends it. `_repair`, `_shorten` and `_ask_another` handle a
+  refused request.
+- `suspend` lets a turn that waits for people leave the process. `interrupt` and `give_up` stop it from outside.
+
+Every commit is shielded from cancellation. So the store always has the state before or after an instruction, and a turn
+can be resumed from there.
 """
 
 import logging
@@ -46,7 +55,7 @@ from agentic_rag.runtime.core.model_tools import spec_key, usable_tools
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.runtime.core.request import (
     BuiltRequest,
-    begin_told,
+    begin_prompt_state,
     build_request,
     prompt_of,
     servers_back,
@@ -62,7 +71,7 @@ from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.missing_passages import chunks_of, find_gone, find_hidden
 from agentic_rag.runtime.missing_servers import missing_notices
-from agentic_rag.runtime.model_stream import Receiving
+from agentic_rag.runtime.model_stream import ModelStream
 from agentic_rag.runtime.notifier import Once
 from agentic_rag.runtime.payload_reader import Pictures, with_own_tools
 from agentic_rag.runtime.services import Resources
@@ -74,7 +83,7 @@ from agentic_rag.runtime.turn_persistence import (
     end_without_agent,
     store_commit,
     store_end,
-    store_told,
+    store_prompt_state,
 )
 from agentic_rag.runtime.turn_span import ObservedTurn
 from agentic_rag.store import sessions, turns, waits
@@ -96,8 +105,8 @@ CHILDREN_SECONDS = 10.0
 """Seconds that an ending turn waits for its interrupted delegates to end."""
 
 
-class _PutDown(Exception):
-    """The turn was suspended: it waits for people and has left memory."""
+class _Suspended(Exception):
+    """Raised in place of the turn's end: the turn was suspended while it waits for people."""
 
 
 class Agent:
@@ -124,8 +133,8 @@ class Agent:
     ) -> None:
         self.resources = resources
         self.transcript, self.row = transcript, row
-        self._definition = self._asked = definition  # another model may replace `_asked` for the rest of the turn
-        self._others = list(definition.fallback_models)
+        self._definition = self._active = definition  # a fallback model may replace `_active` for the rest of the turn
+        self._fallbacks = list(definition.fallback_models)
         self.log = log
         self._scope = anyio.CancelScope()
         self.interrupted = False
@@ -146,16 +155,23 @@ class Agent:
         self._pause: TurnPause = parent._pause if parent is not None else TurnPause(row.id)
         payer = Payer(definition.domain_id, transcript.labels.user_id, row.key_id)
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
-        self._asking = HumanInput(resources, row, transcript.labels, log, self._clock, self._pause)
-        asker = parent._calls if parent is not None else None
-        self._calls: ToolCalls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
+        self._human_input = HumanInput(resources, row, transcript.labels, log, self._clock, self._pause)
+        caller = parent._calls if parent is not None else None
+        self._calls: ToolCalls = ToolCalls(
+            resources, transcript, row, definition, log, self._turn, self._human_input, caller
+        )
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
-        self._restored, self._told_full = True, False
+        self._restored = True
+        """Whether the stored state of a resumed turn is in `_turn`. A turn that begins has none."""
+        self._full_reported = False
+        """Whether the notice ``CONTEXT_FULL`` was sent."""
         self._refused_now: set[tuple[str, str]] = set()
         """Model and name of each tool that the model's service refused. The turn continues without these tools."""
         self._refused_specs: set[str] = set()
-        self._setbacks = row.resumes
+        """The keys (`spec_key`) of the refused definitions, which later requests of the turn leave out."""
+        self._resumes = row.resumes
+        """How often the turn was resumed since its last commit. The first commit sets it to 0."""
         self._end = ""
         """The reason of the end in one word, or empty while the turn runs."""
         self.over = False
@@ -163,7 +179,10 @@ class Agent:
         self.garbled = False
         """Whether the transcript in memory may differ from the store."""
         self.lost = False
-        """Whether another process runs the turn: one that holds its lease, or the next to start."""
+        """Whether this process must not write the turn any more.
+
+        Another process holds its lease, or this server stops and the next one resumes the turn.
+        """
         self.suspended = False
         """Whether the turn was suspended while it waits for people. No process runs the turn, and its log continues."""
         self.parent = parent
@@ -172,7 +191,7 @@ class Agent:
         self._children: list[Agent] = []
         if parent is not None:
             parent._children.append(self)
-            if parent.log.closed_to_delegates:
+            if parent.log.closed_to_delegates:  # the parent is ending and has interrupted its other delegates
                 self.interrupt()
 
     @property
@@ -211,7 +230,7 @@ class Agent:
             child.give_up()
 
     @property
-    def _gone_on(self) -> bool:
+    def _was_resumed(self) -> bool:
         """Whether the turn was suspended or cut off before.
 
         Then its delegates were too, and some may not run again yet.
@@ -229,7 +248,7 @@ class Agent:
     @property
     def waiting_since(self) -> float:
         """The start of the newest of those waits, by the event loop's clock."""
-        return max(self._asking.since, *(child.waiting_since for child in self._children), 0.0)
+        return max(self._human_input.since, *(child.waiting_since for child in self._children), 0.0)
 
     async def suspend(self) -> bool:
         """Suspend the turn if all of it waits for people. A stored answer lets a process resume the turn.
@@ -290,10 +309,10 @@ class Agent:
             self.log.hand_over()
         except ServerStopping:
             self.lost = self.over = True
-        except _PutDown:
+        except _Suspended:
             self.over = True
         except Exception as exc:
-            await self._end_plainly(exc)
+            await self._end_with_error_only(exc)
         else:
             self.log.close()
         finally:
@@ -302,7 +321,7 @@ class Agent:
             self.ended.happen()
             await self._account.aclose()
 
-    async def _end_plainly(self, exc: Exception) -> None:
+    async def _end_with_error_only(self, exc: Exception) -> None:
         """End a turn with only an error event, because its regular end cannot be stored. The last resort."""
         final = failure_of(first_cause(exc) or self._internal_error(exc))
         self.over = self.garbled = True
@@ -338,6 +357,7 @@ class Agent:
         failure: AgenticRagError | None = None
         self._restored = resume is None
         self._clock.start(limits.turn_timeout)
+        # An interrupt, the timeout, `give_up` and `suspend` all cancel this scope. The flags below tell them apart.
         with self._scope:
             try:
                 await self._prepare(resume)
@@ -348,7 +368,7 @@ class Agent:
         if self.suspended:
             for child in self._children:
                 await child.ended.wait()
-            raise _PutDown
+            raise _Suspended
         await self._end_children()
         if self.lost:
             raise LeaseLost(self.row.id)
@@ -363,11 +383,12 @@ class Agent:
         if failure is not None:
             if not isinstance(failure, InternalError):  # InternalError is in the log already, with its traceback
                 logger.warning("turn %s failed: %s", self.row.id, failure)
-            self._turn.fail(failure, self._asking.unbegun)
+            self._turn.fail(failure, self._human_input.unstarted)
         elif self.interrupted:
-            self._turn.interrupt(self._asking.unbegun)
+            self._turn.interrupt(self._human_input.unstarted)
+        # The turn has a reason to stop, or has ended already. Its next instruction is the final commit, or None.
         with anyio.CancelScope(shield=True):
-            if resume is not None and not self._restored:
+            if resume is not None and not self._restored:  # stopped before `_resume`: the end must keep stored results
                 self._restore(resume)
             await self._drive()
 
@@ -379,15 +400,20 @@ class Agent:
     # Before the first step
 
     async def _prepare(self, resume: Resume | None) -> None:
+        """Open the tools, and store the notes that the model reads before the question, or restore a resumed turn.
+
+        The notes name what changed since the session's last request: tools, prompt, role, servers and documents. A new
+        prompt would make the service's cache useless, so the first one stays and notes describe the differences.
+        """
         self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
-        self._offer(with_own_tools(self._definition, toolset.tools, self.transcript.told))
+        self._offer(with_own_tools(self._definition, toolset.tools, self.transcript.prompt_state))
         if resume is None and not self._context.roomy:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
         self._turn.take_role(self.transcript.activation)
-        told, news = self._tell()
+        state, news = self._current_prompt_state()
         if resume is not None:
-            await self._store_told(self.transcript.told or told, [])
+            await self._store_prompt_state(self.transcript.prompt_state or state, [])
             await self._resume(resume)
             return
         changed = await self._changed_role()
@@ -395,20 +421,20 @@ class Agent:
             self.log.append(notice)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
+        gone_chunks = await find_gone(self.resources, self._definition.domain_id, self.transcript)
         hidden = await find_hidden(self.resources, self._definition, self.transcript)
-        gone -= chunks_of(self.transcript, hidden)  # a note would name the documents
-        lost = self.transcript.lost_documents(gone)
+        gone_chunks -= chunks_of(self.transcript, hidden)  # a note would name the documents
+        lost_documents = self.transcript.lost_documents(gone_chunks)
         missing = toolset.missing
         back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})
-        await self._store_told(told, turn_notes(missing, changed, news, lost, back))
+        await self._store_prompt_state(state, turn_notes(missing, changed, news, lost_documents, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
         """Set the tools of the turn, without those that the model's service refuses."""
         assert self._toolset is not None
         tools = self._without_refused(tools)
         self._tools = tools
-        self._calls.offer(self._toolset, tools, self._asked.model)
+        self._calls.offer(self._toolset, tools, self._active.model)
         self._turn.offer(tools, self._toolset.missing)
         self._context.offer(tools)
 
@@ -419,43 +445,43 @@ class Agent:
         cache stays valid.
         """
         self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
-        tools = self._without_refused(with_own_tools(self._asked, toolset.tools, self.transcript.told))
-        self._calls.offer(toolset, tools, self._asked.model)
+        tools = self._without_refused(with_own_tools(self._active, toolset.tools, self.transcript.prompt_state))
+        self._calls.offer(toolset, tools, self._active.model)
         self._turn.offer(tools, toolset.missing)
 
     def _without_refused(self, tools: tuple[ToolInfo, ...]) -> tuple[ToolInfo, ...]:
-        domain, model, known = self._definition.domain_id, self._asked.model, self.resources.refused_tools
+        domain, model, refusals = self._definition.domain_id, self._active.model, self.resources.refused_tools
         usable = usable_tools(model, tools)
         for tool, reason in usable.refused:
             spec = ToolSpec(name=tool.name, description=tool.description, input_schema=dict(tool.input_schema))
-            if known.add(domain, model, tool, spec, reason):
+            if refusals.add(domain, model, tool, spec, reason):
                 logger.warning("domain %s: no %s is shown the tool %s: %s", domain, model, tool.name, reason)
-        keys = known.keys(domain, model)
-        kept = [tool for tool in usable.tools if (model, tool.name) not in self._refused_now]
+        keys = refusals.keys(domain, model)
+        allowed = [tool for tool in usable.tools if (model, tool.name) not in self._refused_now]
         if not keys:
-            return tuple(kept)
-        specs = tool_specs(self._asked, kept)
-        shown = [tool for tool, spec in zip(kept, specs, strict=True) if spec_key(spec) not in keys]
-        for tool in shown:
+            return tuple(allowed)
+        specs = tool_specs(self._active, allowed)
+        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if spec_key(spec) not in keys]
+        for tool in visible:
             if tool.origin == "user":
-                known.settle(domain, model, tool)
-        return tuple(shown)
+                refusals.settle(domain, model, tool)
+        return tuple(visible)
 
     def _drop_refused(self, error: ModelError, request: ModelRequest) -> bool:
         """Drop the tools for which the model's service refused a request. Return whether there were any.
 
         A tool of a user's server is dropped until its server lists another definition, our own tools for this turn.
         """
-        named = set(named_tools(error, request.tools))
-        if not named:
+        names = set(named_tools(error, request.tools))
+        if not names:
             return False
-        domain, model = self._definition.domain_id, self._asked.model
+        domain, model = self._definition.domain_id, self._active.model
         if len(self._refused_now) >= MAX_REFUSED_TOOLS:  # one by one takes too long
-            named |= {tool.name for tool in self._tools if tool.origin == "user"}
+            names |= {tool.name for tool in self._tools if tool.origin == "user"}
         infos = {tool.name: tool for tool in self._tools}
         words = str(error)[:REFUSAL_CHARS]
         for spec in request.tools:
-            if spec["name"] not in named:
+            if spec["name"] not in names:
                 continue
             self._refused_now.add((model, spec["name"]))
             self._refused_specs.add(spec_key(spec))
@@ -478,37 +504,40 @@ class Agent:
         """Return the prompt for a session that begins now."""
         return prompt_of(self._definition, self._tools, str(self.resources.services.today))
 
-    def _tell(self) -> tuple[PromptState, list[str]]:
+    def _current_prompt_state(self) -> tuple[PromptState, list[str]]:
         """Return the session's prompt state for this turn, and the notes on changes."""
         current = self._prompt()
-        before = self.transcript.told
+        before = self.transcript.prompt_state
         if before is None:
-            return begin_told(self._definition, current, self._tools), []
+            return begin_prompt_state(self._definition, current, self._tools), []
         listed = {tool.name for tool in list_deferred(self._tools, many_tokens(self._definition.model))}
         return before.with_current(current), changes(before, current, listed)
 
     async def _changed_role(self) -> str | None:
+        """Return the id of the session's active role if its files were edited since its activation, else None."""
         activation = self.transcript.activation
         if activation is None:
             return None
         binding = self._definition.binding
         if binding.draft.files and activation.role == binding.role:
             return activation.role if binding.draft.hash != activation.hash else None
-        role_hash = self.resources.services.role_hash
+        role_hash = (
+            self.resources.services.role_hash
+        )  # None: the role is missing or broken, so there is no newer version
         current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
 
-    async def _store_told(self, told: PromptState, notes: list[Block]) -> None:
+    async def _store_prompt_state(self, state: PromptState, notes: list[Block]) -> None:
         """Store the session's prompt state, and insert the notes before the turn's user message."""
         transcript, session_id = self.transcript, self.transcript.session_id
-        if not notes and told == transcript.told:
+        if not notes and state == transcript.prompt_state:
             return
         question = transcript.question_of(self.row.id)
         content = [*notes, *question.message["content"]]
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self.row.id, self.row.fence)
-            store_told(conn, session_id, told)
+            store_prompt_state(conn, session_id, state)
             if notes:
                 sessions.set_content(conn, session_id, question.seq, content)
 
@@ -516,24 +545,25 @@ class Agent:
             await self.resources.journal.store(store, ())
         if notes:
             transcript.rewrite(question, content)
-        transcript.tell(told)
+        transcript.set_prompt_state(state)
 
     async def _resume(self, resume: Resume) -> None:
         in_flight = self._restore(resume)
         if not in_flight:
             self.log.append(StepReset(self._turn.iteration + 1))
-        await self._asking.cancel_cut()
-        await self._calls.end_unknown(in_flight)
+        await self._human_input.cancel_orphaned()
+        await self._calls.end_unfinished(in_flight)
 
     def _restore(self, resume: Resume) -> Sequence[PlannedCall]:
         """Restore the state of a resumed turn and return the calls that were in flight."""
         self._restored = True
-        self._asking.remember(resume.waits)
+        self._human_input.remember(resume.waits)
         return self._turn.restore(resume.messages, resume.finished, resume.usage)
 
     # The loop
 
     async def _drive(self) -> None:
+        """Carry out the turn's instructions until there is none."""
         while True:
             self._turn.timings["total"] = round((time.monotonic() - self._began) * 1000)
             instruction = self._turn.next()
@@ -587,20 +617,20 @@ class Agent:
             self._context.note_failure()
             return
         self.log.append(compacted_event(record))
-        await self._store_told(begin_told(self._definition, self._prompt(), self._tools), [])
+        await self._store_prompt_state(begin_prompt_state(self._definition, self._prompt(), self._tools), [])
 
     async def _request(self, call: CallModel) -> BuiltRequest:
         """Build the request of a step, after making room for it."""
         fits = self._context.roomy or await self._make_room()
-        if not fits and not self._told_full:
-            self._told_full = True
+        if not fits and not self._full_reported:
+            self._full_reported = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
         built = build_request(
-            self._asked,
+            self._active,
             self._tools,
             self.transcript.window(),
-            told=self.transcript.told,
-            gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
+            state=self.transcript.prompt_state,
+            gone_chunks=await find_gone(self.resources, self._definition.domain_id, self.transcript),
             hidden=await find_hidden(self.resources, self._definition, self.transcript),
             pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=self._tool_choice() if fits and not call.last else {"type": "none"},
@@ -608,20 +638,22 @@ class Agent:
             refused=self._refused_keys(),
         )
         self.transcript.keep_sent(built.messages)
-        wanted = built.request.max_tokens
-        room = self._context.answer_room(wanted * call.room)
-        return built if room == wanted else replace(built, request=replace(built.request, max_tokens=room))
+        max_tokens = built.request.max_tokens
+        room = self._context.answer_room(max_tokens * call.room)
+        return built if room == max_tokens else replace(built, request=replace(built.request, max_tokens=room))
 
     def _tool_choice(self) -> Json | None:
         """Return the choice of the client that sent the question, until one of its functions was called."""
         if not self._definition.function_choice:
             return None
-        mine = (entry.message["content"] for entry in self.transcript.in_window() if entry.turn_id == self.row.id)
-        return forced_choice(self._definition, {use["name"] for content in mine for use in tool_uses(content)})
+        turn_contents = (
+            entry.message["content"] for entry in self.transcript.in_window() if entry.turn_id == self.row.id
+        )
+        return forced_choice(self._definition, {use["name"] for content in turn_contents for use in tool_uses(content)})
 
     def _refused_keys(self) -> Collection[str]:
-        known = self.resources.refused_tools.keys(self._definition.domain_id, self._asked.model)
-        return self._refused_specs.union(known) if self._refused_specs else known
+        refused = self.resources.refused_tools.keys(self._definition.domain_id, self._active.model)
+        return self._refused_specs.union(refused) if self._refused_specs else refused
 
     async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
         """Return a shorter request for a step that was refused as too long.
@@ -639,19 +671,19 @@ class Agent:
             built = await self._request(call)
         if self._context.tokens > self._context.limit or self._context.tokens >= before:
             raise ContextTooLong from error
-        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # same step: its event was sent
+        self._turn.begin_step(built.passages, built.call_ids, self._active.model)  # same step: its event was sent
         return built.request
 
     async def _ask_another(self, call: CallModel, why: str) -> ModelRequest:
         """Restart the step with the domain's next fallback model, which answers for the rest of the turn."""
-        before, other = self._asked.model, self._others.pop(0)
+        before, other = self._active.model, self._fallbacks.pop(0)
         for body in self._turn.reset_step():
             self.log.append(body)
         self.log.append(Notice("FALLBACK_MODEL", f"{before} {why}; {other} is asked."))
-        self._asked = replace(self._definition, model=other)
-        self._context.ask(self._asked)
+        self._active = replace(self._definition, model=other)
+        self._context.ask(self._active)
         assert self._toolset is not None
-        self._offer(with_own_tools(self._asked, self._toolset.tools, self.transcript.told))
+        self._offer(with_own_tools(self._active, self._toolset.tools, self.transcript.prompt_state))
         built = await self._request(call)
         self._turn.begin_step(built.passages, built.call_ids, other)
         return built.request
@@ -670,24 +702,29 @@ class Agent:
             return await self._shorten(call, error, again=shortened > 0)
         if not self._drop_refused(error, request):
             return None
-        if self.transcript.told is not None:  # so that the next turn has no note about it
-            await self._store_told(self.transcript.told.with_current(self._prompt()), [])
+        if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
+            await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
         built = await self._request(call)
-        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # same step: its event was sent
+        self._turn.begin_step(built.passages, built.call_ids, self._active.model)  # same step: its event was sent
         return built.request
 
     async def _call_model(self, call: CallModel) -> None:
+        """Ask the model for one step, until its message is complete or an error cannot be handled.
+
+        After a failed attempt, the first of these steps that applies follows: correct the request (`_repair`), wait and
+        repeat it, or ask the next fallback model. A fallback model is also asked if the model declines to answer.
+        """
         built = await self._request(call)
-        for body in self._turn.begin_step(built.passages, built.call_ids, self._asked.model):
+        for body in self._turn.begin_step(built.passages, built.call_ids, self._active.model):
             self.log.append(body)
         request = built.request
         began = time.monotonic()
         attempts = Attempts()
-        shortened = 0
+        shortened = 0  # how often the request was shortened after the service refused it as too long
         while True:
             try:
                 await self._stream(request)
-                if not self._turn.refused or not self._others:
+                if not self._turn.refused or not self._fallbacks:
                     break
                 request, attempts = await self._ask_another(call, "declined to answer"), Attempts()
             except ModelError as error:
@@ -696,7 +733,7 @@ class Agent:
                     request, shortened = other, shortened + is_too_long(error)
                     continue
                 delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
-                if delay is None and is_busy(error) and self._others:
+                if delay is None and is_busy(error) and self._fallbacks:
                     request, attempts = await self._ask_another(call, "takes no more requests now"), Attempts()
                     continue
                 if delay is None:
@@ -719,7 +756,7 @@ class Agent:
             await self._receive(request)
         except ModelError as error:
             if not error.started:
-                await self._account.give_back()
+                await self._account.release_unused()
             raise
 
     async def _reserve(self, request: ModelRequest) -> None:
@@ -756,13 +793,14 @@ class Agent:
         return usage.sent + usage.output + sum(child._used_tokens() for child in running)
 
     async def _receive(self, request: ModelRequest) -> None:
+        """Stream the model's events into the turn and its log."""
         domain, idle = self._definition.domain_id, self.resources.patience.model_idle
-        receiving = Receiving(self._turn, self.log, self.resources.redactor.of(domain), idle)
+        stream = ModelStream(self._turn, self.log, self.resources.redactor.of(domain), idle)
         request = replace(request, previous_answer=self.transcript.previous_answer(request.model))
         self._turn.answer_id = ""
         try:
             with self.resources.services.model_calls.watch(request.model):
-                await receiving.run(self.resources.services.model(domain).stream(request))
+                await stream.run(self.resources.services.model(domain).stream(request))
         finally:
             self.transcript.note_answer(request.model, self._turn.answer_id)
 
@@ -770,15 +808,21 @@ class Agent:
 
     async def _close_waits(self) -> Sequence[InputAnswered]:
         """Return the events for the waits that the end of the turn cancels, also those of its delegates."""
-        mine = self._asking.close()
-        if not self._gone_on or self.parent is not None:
-            return mine
+        own_events = self._human_input.close()
+        if not self._was_resumed or self.parent is not None:
+            return own_events
         read = partial(waits.list_open, root_turn_id=self.row.id)
-        left = await self.resources.journal.insist(partial(self.resources.database.read, read))
-        theirs = [InputAnswered(each.id, WaitAction.CANCEL, "") for each in left if each.turn_id != self.row.id]
-        return [*mine, *theirs]
+        open_waits = await self.resources.journal.insist(partial(self.resources.database.read, read))
+        delegate_events = [
+            InputAnswered(wait.id, WaitAction.CANCEL, "") for wait in open_waits if wait.turn_id != self.row.id
+        ]
+        return [*own_events, *delegate_events]
 
     async def _commit(self, commit: Commit) -> None:
+        """Store a commit and deliver its events. The final one also ends the turn in the store, with its hooks.
+
+        A question that the model declined to answer stays visible, but `REFUSED` keeps it out of later requests.
+        """
         final = commit.final
         entries = self.transcript.plan(self.row.id, commit.step, self.row.message_id, commit.messages)
         refused = isinstance(final, Done) and final.stop_reason == "refusal"
@@ -788,28 +832,28 @@ class Agent:
         def store(conn: Connection) -> None:
             store_commit(conn, self.transcript, self.row, entries, commit, self._turn.model)
             self._account.release(conn)
-            if self._setbacks:
+            if self._resumes:
                 turns.forget_resumes(conn, self.row.id)
             if question is not None:
                 sessions.set_content(conn, self.transcript.session_id, question.seq, marked)
             if final is not None:
-                if left or self._gone_on:
+                if cancelled or self._was_resumed:
                     waits.cancel(conn, self.row.id, now())
-                if self._gone_on:
+                if self._was_resumed:
                     end_delegates(conn, self.row.id)
                 store_end(conn, self.row, self._turn, final)
                 if self.parent is None:
                     self.resources.hooks.turn_ended(conn, self.row, final)
 
-        left = [] if final is None else await self._close_waits()
-        bodies = commit.bodies if final is None else (*left, *commit.bodies, final)
-        self.over = final is not None
+        cancelled = [] if final is None else await self._close_waits()
+        bodies = commit.bodies if final is None else (*cancelled, *commit.bodies, final)
+        self.over = final is not None  # set before the write: from here on an interrupt comes too late
         self._end = "" if final is None else end_of(final)
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
         # The end of a turn, and a call that is about to have effects, must survive a power loss.
         await self.log.commit(bodies, store, durable=effects or final is not None)
         self._account.settle()
-        self._setbacks = 0
+        self._resumes = 0
         self.transcript.extend(entries)
         if question is not None:
             self.transcript.leave_out(question, marked)

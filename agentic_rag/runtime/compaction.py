@@ -126,7 +126,7 @@ class Compaction:
             StorageFull: nothing was stored.
         """
         least = MINIMUM if self._created_by is CompactedBy.USER else 1
-        archived, kept = self._transcript.split(self._turn.id if self._turn else None, self._limit)
+        archived, remaining = self._transcript.split(self._turn.id if self._turn else None, self._limit)
         if self._transcript.message_count < least or not archived:
             raise CompactionNotNeeded(self._transcript.message_count, least)
         done: CompactionRecord | None = None
@@ -136,7 +136,7 @@ class Compaction:
                 with anyio.move_on_after(seconds):
                     summary = await self._summary()
                     with anyio.CancelScope(shield=True):
-                        done = await self._store(summary, archived, kept)
+                        done = await self._store(summary, archived, remaining)
                 if done is None:
                     raise GenerationTimeout("The summary", seconds)
             finally:
@@ -150,6 +150,11 @@ class Compaction:
     # The summary
 
     async def _summary(self) -> Summary:
+        """Ask the model for a summary. An unusable one is requested again, with the problem as a note.
+
+        The first request continues the conversation (``inside``), so that the service's cache applies. If the service
+        refuses it as too long, a separate request contains the messages as text.
+        """
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
         self._shown = await Pictures(self._resources.database, self._resources.payloads).of(self._transcript.pictures)
@@ -158,7 +163,7 @@ class Compaction:
         self._hidden = await find_hidden(self._resources, self._definition, self._transcript)
         documents = documents_of(window, self._gone | chunks_of(self._transcript, self._hidden))
         most = max(512, round(self._limit * CARRIED_SHARE))
-        problem, inside = "", self._transcript.told is not None
+        problem, inside = "", self._transcript.prompt_state is not None
         for attempt in range(TRIES):
             try:
                 answer = await self._insist(self._request(problem, inside=inside))
@@ -192,8 +197,8 @@ class Compaction:
             definition,
             self._tools,
             [*window, ask_inside(problem)],
-            told=self._transcript.told,
-            gone=self._gone,
+            state=self._transcript.prompt_state,
+            gone_chunks=self._gone,
             hidden=self._hidden,
             pictures=self._shown,
             tool_choice={"type": "none"} if problem else None,
@@ -201,6 +206,7 @@ class Compaction:
         return replace(built.request, max_tokens=answer_room(definition))
 
     async def _insist(self, request: ModelRequest) -> _Answer:
+        """Ask the model, and repeat the call after errors that may pass."""
         attempts = Attempts()
         while True:
             try:
@@ -241,13 +247,13 @@ class Compaction:
 
     # Storing
 
-    async def _store(self, summary: Summary, archived: Sequence[Entry], kept: Sequence[Entry]) -> CompactionRecord:
+    async def _store(self, summary: Summary, archived: Sequence[Entry], remaining: Sequence[Entry]) -> CompactionRecord:
         transcript, turn = self._transcript, self._turn
-        gone = [entry.message for entry in archived]
-        said = [words_of(entry.message) for entry in archived if entry.step == 0 and transcript.is_sent(entry)]
+        messages = [entry.message for entry in archived]
+        user_texts = [words_of(entry.message) for entry in archived if entry.step == 0 and transcript.is_sent(entry)]
         before: list[Message] = [{"role": "user", "content": list(transcript.head)}] if transcript.head else []
-        head = head_after(summary, [*before, *gone], said, self._limit)
-        staying = {entry.message_id for entry in kept}
+        head = head_after(summary, [*before, *messages], user_texts, self._limit)
+        staying = {entry.message_id for entry in remaining}
         row = CompactionRecord(
             id=new_id("comp"),
             session_id=transcript.session_id,
@@ -258,11 +264,11 @@ class Compaction:
             created_by=self._created_by,
             created_at=now(),
         )
-        changed: list[tuple[Entry, list[Block]]] = list_rewrites(kept)
-        to_seq = kept[0].seq - 1 if kept else transcript.last_seq
+        changed: list[tuple[Entry, list[Block]]] = list_rewrites(remaining)
+        to_seq = remaining[0].seq - 1 if remaining else transcript.last_seq
         gap = (0, 0)
         if archived[-1].seq > to_seq:  # steps of the running turn, after its question
-            gap = (next(entry.seq for entry in kept if turn and entry.turn_id == turn.id) + 1, archived[-1].seq)
+            gap = (next(entry.seq for entry in remaining if turn and entry.turn_id == turn.id) + 1, archived[-1].seq)
 
         def store(conn: Connection) -> None:
             if turn is not None:
@@ -278,7 +284,7 @@ class Compaction:
 
         await self._resources.database.write(store, durable=True)
         self._account.settle()
-        transcript.archive(kept, to_seq + 1, head)
+        transcript.archive(remaining, to_seq + 1, head)
         for entry, content in changed:
             transcript.rewrite(entry, content)
         return row

@@ -79,8 +79,8 @@ class Context:
         window = profile_of(self._definition.model).context_window
         if window is None:
             return max_tokens
-        left = window - round(self.tokens * MARGIN)
-        return min(max_tokens, max(left, min(LEAST_ANSWER, window // 8)))
+        free_tokens = window - round(self.tokens * MARGIN)
+        return min(max_tokens, max(free_tokens, min(LEAST_ANSWER, window // 8)))
 
     @property
     def roomy(self) -> bool:
@@ -98,6 +98,7 @@ class Context:
         if excess <= 0 or tokens < self._transcript.compact_past or self._transcript.saved_by_old() >= excess:
             return False
         replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, limit)
+        # ``tokens`` may be the model's own count, ``replaced`` is ours: scale ours up where the model counts more.
         counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
         return bool(replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE)
 
@@ -141,10 +142,10 @@ class Context:
         if start is None:
             return
         window = transcript.in_window()
-        kept = [entry for entry in window if entry.seq >= start]
+        remaining = [entry for entry in window if entry.seq >= start]
         fallen = [entry.message for entry in window if entry.seq < start]
-        head = move_head(transcript.head, fallen, [entry.message for entry in kept])
-        changed = list_rewrites(kept)
+        head = move_head(transcript.head, fallen, [entry.message for entry in remaining])
+        changed = list_rewrites(remaining)
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self._turn_id, self._fence)
@@ -195,6 +196,10 @@ class Context:
         await self._shed(largest_to_shed(window, self.tokens - self.limit))
 
     async def _shed(self, chosen: Sequence[Sheddable]) -> None:
+        """Replace results by references to their stored texts, in the store and in memory.
+
+        Texts that are not stored yet are written first. Without their records, files do no harm.
+        """
         transcript = self._transcript
         refs: dict[str, Block] = {}
         fresh: list[PayloadRecord] = []
@@ -211,6 +216,8 @@ class Context:
             for entry in window
             if (content := shed_results(entry.message["content"], refs)) != entry.message["content"]
         ]
+        # Thinking and citations in an answer are bound to the exact messages before it, so the answers after the first
+        # change lose both.
         first = min((entry.seq for entry, _ in changed), default=0)
         changed += list_rewrites([entry for entry in window if entry.seq > first])
 
@@ -227,7 +234,7 @@ class Context:
             before = transcript.sent_tokens(end=measure.until) if measure is not None else 0
             for entry, content in changed:
                 transcript.rewrite(entry, content)
-            if measure is not None:
+            if measure is not None:  # the model counted the old results: correct its count by the difference in ours
                 tokens = measure.tokens - before + transcript.sent_tokens(end=measure.until)
                 transcript.measure = Measure(max(0, tokens), measure.until)
 

@@ -77,6 +77,7 @@ class Delegations:
     """
 
     def __init__(self) -> None:
+        # Weak, because an agent that has ended unregisters itself by being dropped.
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         self._slots: WeakKeyDictionary[Agent, dict[int, anyio.Semaphore]] = WeakKeyDictionary()
 
@@ -103,9 +104,10 @@ class Delegations:
             return ChildAnswer(f"The role {request.role!r} could not begin: {exc}", failed=True)
 
     def _slot(self, parent: Agent) -> anyio.Semaphore:
-        """Return the semaphore for delegates of one depth.
+        """Return the semaphore for the delegates of one depth.
 
-        With one for all depths, delegates that wait for theirs would block.
+        One semaphore for all depths could deadlock: delegates would hold all slots while they wait for slots for their
+        own delegates.
         """
         root = parent
         while root.parent is not None:
@@ -116,17 +118,17 @@ class Delegations:
         """Start or resume a delegate, wait for its end and return its turn."""
         database = parent.resources.database
         with anyio.CancelScope(shield=True):  # a stored delegate must also run
-            known = await database.read(lambda conn: _turn_of_call(conn, parent.row.id, request.call_id))
-            if known is not None and known.status in turns.FINISHED:
-                return known
-            if known is None:
+            child_row = await database.read(lambda conn: _turn_of_call(conn, parent.row.id, request.call_id))
+            if child_row is not None and child_row.status in turns.FINISHED:
+                return child_row
+            if child_row is None:
                 child = await self._begin(parent, request)
             else:
-                child = self._agents.get(known.id) or await self._resume(parent, request, known)
+                child = self._agents.get(child_row.id) or await self._resume(parent, request, child_row)
         try:
             await child.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if not parent.resources.stopping:
+            if not parent.resources.stopping:  # else the delegate stays as it is, and resumes with its parent
                 child.interrupt()
                 with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
                     await child.ended.wait()
@@ -154,7 +156,8 @@ class Delegations:
         )
 
         def store(conn: Connection) -> Transcript:
-            turns.hold(conn, parent.row.id, parent.row.fence)  # serialised, so each sees earlier paths
+            # Locks the parent's row, so that two delegates that begin at once do not choose the same path.
+            turns.hold(conn, parent.row.id, parent.row.fence)
             path = free_path(parent.path, request.role, _paths_of(conn, parent.row.id))
             transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
@@ -185,13 +188,13 @@ class Delegations:
             fence = turns.take_lease(conn, row.id, resources.owner)
             return load_transcript(conn, row.session_id), read_interrupted(conn, row), fence
 
-        transcript, left, fence = await resources.database.write(take)
+        transcript, interrupted, fence = await resources.database.write(take)
         row = row.replace(owner=resources.owner, fence=fence)
-        definition = left.definition or child_definition(parent.definition, request.role, parent.depth + 1)
+        definition = interrupted.definition or child_definition(parent.definition, request.role, parent.depth + 1)
         delegate = Delegate(transcript.labels.agent, request.call_id)
         log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
         child = Agent(resources, transcript, row, definition, log, parent)
-        return self._start(child, left.resume)
+        return self._start(child, interrupted.resume)
 
     def _start(self, child: Agent, resume: Resume | None = None) -> Agent:
         self.register(child)
@@ -199,14 +202,14 @@ class Delegations:
         return child
 
 
-def free_path(above: str, role: str, taken: Collection[str]) -> str:
+def free_path(above: str, role: str, taken_paths: Collection[str]) -> str:
     """Return the path of a new delegate: the caller's path and the role, numbered from the second delegate on.
 
-    ``taken``: the paths of the caller's other delegates.
+    ``taken_paths``: the paths of the caller's other delegates.
     """
     first = f"{above}/{role}" if above else role
     numbered = (f"{first}-{number}" for number in itertools.count(2))
-    return next(path for path in itertools.chain([first], numbered) if path not in taken)
+    return next(path for path in itertools.chain([first], numbered) if path not in taken_paths)
 
 
 def child_definition(parent: Definition, role: str, depth: int) -> Definition:
@@ -243,18 +246,18 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     if turn is None or turn.status not in turns.FINISHED:
         return ChildAnswer("The delegate's work could not be stored.", failed=True)
     rows = sessions.transcript(conn, row.session_id)
-    messages: list[Message] = [{"role": each.role, "content": each.content} for each in rows]
-    others = reads_others(messages)
+    messages: list[Message] = [{"role": message.role, "content": message.content} for message in rows]
+    has_others_text = reads_others(messages)
     retrievals = tuple(
         ident for message in messages for block in message["content"] for ident in block.get(RETRIEVALS, ())
     )
-    said = [plain_text(message["content"]).strip() for message in messages if message["role"] == "assistant"]
-    last_words = next((text for text in reversed(said) if text), "")
+    texts = [plain_text(message["content"]).strip() for message in messages if message["role"] == "assistant"]
+    last_words = next((text for text in reversed(texts) if text), "")
     if turn.status is not TurnStatus.DONE:
         reason = turn.error.message if turn.error else "it was interrupted"
         so_far = f"\nIts last words were: {last_words}" if last_words else ""
         text = f"The delegate did not finish: {reason}{so_far}"
-        return ChildAnswer(text, failed=True, others_text=others, retrievals=retrievals)
+        return ChildAnswer(text, failed=True, others_text=has_others_text, retrievals=retrievals)
     was_cut = turn.end_reason in CUT
     session = sessions.get(conn, row.session_id)
     path = session.labels.agent if session else ""
@@ -265,4 +268,4 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     if evidence.left_out:
         notes.append(f"[{evidence.left_out} further passages do not fit; ask for less at once to have them]")
     text = "\n".join([*([last_words] if last_words else []), *notes])
-    return ChildAnswer(text, others_text=others, evidence=evidence.blocks, retrievals=retrievals)
+    return ChildAnswer(text, others_text=has_others_text, evidence=evidence.blocks, retrievals=retrievals)

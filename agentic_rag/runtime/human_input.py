@@ -159,11 +159,11 @@ class HumanInput:
         for wait in past:
             self._past.setdefault(wait.tool_call_id, []).append(wait)
             if wait.state is WaitState.OPEN:
-                self._unanswered[wait.id] = _unbegun(wait)
+                self._unanswered[wait.id] = _unstarted_call(wait)
 
-    async def cancel_cut(self) -> None:
+    async def cancel_orphaned(self) -> None:
         """Cancel open waits on connections that ended with an earlier process, because no answer can reach them."""
-        cut = [each.id for past in self._past.values() for each in past if each.live and each.id in self._unanswered]
+        cut = [wait.id for past in self._past.values() for wait in past if wait.live and wait.id in self._unanswered]
         if not cut:
             return
 
@@ -172,7 +172,7 @@ class HumanInput:
                 waits.finish(conn, wait_id, WaitState.CANCELLED, answer=None, by="", at=now())
 
         with anyio.CancelScope(shield=True):
-            await self._log.commit([InputAnswered(each, WaitAction.CANCEL, "") for each in cut], store)
+            await self._log.commit([InputAnswered(wait_id, WaitAction.CANCEL, "") for wait_id in cut], store)
             for wait_id in cut:
                 self._unanswered.pop(wait_id)
 
@@ -181,7 +181,7 @@ class HumanInput:
         return self._past.setdefault(call_id, [])
 
     @property
-    def unbegun(self) -> frozenset[str]:
+    def unstarted(self) -> frozenset[str]:
         """Ids of the calls that wait for an approval or an answer before they begin, and so had no effect."""
         return frozenset(filter(None, self._unanswered.values()))
 
@@ -190,7 +190,7 @@ class HumanInput:
         """Ids of the calls that wait only for a person's answer, which any process can resume."""
         return frozenset(self._resting)
 
-    async def ask(self, asked: QuestionRequest) -> InputGiven:
+    async def ask(self, question: QuestionRequest) -> InputGiven:
         """Ask a person and wait for the answer, or for a cancellation or timeout that counts as one.
 
         Cancelling this call leaves the wait open; the end of the turn closes it (`close`).
@@ -205,14 +205,14 @@ class HumanInput:
             domain_id=self._labels.domain_id,
             user_id=self._labels.user_id,
             agent=self._labels.agent,
-            tool_call_id=asked.call_id,
-            kind=asked.needed.kind,
-            answerer=asked.answerer,
-            request=_show(asked.event(wait_id, "")),
-            held=asked.needed.held,
-            subject=asked.subject,
-            live=asked.live,
-            taken=asked.live,
+            tool_call_id=question.call_id,
+            kind=question.needed.kind,
+            answerer=question.answerer,
+            request=_show(question.event(wait_id, "")),
+            held=question.needed.held,
+            subject=question.subject,
+            live=question.live,
+            taken=question.live,
             opened_at=now(),
             expires_at=later(self._resources.patience.wait_seconds),
         )
@@ -220,18 +220,18 @@ class HumanInput:
         def store(conn: Connection) -> None:
             waits.open_wait(conn, record)
 
-        self._unanswered[wait_id] = _unbegun(record)
+        self._unanswered[wait_id] = _unstarted_call(record)
         with anyio.CancelScope(shield=True):
-            await self._log.commit([asked.event(wait_id, record.expires_at)], store, durable=True)
+            await self._log.commit([question.event(wait_id, record.expires_at)], store, durable=True)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        withdrawal = asked.needed.withdrawal
+        withdrawal = question.needed.withdrawal
         if withdrawal is None:
             return await self.join(record)
         # Not in the turn's own tasks, because the turn may be suspended before the server withdraws the question.
         self._resources.tasks.start_soon(self._watch, record, withdrawal)
-        given = await self.join(record)
-        withdrawal.tell(WaitAction.CANCEL)
-        return given
+        answer = await self.join(record)
+        withdrawal.end(WaitAction.CANCEL)
+        return answer
 
     async def _watch(self, record: WaitRecord, withdrawal: Withdrawal) -> None:
         """End an open wait when its server withdraws the question."""
@@ -254,7 +254,7 @@ class HumanInput:
             await self._resources.journal.insist(end)
         except ServerStopping:
             return
-        self._resources.answers.tell(record.id)
+        self._resources.answers.notify(record.id)
 
     async def join(self, record: WaitRecord) -> InputGiven:
         """Wait for the answer of a stored wait and resume with it.
@@ -303,8 +303,8 @@ class HumanInput:
 
     def close(self) -> tuple[InputAnswered, ...]:
         """Return the events for the waits that the end of the turn cancels."""
-        left, self._unanswered = self._unanswered, {}
-        return tuple(InputAnswered(wait_id, WaitAction.CANCEL, "") for wait_id in left)
+        open_waits, self._unanswered = self._unanswered, {}
+        return tuple(InputAnswered(wait_id, WaitAction.CANCEL, "") for wait_id in open_waits)
 
 
 def _show(event: InputRequired) -> Json:
@@ -318,7 +318,7 @@ def _read_given(record: WaitRecord) -> InputGiven:
     return InputGiven(ACTION_OF[record.state], record.answer or {}, record.held)
 
 
-def _unbegun(record: WaitRecord) -> str:
+def _unstarted_call(record: WaitRecord) -> str:
     return record.tool_call_id if record.kind in (WaitKind.APPROVAL, WaitKind.QUESTION) else ""
 
 

@@ -23,14 +23,14 @@ async def find_gone(resources: Resources, domain_id: str, transcript: Transcript
     if not chunks:
         return frozenset()
     mark = None if resources.shared else services.documents_mark(domain_id)
-    known = transcript.gone_chunks
-    if mark is None or known.mark is not mark:
-        known = GoneChunks(mark)
-    if new := chunks - known.asked:
+    gone_chunks = transcript.gone_chunks
+    if mark is None or gone_chunks.mark is not mark:
+        gone_chunks = GoneChunks(mark)
+    if new := chunks - gone_chunks.asked:
         missing = await resources.journal.insist(partial(services.missing_chunks, domain_id, new))
-        known = GoneChunks(mark, frozenset(chunks), (known.gone & chunks) | missing)
-    transcript.note_gone(known)
-    return known.gone & chunks
+        gone_chunks = GoneChunks(mark, frozenset(chunks), (gone_chunks.gone & chunks) | missing)
+    transcript.note_gone(gone_chunks)
+    return gone_chunks.gone & chunks
 
 
 async def find_hidden(resources: Resources, definition: Definition, transcript: Transcript) -> frozenset[str]:

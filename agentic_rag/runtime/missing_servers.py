@@ -11,8 +11,8 @@ def missing_notices(toolset: Toolset, *, admin: bool) -> Iterator[Notice]:
     missing = toolset.missing
     reasons: list[tuple[str, str]] = [(name, "") for name in missing]
     if admin and (notices := toolset.notices):
-        told = {name for name, _ in notices}
-        reasons = [*notices, *((name, "") for name in missing if name not in told)]
+        noticed_names = {name for name, _ in notices}
+        reasons = [*notices, *((name, "") for name in missing if name not in noticed_names)]
     for name, reason in reasons:
         starting = missing.get(name, False)
         code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"

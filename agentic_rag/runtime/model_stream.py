@@ -21,7 +21,7 @@ from agentic_rag.runtime.log.encoder import TextKind
 from agentic_rag.runtime.log.runlog import RunLog
 
 
-class Receiving:
+class ModelStream:
     """Receives one model call. ``idle``: seconds of silence after which the model has failed."""
 
     def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
@@ -92,6 +92,6 @@ class Receiving:
             for body in self._receive(event):
                 self._log.append(body)
             return
-        for each in self._redacted.take(event):
-            for body in self._receive(each):
+        for model_event in self._redacted.take(event):
+            for body in self._receive(model_event):
                 self._log.append(body, redacted=True)

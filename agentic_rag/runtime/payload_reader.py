@@ -58,16 +58,16 @@ READ_TOOL = ToolInfo(
 
 
 def with_own_tools(
-    definition: Definition, tools: tuple[ToolInfo, ...], told: PromptState | None = None
+    definition: Definition, tools: tuple[ToolInfo, ...], state: PromptState | None = None
 ) -> tuple[ToolInfo, ...]:
     """Return a turn's tools with the agent's own tools and the client's functions.
 
     No server's tool can have the name of an own tool, and no function that of another tool.
 
-    `READ_TOOL` is always included, because the list must not change from turn to turn. ``told``: the session's prompt
+    `READ_TOOL` is always included, because the list must not change from turn to turn. ``state``: the session's prompt
     state.
     """
-    names = frozenset(told.names) if told else frozenset[str]()
+    names = frozenset(state.names) if state else frozenset[str]()
     by_service, most = profile_of(definition.model).deferred_tools, many_tokens(definition.model)
     asking = (ASK_TOOL,) if definition.ask_user else ()
     own = (READ_TOOL, *asking, *with_search(tools, names, by_service=by_service, most=most))
@@ -111,5 +111,5 @@ async def read_on(resources: Resources, session_id: SessionId, arguments: Json, 
     text = data.decode(errors="replace")
     if start >= len(text) > 0:
         return error_outcome(f"from: the result has {len(text)} characters; a number below that is right.")
-    shown = part_of(text, start, room.text) if sought is None else passages_with(text, sought, start)
-    return CallOutcome(ToolStatus.OK, (text_block(shown),))
+    part = part_of(text, start, room.text) if sought is None else passages_with(text, sought, start)
+    return CallOutcome(ToolStatus.OK, (text_block(part),))

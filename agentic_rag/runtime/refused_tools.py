@@ -14,7 +14,7 @@ MOST_OF_DOMAIN = 1_024
 """Most refused specs remembered per domain. The oldest is dropped."""
 
 
-class _OfDomain:
+class _DomainRefusals:
     """The refused tools of one domain."""
 
     def __init__(self) -> None:
@@ -31,34 +31,34 @@ class RefusedTools:
     """The refused tools of all domains."""
 
     def __init__(self) -> None:
-        self._domains: dict[str, _OfDomain] = {}
+        self._domains: dict[str, _DomainRefusals] = {}
 
     def add(self, domain: str, model: str, tool: ToolInfo, spec: ToolSpec, reason: str) -> bool:
         """Record a tool that a model's service refuses. Return whether the refusal is new."""
-        known = self._domains.setdefault(domain, _OfDomain())
+        refusals = self._domains.setdefault(domain, _DomainRefusals())
         key = model, spec_key(spec)
-        news = key not in known.specs
-        known.specs[key] = None
-        known.reasons[tool.server, tool.remote_name, model] = reason
-        for kept in (known.specs, known.reasons):
-            if len(kept) > MOST_OF_DOMAIN:
-                del kept[next(iter(kept))]  # type: ignore[arg-type]
+        news = key not in refusals.specs
+        refusals.specs[key] = None
+        refusals.reasons[tool.server, tool.remote_name, model] = reason
+        for entries in (refusals.specs, refusals.reasons):
+            if len(entries) > MOST_OF_DOMAIN:
+                del entries[next(iter(entries))]  # type: ignore[arg-type]
         return news
 
     def keys(self, domain: str, model: str) -> Collection[str]:
         """Return the keys of the specs that a model's service refuses; see `spec_key`."""
-        known = self._domains.get(domain)
-        return {key for asked, key in known.specs if asked == model} if known is not None else ()
+        refusals = self._domains.get(domain)
+        return {key for refused_model, key in refusals.specs if refused_model == model} if refusals is not None else ()
 
     def settle(self, domain: str, model: str, tool: ToolInfo) -> None:
         """Drop the reason of a tool that a model sees again, because its server lists another definition."""
-        known = self._domains.get(domain)
-        if known is not None:
-            known.reasons.pop((tool.server, tool.remote_name, model), None)
+        refusals = self._domains.get(domain)
+        if refusals is not None:
+            refusals.reasons.pop((tool.server, tool.remote_name, model), None)
 
     def of_server(self, domain: str, server: str) -> tuple[DroppedTool, ...]:
         """Return the tools of a server that models do not see, each with its reason."""
-        known = self._domains.get(domain)
-        reasons = known.reasons if known is not None else {}
-        found = (DroppedTool(tool, reason) for (of, tool, _), reason in reasons.items() if of == server)
-        return tuple(dict.fromkeys(found))
+        refusals = self._domains.get(domain)
+        reasons = refusals.reasons if refusals is not None else {}
+        dropped = (DroppedTool(tool, reason) for (of, tool, _), reason in reasons.items() if of == server)
+        return tuple(dict.fromkeys(dropped))

@@ -36,8 +36,8 @@ from agentic_rag.runtime.services import (
 )
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, KeptTranscripts
-from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_left
+from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, TranscriptCache
+from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_abandoned
 from agentic_rag.store import payloads, sessions, turns, waits
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -110,8 +110,9 @@ class Runtime:
         self._remote_logs = RemoteLogs(database, fanout or InProcessFanout()) if database.shared else None
         self._journal = Journal(database, self._remote_logs, observer)
         self._recovered = False
+        """Whether `recover` has registered the turns that an earlier process suspended. Only for a SQLite file."""
         self._awake = False
-        """Whether suspended turns may be awake without a process that resumes them, because the store refused."""
+        """Whether a stored answer may be waiting for a process that resumes its turn. `check_waits` looks for one."""
         self._tasks = anyio.create_task_group()
         self._live: dict[str, LiveSession] = {}
         self._resources = Resources(
@@ -129,10 +130,10 @@ class Runtime:
             tasks=self._tasks,
             hidden_documents=hidden_documents,
             load=Load(most_turns if database.shared else 0),
-            transcripts=KeptTranscripts(transcript_bytes),
+            transcripts=TranscriptCache(transcript_bytes),
         )
         if feed is not None:
-            self._hear(feed)
+            self._subscribe(feed)
 
     @property
     def refused_tools(self) -> RefusedTools:
@@ -151,13 +152,13 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        left = self._running() or self._database.shared  # on a shared store another process takes the queue at once
+        has_work = self._running() or self._database.shared  # on a shared store another process takes the queue at once
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
         try:
             return await self._tasks.__aexit__(exc_type, exc, tb)
         finally:
-            if left:
+            if has_work:
                 await self._release_leases()
 
     async def _release_leases(self) -> None:
@@ -220,34 +221,34 @@ class Runtime:
 
     # Other processes of the store
 
-    def _hear(self, feed: "SignalFeed") -> None:
-        feed.hear(SignalKind.INTERRUPT, lambda signal: self._take_interrupt(TurnId(signal.subject)))
-        feed.hear(SignalKind.ANSWERED, lambda signal: self._hear_answered(WaitId(signal.subject)))
-        feed.hear(SignalKind.TURNS, lambda _: self._look_soon())
-        feed.hear(SignalKind.BEGAN, lambda signal: self._hear_began(signal.subject, TurnId(signal.detail)))
-        feed.hear(SignalKind.GAP, lambda _: self._look_soon())
+    def _subscribe(self, feed: "SignalFeed") -> None:
+        feed.subscribe(SignalKind.INTERRUPT, lambda signal: self._on_interrupt(TurnId(signal.subject)))
+        feed.subscribe(SignalKind.ANSWERED, lambda signal: self._on_answered(WaitId(signal.subject)))
+        feed.subscribe(SignalKind.TURNS, lambda _: self._check_soon())
+        feed.subscribe(SignalKind.BEGAN, lambda signal: self._on_begun_elsewhere(signal.subject, TurnId(signal.detail)))
+        feed.subscribe(SignalKind.GAP, lambda _: self._check_soon())
 
-    def _take_interrupt(self, turn_id: TurnId) -> None:
+    def _on_interrupt(self, turn_id: TurnId) -> None:
         for live in self._running():
             if live.turn_id == turn_id:
                 live.stop()
                 return
         self._resources.interrupts.note(turn_id)
 
-    def _hear_answered(self, wait_id: WaitId) -> None:
+    def _on_answered(self, wait_id: WaitId) -> None:
         self._awake = True
-        self._resources.answers.tell(wait_id)
+        self._resources.answers.notify(wait_id)
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         self._awake = True
         self._resources.answers.wake()
 
-    def _hear_began(self, session_id: str, turn_id: TurnId) -> None:
+    def _on_begun_elsewhere(self, session_id: str, turn_id: TurnId) -> None:
         live = self._live.get(session_id)
         if live is not None:
             live.handle_begun_elsewhere()
         if self._remote_logs is not None:
-            self._remote_logs.follow_anew(turn_id)
+            self._remote_logs.announce_reader(turn_id)
 
     # Leases
 
@@ -260,9 +261,9 @@ class Runtime:
     async def renew_leases(self) -> None:
         """Renew the leases of this process's turns, and stop the turns that another process has taken over."""
         began = [(live, turn_id) for live in self._running() if (turn_id := live.turn_id) is not None]
-        kept = await self._database.write(partial(turns.renew, owner=self._resources.owner))
+        renewed = await self._database.write(partial(turns.renew, owner=self._resources.owner))
         for live, turn_id in began:
-            if turn_id not in kept:
+            if turn_id not in renewed:
                 live.abandon(turn_id)
 
     # Waits for people
@@ -274,9 +275,9 @@ class Runtime:
                 await news.wait()
             # fetch the next event before the check, so that a later notification causes another check
             self._awake, news = self._awake or news.is_set(), self._resources.answers.news
-            await attempt("looking after what waits for people", self.look_after_waits)
+            await attempt("checking waits for people", self.check_waits)
 
-    async def look_after_waits(self) -> None:
+    async def check_waits(self) -> None:
         """Expire overdue waits, and suspend turns that have waited for long."""
         if self._resources.draining.is_set():
             return
@@ -284,8 +285,8 @@ class Runtime:
 
         def expire(conn: Connection) -> list[WaitRecord]:
             over = waits.expire(conn, at)
-            for each in over:
-                turns.wake(conn, each.root_turn_id)
+            for wait in over:
+                turns.wake(conn, wait.root_turn_id)
             return over
 
         if await self._database.read(partial(waits.is_any_due, at=at)):
@@ -298,7 +299,7 @@ class Runtime:
     async def take_answers(self, answered: Sequence[WaitRecord]) -> None:
         """Wake the calls and suspended turns that these waits belong to. Their answers are stored."""
         for wait in answered:
-            self._resources.answers.tell(wait.id)
+            self._resources.answers.notify(wait.id)
         if answered:
             self._awake = True
             await attempt("resuming answered turns", self._resume_answered)
@@ -355,12 +356,12 @@ class Runtime:
                 turns.request_interrupt(conn, current.id)
             return current
 
-        found = await self._database.write(ask)
-        if found is None:
+        turn = await self._database.write(ask)
+        if turn is None:
             return False
-        if found.status is TurnStatus.WAITING:
-            return await live.interrupt_waiting(found)
-        self._take_interrupt(found.id)  # this process may have taken the turn over meanwhile
+        if turn.status is TurnStatus.WAITING:
+            return await live.interrupt_waiting(turn)
+        self._on_interrupt(turn.id)  # this process may have taken the turn over meanwhile
         return True
 
     async def drop(self, session_id: SessionId) -> None:
@@ -395,9 +396,9 @@ class Runtime:
 
     async def payload(self, session_id: SessionId, ref: str) -> tuple[str, bytes] | None:
         """Return media type and bytes of a session's payload, or None if it does not exist."""
-        kept = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
-        data = None if kept is None else await self._payloads.read(ref, kept.sha256)
-        return None if kept is None or data is None else (kept.media_type, data)
+        record = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
+        data = None if record is None else await self._payloads.read(ref, record.sha256)
+        return None if record is None or data is None else (record.media_type, data)
 
     # After a stop
 
@@ -410,39 +411,39 @@ class Runtime:
         if self._resources.draining.is_set():
             return 0
         if not self._database.shared:
-            return await self._take_left()
-        taken = 0
+            return await self._take_over()
+        count = 0
         if await self._database.read(partial(turns.is_any_abandoned, owner=self._resources.owner), single=True):
-            taken = await self._take_left()
+            count = await self._take_over()
         for session_id in await self._database.read(
             partial(turns.queued_sessions, owner=self._resources.owner), single=True
         ):
             await self._start_queue(session_id)
-        return taken
+        return count
 
-    async def _take_left(self) -> int:
+    async def _take_over(self) -> int:
         load = self._resources.load
         room = max(0, load.most - load.running) if load.most else None
         alone = not self._database.shared
-        take = partial(take_left, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
+        take = partial(take_abandoned, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
         # durable: the first event that a reader sees uses up the fence's epoch
-        taken = await self._database.write(take, durable=True)
+        takeover = await self._database.write(take, durable=True)
         if alone and not self._recovered:
             self._recovered = True
-            for each in await self._database.read(list_waiting):
-                self._session(each.turn.session_id).register_suspended(each)
+            for suspended in await self._database.read(list_waiting):
+                self._session(suspended.turn.session_id).register_suspended(suspended)
         if alone:
-            for row, domain_id in taken.queued:  # their logs must exist before any turn ends and begins the next one
+            for row, domain_id in takeover.queued:  # their logs must exist before any turn ends and begins the next one
                 self._session(row.session_id).open_queued_log(row, domain_id)
         insist = self._journal.insist  # this process owns them now, so giving up here would leave them without an owner
-        for row in taken.orphans:
+        for row in takeover.orphans:
             write = partial(end_without_agent, row=row, final=Interrupted())
             await insist(partial(self._database.write, write))
-        for row in taken.running:
+        for row in takeover.running:
             await insist(partial(self._resume, row))
-        for session_id in dict.fromkeys(row.session_id for row, _ in taken.queued):
+        for session_id in dict.fromkeys(row.session_id for row, _ in takeover.queued):
             await self._start_queue(session_id)
-        return len(taken.running)
+        return len(takeover.running)
 
     async def _start_queue(self, session_id: SessionId) -> None:
         try:
@@ -494,7 +495,7 @@ class Runtime:
             begun = live.begun.next
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             read = partial(self._database.read, look, single=after is not None)
-            coming, place = await self._journal.insist(read)
-            if coming is not None:
-                return coming
+            next_id, place = await self._journal.insist(read)
+            if next_id is not None:
+                return next_id
             await begun.wait()

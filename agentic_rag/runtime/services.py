@@ -25,7 +25,7 @@ from agentic_rag.runtime.core.definition import Definition, Images
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.runtime.transcript_cache import KeptTranscripts
+from agentic_rag.runtime.transcript_cache import TranscriptCache
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
@@ -142,7 +142,7 @@ class Answers:
         """Return the event that is set once the wait was answered. Call `forget` afterwards."""
         return self._expected.setdefault(wait_id, anyio.Event())
 
-    def tell(self, wait_id: WaitId) -> None:
+    def notify(self, wait_id: WaitId) -> None:
         """Notify the call of a wait whose answer is stored."""
         if wait_id in self._expected:
             self._expected[wait_id].set()
@@ -199,9 +199,9 @@ class Load:
 class Resources:
     """The parts that the sessions, agents and compactions of one `Runtime` share.
 
-    ``hidden_documents`` is asked before each request to a model that repeats passages.
-    ``owner``: name of this process in leases. ``tasks``: the task group of the turns. ``draining``: set when nothing
-    new begins any more.
+    ``hidden_documents``: names the documents that the reader may not see. Agents call it before each request that
+    repeats passages. ``owner``: the name of this process in leases. ``tasks``: the task group of the turns.
+    ``draining``: set when the server stops, so that no turn begins any more.
     """
 
     services: AgentServices
@@ -221,7 +221,7 @@ class Resources:
     draining: anyio.Event = field(default_factory=anyio.Event)
     interrupts: Interrupts = field(default_factory=Interrupts)
     load: Load = field(default_factory=Load)
-    transcripts: KeptTranscripts = field(default_factory=KeptTranscripts)
+    transcripts: TranscriptCache = field(default_factory=TranscriptCache)
     refused_tools: RefusedTools = field(default_factory=RefusedTools)
 
     @property

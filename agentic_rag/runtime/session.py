@@ -34,6 +34,7 @@ from agentic_rag.runtime.acceptance import (
     NewMessage,
     OnBusy,
     StoresTurn,
+    announce_begun,
     answer,
     branch_row,
     check_free,
@@ -44,7 +45,6 @@ from agentic_rag.runtime.acceptance import (
     queued_row,
     start_event,
     store_accepted,
-    tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.core.definition import Definition
@@ -245,9 +245,9 @@ class LiveSession:
         async def accept() -> Accepted | None:
             return await self._accept(message, definition, on_busy, notices)
 
-        async with KeptImages(self._resources.payloads, images) as stored:
+        async with KeptImages(self._resources.payloads, images) as kept_images:
             if not (accepted := await self._when_free(accept)).duplicate:
-                stored.keep()
+                kept_images.keep()
             return accepted
 
     async def branch(
@@ -283,9 +283,9 @@ class LiveSession:
             row = new_row(self._resources, self.id, (await self._read_transcript()).labels, message, definition)
             return await self._accept_branch(row, message_id, words, definition, notices, images is not None)
 
-        async with KeptImages(self._resources.payloads, sent) as stored:
+        async with KeptImages(self._resources.payloads, sent) as kept_images:
             if not (accepted := await self._when_free(accept)).duplicate:
-                stored.keep()
+                kept_images.keep()
             return accepted
 
     async def activate(self, message_id: MessageId) -> None:
@@ -314,16 +314,20 @@ class LiveSession:
     async def _accept(
         self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
     ) -> Accepted | None:
-        """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
+        """Store a message and begin or queue its turn. Returns None if a turn here must end first.
+
+        The transaction decides, because in a shared store another process may begin a turn at the same moment. `store`
+        may run several times, so the session changes only after the commit.
+        """
         transcript = await self._read_transcript()
-        remembered = self.turn_id
-        row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
+        remembered = self.turn_id  # may differ from the store's in a shared store, which `find_place` checks
+        row = stored_row = new_row(self._resources, self.id, transcript.labels, message, definition)
         log = self._new_log(row, definition.domain_id)
         begun_on: Transcript | None = None
-        keep = self._turn_writer(definition, notices, log)
+        store_turn = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
-            nonlocal stored, begun_on
+            nonlocal stored_row, begun_on
             place = find_place(conn, self._resources, definition, transcript, remembered, row.id)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
@@ -331,11 +335,11 @@ class LiveSession:
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
-                stored = row.replace(parent_message_id=place.follows, began=True)
-                keep(conn, stored, place=begun_on.last_seq + 1)
+                stored_row = row.replace(parent_message_id=place.follows, began=True)
+                store_turn(conn, stored_row, place=begun_on.last_seq + 1)
                 return None
-            stored = queued_row(row, place.home)
-            keep(conn, stored)
+            stored_row = queued_row(row, place.home)
+            store_turn(conn, stored_row)
             self._may_have_queued = True
             return None
 
@@ -345,15 +349,15 @@ class LiveSession:
         if begun_on is not None:
             question = user_message(row.content, row.images, row.attachments)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._begin_stored(log, Agent(self._resources, begun_on, stored, definition, log))
+            self._begin_stored(log, Agent(self._resources, begun_on, stored_row, definition, log))
             self._resources.tasks.start_soon(self._run)
-        elif stored.status is not TurnStatus.QUEUED:
+        elif stored_row.status is not TurnStatus.QUEUED:
             assert self._agent is not None
             self._agent.give_up()  # the store knows an end of this turn, which another process has written
             return None
         elif not self._resources.shared:
-            self._resources.journal.add(self._new_log(stored, definition.domain_id))
-        return answer(stored, duplicate=False)
+            self._resources.journal.add(self._new_log(stored_row, definition.domain_id))
+        return answer(stored_row, duplicate=False)
 
     async def _accept_branch(
         self,
@@ -367,7 +371,7 @@ class LiveSession:
         """Store a message on a new branch, and begin or queue its turn. ``blank``: see `branch_row`."""
         remembered, before = self.turn_id, await self._read_transcript()
         log = self._new_log(blank, definition.domain_id)
-        keep = self._turn_writer(definition, notices, log)
+        store_turn = self._turn_writer(definition, notices, log)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
             place = find_place(conn, self._resources, definition, before, remembered, blank.id)
@@ -380,10 +384,10 @@ class LiveSession:
             self._resources.hooks.session_branched(conn, self.id)
             if place.home != self._resources.owner:
                 row = queued_row(row, place.home)
-                keep(conn, row)
+                store_turn(conn, row)
                 sessions.set_writer(conn, self.id, self._resources.owner)  # its next process reads the branch
                 return row, None
-            keep(conn, row, place=place.transcript.last_seq + 1)
+            store_turn(conn, row, place=place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
 
         row, transcript = await self._database.write(store, durable=True)
@@ -520,7 +524,7 @@ class LiveSession:
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, transcript.last_seq + 1)
             log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
-            tell_begun(conn, row)
+            announce_begun(conn, row)
             return row, transcript
 
         with anyio.CancelScope(shield=True):  # a stored turn must also start
@@ -552,6 +556,7 @@ class LiveSession:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
             queued = [row for row in await self._list_queued() if turn_id in (None, row.id)]
+            # a list, not a generator: `any` must not stop after the first turn
             return any([await end_unstarted(self._resources, row, Interrupted()) for row in queued])
 
     # Suspended turns
@@ -658,7 +663,7 @@ class LiveSession:
                 return None
             row = suspended.replace(owner=self._resources.owner, fence=fence)
             sessions.set_writer(conn, row.session_id, row.owner)
-            tell_begun(conn, row)
+            announce_begun(conn, row)
             return row
 
         row = await self._database.write(take, durable=True)
@@ -707,9 +712,9 @@ class LiveSession:
         while self._agent is not None:  # the answer came while the turn was being suspended
             await self._changed.wait()
         transcript = await self._read_transcript()
-        stored = await self._database.read(lambda conn: read_interrupted(conn, row))
-        resumed = Resumed((stored.last_seq + 1, epoch_of(row.fence)))
-        if row.resumes > MAX_RESUMES or stored.definition is None:
+        saved = await self._database.read(lambda conn: read_interrupted(conn, row))
+        resumed = Resumed((saved.last_seq + 1, epoch_of(row.fence)))
+        if row.resumes > MAX_RESUMES or saved.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
             await end_unstarted(self._resources, row, Error(limit.code, str(limit), False), resumed)
             self._waiting = None
@@ -717,13 +722,13 @@ class LiveSession:
             return
         log = self._resources.journal.find(row.id)
         if log is None:
-            log = self._new_log(row, stored.definition.domain_id)
+            log = self._new_log(row, saved.definition.domain_id)
             self._resources.journal.add(log)
         else:  # the turn was suspended, and its readers waited
             log.resume(row.fence)
         log.append(resumed)
-        agent = Agent(self._resources, transcript, row, stored.definition, log)
+        agent = Agent(self._resources, transcript, row, saved.definition, log)
         if interrupted:
             agent.interrupt()
         self._begin(agent)
-        self._resources.tasks.start_soon(self._run, stored.resume)
+        self._resources.tasks.start_soon(self._run, saved.resume)

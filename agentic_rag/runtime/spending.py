@@ -44,7 +44,7 @@ PATIENCE_SECONDS: Final = 20.0
 """How long a call waits for other calls to release their reservations."""
 LOOK_SECONDS: Final = 1.0
 """Between two checks for reservations that other processes have released."""
-GIVE_BACK_SECONDS: Final = 5.0
+RELEASE_SECONDS: Final = 5.0
 """How long a release waits for the store."""
 MARGIN: Final = 1.1
 """Factor by which the model's count of a request may exceed ours."""
@@ -95,7 +95,7 @@ def standing_of(
     rows = usage.day_sums(conn, budget.scope, subject, since)
     if budget.unit is Unit.TOKENS:
         spent = sum(row.input + row.cache_read + row.cache_write + row.output for row in rows)
-        reserved = sum(each.sent + each.received for each in running)
+        reserved = sum(reservation.sent + reservation.received for reservation in running)
         return Standing(Decimal(spent), Decimal(reserved), since, renews_at)
     cost, unpriced = Decimal(0), set()
     for row in rows:
@@ -104,11 +104,11 @@ def standing_of(
             cost += price.cost(tokens)
         elif tokens != Usage():
             unpriced.add(row.model)
-    held = Decimal(0)
-    for each in running:
-        price = prices.find(each.model, today.isoformat())
-        held += price.most(each.sent, each.received) if price is not None else 0
-    return Standing(cost, held, since, renews_at, tuple(sorted(unpriced)))
+    reserved_cost = Decimal(0)
+    for reservation in running:
+        price = prices.find(reservation.model, today.isoformat())
+        reserved_cost += price.most(reservation.sent, reservation.received) if price is not None else 0
+    return Standing(cost, reserved_cost, since, renews_at, tuple(sorted(unpriced)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,16 +256,16 @@ class Spending:
         budgets.reserve(conn, record, seconds)
         return _Verdict(near=tuple(near))
 
-    async def give_back(self, ids: Sequence[str]) -> None:
+    async def release_unused(self, ids: Sequence[str]) -> None:
         """Release the reservations of calls without cost. If the store does not answer, they stay until they expire."""
         try:
-            with anyio.move_on_after(GIVE_BACK_SECONDS, shield=True):
+            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
                 await self._db.write(lambda conn: budgets.release(conn, ids))
         except StorageError as exc:
             logger.warning("reservations are left until their time is over: %s", exc)
-        self.tell_returned()
+        self.wake_waiting()
 
-    def tell_returned(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake the calls of this process that wait for released reservations."""
         self._returned.set()
         self._returned = anyio.Event()
@@ -275,7 +275,7 @@ class Account:
     """The reservations of one turn or job for calls whose usage is not stored yet.
 
     The order for each call: `reserve`, the call, `release` in the transaction that stores its usage, and `settle` after
-    that. A call without cost needs `give_back` instead. Several calls may come before such a transaction; the
+    that. A call without cost needs `release_unused` instead. Several calls may come before such a transaction; the
     reservations of the earlier ones stay until then. `aclose` releases all remaining ones.
     """
 
@@ -287,7 +287,7 @@ class Account:
         self._before: list[str] = []
         """Reservations of calls before the last one, which may have had a cost."""
         self._last: list[str] = []
-        self._told: set[str] = set()
+        self._near_reported: set[str] = set()
 
     @property
     def limited(self) -> bool:
@@ -323,9 +323,9 @@ class Account:
         # noted before the write, because a cancelled write may be stored
         self._before, self._last = [*self._before, *self._last], [record.id]
         near = await self._spending.reserve(payer, record, seconds, own)
-        fresh = [each for each in near if each.id not in self._told]
-        self._told.update(each.id for each in fresh)
-        return [Notice("BUDGET_NEAR", _words_of(each)) for each in fresh]
+        fresh = [budget for budget in near if budget.id not in self._near_reported]
+        self._near_reported.update(budget.id for budget in fresh)
+        return [Notice("BUDGET_NEAR", _words_of(budget)) for budget in fresh]
 
     @property
     def _own(self) -> tuple[str, ...]:
@@ -345,32 +345,32 @@ class Account:
         """Note that the transaction of `release` was committed."""
         if self._before or self._last:
             self._before, self._last = [], []
-            self._spending.tell_returned()
+            self._spending.wake_waiting()
 
-    async def give_back(self) -> None:
+    async def release_unused(self) -> None:
         """Release the reservation of the last call, which had no cost."""
         if self._last:
             ids, self._last = self._last, []
-            await self._spending.give_back(ids)
+            await self._spending.release_unused(ids)
 
     async def aclose(self) -> None:
         """Release all reservations, because no usage will be stored for them any more."""
         self._before, self._last = [], [*self._before, *self._last]
-        await self.give_back()
+        await self.release_unused()
 
 
 def request_tokens(request: ModelRequest) -> int:
     """Return the approximate tokens of a request."""
-    said = sum(map(message_tokens, request.messages))
-    return said + tokens_of([list(request.system), [dict(tool) for tool in request.tools]])
+    message_total = sum(map(message_tokens, request.messages))
+    return message_total + tokens_of([list(request.system), [dict(tool) for tool in request.tools]])
 
 
 def most_received(request: ModelRequest) -> int:
     """Return the most tokens of an answer, including its thinking."""
     profile = profile_of(request.model)
     thinks = profile.thinks or bool(profile.thinking and request.thinking != "off")
-    wanted = request.max_tokens + (profile.room(request.effort) if thinks else 0)
-    return min(wanted, profile.output_limit) if profile.output_limit else wanted
+    max_tokens = request.max_tokens + (profile.room(request.effort) if thinks else 0)
+    return min(max_tokens, profile.output_limit) if profile.output_limit else max_tokens
 
 
 def _refusal(budget: BudgetRecord, standing: Standing) -> BudgetExceeded:

@@ -1,6 +1,14 @@
-"""The calls of one agent's turn, each from its start to its stored result, with the questions to people between.
+"""The calls of one agent's turn, each from its start to its stored result.
 
-Owns the execution of a planned call, and which calls of a cut-off turn may run again. Knows no model and no step.
+The way of a call through `ToolCalls`::
+
+    run ─► _run ─► _outcome ─► _approval ─► _call_until_done ─► finish
+                      │            │               │
+                      │            └ a person      └ the server, which may ask a person in between
+                      └ tools without a server: stored results, search for tools, questions, a client's functions
+
+After a restart, `end_unfinished` ends the calls that may have had their effect, and `run` repeats the others. A call
+that waited for a person continues with the stored answer (`_past`). This module knows no model and no step.
 """
 
 import hashlib
@@ -74,9 +82,9 @@ _DECLINED = {
 class _Declined(Exception):
     """A call that needs an approval did not get it."""
 
-    def __init__(self, given: InputGiven) -> None:
-        super().__init__(given.action)
-        self.given = given
+    def __init__(self, answer: InputGiven) -> None:
+        super().__init__(answer.action)
+        self.answer = answer
 
 
 class ToolCalls:
@@ -89,8 +97,8 @@ class ToolCalls:
         definition: the settings of the turn.
         log: receives the turn's events.
         turn: processes the end of each call.
-        asking: the agent's questions to people.
-        asker: the calls of the agent that delegated to this one.
+        human_input: asks people on behalf of the agent.
+        caller: the calls of the agent that delegated to this one.
     """
 
     def __init__(
@@ -101,8 +109,8 @@ class ToolCalls:
         definition: Definition,
         log: RunLog | ChildLog,
         turn: Turn,
-        asking: HumanInput,
-        asker: "ToolCalls | None" = None,
+        human_input: HumanInput,
+        caller: "ToolCalls | None" = None,
     ) -> None:
         self._resources = resources
         self._transcript = transcript
@@ -110,12 +118,13 @@ class ToolCalls:
         self._definition = definition
         self._log = log
         self._turn = turn
-        self._asking = asking
-        self._asker = asker
+        self._human_input = human_input
+        self._caller = caller
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._model = definition.model
         self._running: dict[str, PlannedCall] = {}
+        """The calls in flight, by id."""
         self._spans: dict[str, Span] = {}
         self._tasks: dict[str, str] = {}
         """The servers' tasks of calls in flight, from before this process had the turn."""
@@ -129,7 +138,7 @@ class ToolCalls:
     def waits_for_people(self, children: int) -> bool:
         """Return whether all running calls wait for people, or for one of ``children`` delegates each."""
         delegating = sum(call.delegates for call in self._running.values())
-        waiting = sum(ident in self._asking.resting for ident in self._running)
+        waiting = sum(ident in self._human_input.resting for ident in self._running)
         return bool(self._running) and delegating == children and waiting + delegating == len(self._running)
 
     async def run(self, calls: Sequence[PlannedCall]) -> None:
@@ -138,7 +147,7 @@ class ToolCalls:
             for call in calls:
                 tasks.start_soon(self._run, call)
 
-    async def end_unknown(self, in_flight: Iterable[PlannedCall]) -> None:
+    async def end_unfinished(self, in_flight: Iterable[PlannedCall]) -> None:
         """End calls of a cut-off turn that had begun and may not run again, with a result that says so.
 
         A call that its server runs as a task is not among them: the task is asked for its result.
@@ -152,7 +161,7 @@ class ToolCalls:
                 await self.finish(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
 
     async def cancel_tasks(self) -> None:
-        """Ask the servers to stop the tasks of this turn, whose result nobody will read."""
+        """Ask the servers to stop the tasks of this turn, because no agent will read their results."""
         async with anyio.create_task_group() as cancelling:
             for task in self._remote.values():
                 cancelling.start_soon(task.cancel)
@@ -169,12 +178,12 @@ class ToolCalls:
 
     async def _has_begun(self, call: PlannedCall) -> bool:
         """Return whether a call of a cut-off turn may have had its effect. A call that waited for a person has not."""
-        past = self._asking.past(call.id)
+        past = self._human_input.past(call.id)
         if past or call.tool is None or call.approval is None:
             return past[-1].taken if past else True
         if call.approval.ask_again:
             return False
-        return await self._asking.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
+        return await self._human_input.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
 
     def span_of(self, call_id: str) -> Span:
         """Return the span of a running call, or the current span if there is none."""
@@ -192,7 +201,7 @@ class ToolCalls:
                 try:
                     outcome = call.refusal or await self._outcome(call)
                 except _Declined as declined:
-                    outcome = describe_declined(WaitKind.APPROVAL, declined.given)
+                    outcome = describe_declined(WaitKind.APPROVAL, declined.answer)
                     call = replace(call, because=DenialReason.DECLINED)
                 await self.finish(call, outcome)
             ended = "" if outcome.status is ToolStatus.OK else outcome.status.value
@@ -214,25 +223,33 @@ class ToolCalls:
                 self._resources.hooks.call_made(conn, self._row, call, outcome.status)
 
         with anyio.CancelScope(shield=True):
-            for kept in finished.kept:  # a file without a record is found, the reverse is a loss
-                await self._resources.journal.insist(partial(self._resources.payloads.write, kept.ref, kept.data))
+            # First the files, then their records: the doctor finds a file without a record; the reverse is a loss.
+            for payload in finished.kept:
+                await self._resources.journal.insist(partial(self._resources.payloads.write, payload.ref, payload.data))
             await self._log.commit(finished.bodies, store)
 
     # Execution of a call
 
     async def _outcome(self, call: PlannedCall) -> CallOutcome:
+        """Execute a call and return its outcome.
+
+        Raises:
+            _Declined: a person did not approve the call.
+            FunctionResultMissing: the client sent no result of its function.
+        """
         insist = self._resources.journal.insist
         if call.tool is READ_TOOL:
             room = ResultRoom.of(self._model)
             return await insist(partial(read_on, self._resources, self._transcript.session_id, call.arguments, room))
         if call.tool is FIND:
-            late = self._transcript.told.late if self._transcript.told else ()
+            late = self._transcript.prompt_state.late if self._transcript.prompt_state else ()
             return find_tools(self._tools, late, call.arguments, model=self._model)
         if call.tool is ASK_TOOL:
             return answer_of(await self._ask(call, question_of(call.arguments)))
         if call.tool is not None and call.tool.server == CLIENT:
             return function_outcome(await self._result_of_client(call))
         arguments, note = call.arguments, ""
+        # A call whose server runs it as a task was approved before the restart.
         if call.approval is not None and call.id not in self._tasks:
             approval = await self._approval(call)
             if approval.action is not WaitAction.ACCEPT:
@@ -250,7 +267,7 @@ class ToolCalls:
             FunctionResultMissing: the client sent no result in time.
         """
         past = self._past(call, {WaitKind.FUNCTION})
-        asked = QuestionRequest(
+        question = QuestionRequest(
             call.id,
             function_request(call.name),
             server=CLIENT,
@@ -258,10 +275,10 @@ class ToolCalls:
             arguments=call.arguments,
             usage=self._turn.usage,
         )
-        given = await (self._asking.join(past) if past else self._asking.ask(asked))
-        if given.action is WaitAction.EXPIRE:
+        answer = await (self._human_input.join(past) if past else self._human_input.ask(question))
+        if answer.action is WaitAction.EXPIRE:
             raise FunctionResultMissing(call.name)
-        return given
+        return answer
 
     async def _approval(self, call: PlannedCall) -> InputGiven:
         """Return a person's answer to a call, given earlier in this conversation or now.
@@ -273,16 +290,16 @@ class ToolCalls:
         subject = subject_of(self._definition, call.tool, call.approval.answerer)
         past = self._past(call, {WaitKind.APPROVAL})
         warning = call.approval.warning
-        if past is None and await self._asking.is_remembered(subject):
+        if past is None and await self._human_input.is_remembered(subject):
             if not call.approval.ask_again:
                 return InputGiven(WaitAction.ACCEPT)
             warning = warning or APPROVAL_OVERRULED
         schema = dict(call.tool.input_schema)
         title = f"Run {call.name}?"
-        named = f"{call.tool.title!r} ({call.tool.remote_name})" if call.tool.title else repr(call.tool.remote_name)
-        message = f"The assistant wants to call {named} of the server {call.server!r}."
+        label = f"{call.tool.title!r} ({call.tool.remote_name})" if call.tool.title else repr(call.tool.remote_name)
+        message = f"The assistant wants to call {label} of the server {call.server!r}."
         needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=warning)
-        asked = QuestionRequest(
+        question = QuestionRequest(
             call.id,
             needed,
             call.approval.answerer,
@@ -292,7 +309,7 @@ class ToolCalls:
             sources=await self._sources(),
             subject=subject,
         )
-        return await (self._asking.join(past) if past else self._asking.ask(asked))
+        return await (self._human_input.join(past) if past else self._human_input.ask(question))
 
     async def _sources(self) -> tuple[Source, ...]:
         """Return the untrusted texts that may influence a call of this agent, including those its callers read."""
@@ -300,67 +317,67 @@ class ToolCalls:
         agent: ToolCalls | None = self
         while agent is not None:
             callers.append(agent)
-            agent = agent._asker
+            agent = agent._caller
         delegated = await self._resources.journal.insist(partial(self._read_by_delegates, [*callers]))
-        found = sources_of([*(each._messages() for each in callers), *delegated], self._tools)
+        sources = sources_of([*(caller._messages() for caller in callers), *delegated], self._tools)
         sender = self._definition.untrusted
-        return found if sender is None else (Source("webhook", sender), *found)
+        return sources if sender is None else (Source("webhook", sender), *sources)
 
     def _messages(self) -> list[Message]:
         """Return this turn's messages."""
-        return [each.message for each in self._transcript.in_window() if each.turn_id == self._row.id]
+        return [entry.message for entry in self._transcript.in_window() if entry.turn_id == self._row.id]
 
     async def _read_by_delegates(self, callers: Sequence["ToolCalls"]) -> list[list[Message]]:
         """Return the messages of all delegates that have answered one of these agents, one list per delegate."""
         answered: list[tuple[TurnId, frozenset[str] | None]] = [
-            (each._row.id, frozenset(block["tool_use_id"] for message in each._messages()
+            (caller._row.id, frozenset(block["tool_use_id"] for message in caller._messages()
                                      for block in message["content"] if block["type"] == "tool_result"))
-            for each in callers
+            for caller in callers
         ]  # fmt: skip
 
         def read(conn: Connection) -> list[list[Message]]:
-            found: list[list[Message]] = []
+            conversations: list[list[Message]] = []
             waiting = list(answered)
-            while waiting and len(found) < MAX_DELEGATES:
+            while waiting and len(conversations) < MAX_DELEGATES:
                 turn_id, calls = waiting.pop(0)
                 for session in sessions.list_delegated(conn, turn_id):
                     if calls is not None and session.tool_call_id not in calls:
                         continue
                     rows = sessions.transcript(conn, session.id)
-                    found.append([{"role": row.role, "content": row.content} for row in rows])
+                    conversations.append([{"role": row.role, "content": row.content} for row in rows])
                     waiting += [(turn.id, None) for turn in turns.of_session(conn, session.id)]
-            return found
+            return conversations
 
         return await self._resources.database.read(read)
 
     async def _call_until_done(self, call: PlannedCall, arguments: Json) -> CallOutcome:
         """Call the server, and repeat the call with each input that it requests, until there is an outcome."""
-        given: InputGiven | None = None
+        answer: InputGiven | None = None
         past = self._past(call, {WaitKind.FORM, WaitKind.URL})
         if past is not None and not past.taken:
-            given = await self._asking.join(past)
-            if given.action is not WaitAction.ACCEPT:
-                return await self._decline(call, past.kind, given)
+            answer = await self._human_input.join(past)
+            if answer.action is not WaitAction.ACCEPT:
+                return await self._decline(call, past.kind, answer)
         for _ in range(MAX_ROUNDS):
-            outcome = await self._call(call, arguments, given)
+            outcome = await self._call(call, arguments, answer)
             if isinstance(outcome, CallOutcome):
                 self._remote.pop(call.id, None)
                 return outcome
-            given = await self._ask(call, outcome)
-            if given.action is not WaitAction.ACCEPT:
-                return await self._decline(call, outcome.kind, given)
+            answer = await self._ask(call, outcome)
+            if answer.action is not WaitAction.ACCEPT:
+                return await self._decline(call, outcome.kind, answer)
         return error_outcome(f"The server {call.server!r} asked for something {MAX_ROUNDS} times and was given up.")
 
-    async def _decline(self, call: PlannedCall, kind: WaitKind, given: InputGiven) -> CallOutcome:
+    async def _decline(self, call: PlannedCall, kind: WaitKind, answer: InputGiven) -> CallOutcome:
         """Return the outcome of a call whose question was declined. A task that asked it is cancelled."""
         task = self._remote.pop(call.id, None)
         if task is not None:
             await task.cancel()
-        elif (known := self._tasks.get(call.id)) is not None and self._toolset is not None:
-            await self._toolset.cancel_task(call.server, known)  # another process began the task
-        return describe_declined(kind, given)
+        elif (known_task := self._tasks.get(call.id)) is not None and self._toolset is not None:
+            await self._toolset.cancel_task(call.server, known_task)  # another process began the task
+        return describe_declined(kind, answer)
 
-    async def _call(self, call: PlannedCall, arguments: Json, given: InputGiven | None) -> CallOutcome | InputNeeded:
+    async def _call(self, call: PlannedCall, arguments: Json, answer: InputGiven | None) -> CallOutcome | InputNeeded:
         assert call.tool is not None
         assert self._toolset is not None
         limits = self._definition.limits
@@ -369,7 +386,7 @@ class ToolCalls:
         timeout = limits.turn_timeout + patience if call.delegates else limits.tool_timeout
         binding = await self._binding_of(call, arguments)
         task, note = self._tasks.get(call.id, ""), partial(self._note_task, call.id)
-        request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, given, task, note)
+        request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, answer, task, note)
         ask = partial(self._ask, call, live=True) if self._definition.has_person else None
         if call.name == REMEMBER.name:
             await self._note_memories()
@@ -396,8 +413,8 @@ class ToolCalls:
 
     async def _binding_of(self, call: PlannedCall, arguments: Json) -> Binding:
         """Return the binding of a call. For a memory tool with a role, add the roles activated in this conversation."""
-        binding, named = self._definition.binding, arguments.get("role")
-        if call.name not in MEMORY_TOOLS or not named or named in (binding.role, *binding.memory_roles):
+        binding, named_role = self._definition.binding, arguments.get("role")
+        if call.name not in MEMORY_TOOLS or not named_role or named_role in (binding.role, *binding.memory_roles):
             return binding
         session_id = self._transcript.session_id
 
@@ -413,9 +430,9 @@ class ToolCalls:
         source = {SEARCH.name: "documents", RECALL.name: "memory"}.get(call.name)
         if source is None:
             return NO_SPAN
-        asked = call.arguments.get("top_k")
+        requested = call.arguments.get("top_k")
         bound = self._definition.binding.top_k if source == "documents" else None
-        top_k = asked if isinstance(asked, int) else bound
+        top_k = requested if isinstance(requested, int) else bound
         span = running_span().begin(Kind.RETRIEVAL, source, source=source, top_k=top_k)
         if span.wants_content:
             span.say(Content.QUERY, call.arguments.get("query", ""))
@@ -427,16 +444,18 @@ class ToolCalls:
             return InputGiven(WaitAction.DECLINE, {"reason": "no person can be asked here"})
         past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
         if past is not None:
-            return await self._asking.join(past)
-        return await self._asking.ask(QuestionRequest(call.id, needed, needed.answerer, server=call.server, live=live))
+            return await self._human_input.join(past)
+        return await self._human_input.ask(
+            QuestionRequest(call.id, needed, needed.answerer, server=call.server, live=live)
+        )
 
     def _past(self, call: PlannedCall, kinds: set[WaitKind]) -> WaitRecord | None:
         """Return, once, the newest wait of a call from before this process had the turn."""
-        past = self._asking.past(call.id)
-        found = next((each for each in reversed(past) if each.kind in kinds and not each.live), None)
-        if found is not None:
-            past.remove(found)
-        return found
+        past = self._human_input.past(call.id)
+        wait = next((wait for wait in reversed(past) if wait.kind in kinds and not wait.live), None)
+        if wait is not None:
+            past.remove(wait)
+        return wait
 
     def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
         last = 0.0
@@ -453,8 +472,8 @@ class ToolCalls:
 
 def _count_hits(structured: object) -> int:
     """Return how many passages or memories a search found."""
-    found = structured if isinstance(structured, dict) else {}
-    return len(found.get("hits") or found.get("engrams") or ())
+    fields = structured if isinstance(structured, dict) else {}
+    return len(fields.get("hits") or fields.get("engrams") or ())
 
 
 def policy_of(definition: Definition, resources: Resources) -> Policy:
@@ -469,23 +488,23 @@ def policy_of(definition: Definition, resources: Resources) -> Policy:
     )
 
 
-def describe_declined(kind: WaitKind, given: InputGiven) -> CallOutcome:
+def describe_declined(kind: WaitKind, answer: InputGiven) -> CallOutcome:
     """Return the outcome of a call that a person did not approve or answer, with a text for the model."""
-    what = "approval" if kind is WaitKind.APPROVAL else "input"
-    reason = given.content.get("reason")
+    subject = "approval" if kind is WaitKind.APPROVAL else "input"
+    reason = answer.content.get("reason")
     why = f": {reason[:REASON_CHARS]}" if isinstance(reason, str) and reason.strip() else ""
-    text = f"The {what} that this call needs was {_DECLINED[given.action]}{why}. Go on without."
+    text = f"The {subject} that this call needs was {_DECLINED[answer.action]}{why}. Go on without."
     status = ToolStatus.DENIED if kind is WaitKind.APPROVAL else ToolStatus.ERROR
     return CallOutcome(status, (text_block(text),))
 
 
-def describe_edit(asked: Json, sent: Json) -> str:
+def describe_edit(requested: Json, sent: Json) -> str:
     """Return the note to the model about arguments that a person has changed."""
-    names = sorted(name for name in asked.keys() | sent.keys() if asked.get(name) != sent.get(name))
+    names = sorted(name for name in requested.keys() | sent.keys() if requested.get(name) != sent.get(name))
     changed = to_text({name: sent[name] for name in names if name in sent})
     left_out = [name for name in names if name not in sent]
-    gone = f" Left out: {', '.join(left_out)}." if left_out else ""
-    return f"[The person who approved this call changed its arguments. It ran with {changed}.{gone}]\n"
+    omitted = f" Left out: {', '.join(left_out)}." if left_out else ""
+    return f"[The person who approved this call changed its arguments. It ran with {changed}.{omitted}]\n"
 
 
 def subject_of(definition: Definition, tool: ToolInfo, answerer: Answerer) -> str:
@@ -496,5 +515,5 @@ def subject_of(definition: Definition, tool: ToolInfo, answerer: Answerer) -> st
     """
     entry = next((entry.hash() for entry in definition.entries if entry.name == tool.server), "")
     described = [tool.remote_name, tool.description, dict(tool.input_schema)]
-    shown = to_text([answerer, tool.origin, tool.server, entry, *described])
-    return hashlib.sha256(shown.encode()).hexdigest()
+    described_call = to_text([answerer, tool.origin, tool.server, entry, *described])
+    return hashlib.sha256(described_call.encode()).hexdigest()

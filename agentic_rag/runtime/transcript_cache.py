@@ -30,7 +30,7 @@ class Holder(Protocol):
         ...
 
 
-class KeptTranscripts:
+class TranscriptCache:
     """The transcripts of idle sessions.
 
     ``most``: limit for their bytes together. One transcript is kept in any case.

@@ -95,8 +95,8 @@ def store_result(
     )
     retrievals.link(conn, finished.block.get(RETRIEVALS, ()), row.conversation_id, row.id)
     _note_reading(conn, row, call, outcome, finished)
-    for kept in finished.kept:
-        payloads.put(conn, payloads.record_of(kept.ref, row.session_id, kept.media_type, kept.data))
+    for payload in finished.kept:
+        payloads.put(conn, payloads.record_of(payload.ref, row.session_id, payload.media_type, payload.data))
 
 
 def _note_reading(
@@ -106,10 +106,10 @@ def _note_reading(
     if call.tool is None or call.tool.origin == "user" or outcome.status is not ToolStatus.OK:
         return
     passages = (Passage.of(part) for part in finished.block["content"])
-    shown: list[str] = [passage.document_id for passage in passages if passage is not None]
+    document_ids: list[str] = [passage.document_id for passage in passages if passage is not None]
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
-    shown += finished.block.get(NAMED, ())
-    provenance.note_read(conn, row.conversation_id, shown)
+    document_ids += finished.block.get(NAMED, ())
+    provenance.note_read(conn, row.conversation_id, document_ids)
     if call.name == RECALL.name and structured.get("turns"):
         conversation = conversations.get(conn, row.conversation_id)
         if conversation is not None:
@@ -119,9 +119,7 @@ def _note_reading(
 def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) -> None:
     """Store the end of a turn with its totals."""
     status, reason = _END[type(final)]
-    turns.finish(
-        conn,
-        row.id,
+    end = turns.TurnEnd(
         status=status,
         end_reason=final.stop_reason if isinstance(final, Done) else reason,
         ended_at=now(),
@@ -132,6 +130,7 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
         timings=turn.timings,
         role_hashes=turn.role_hashes,
     )
+    turns.finish(conn, row.id, end)
 
 
 def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> None:
@@ -139,9 +138,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
     waits.cancel(conn, row.id, now())
     end_delegates(conn, row.id)
     status, reason = _END[type(final)]
-    turns.finish(
-        conn,
-        row.id,
+    end = turns.TurnEnd(
         status=status,
         end_reason=reason,
         ended_at=now(),
@@ -149,6 +146,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
         usage=row.usage,
         error=final if isinstance(final, Error) else None,
     )
+    turns.finish(conn, row.id, end)
 
 
 def end_delegates(conn: Connection, turn_id: TurnId) -> None:
@@ -256,9 +254,9 @@ def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
         definition=stored_definition(conn, row.image_id),
         resume=Resume(
             messages=tuple(
-                _message(each)
-                for each in sessions.transcript(conn, row.session_id)
-                if each.turn_id == row.id and each.step > 0
+                _message(message)
+                for message in sessions.transcript(conn, row.session_id)
+                if message.turn_id == row.id and message.step > 0
             ),
             finished={ident: result for ident, result in calls.items() if result is not None},
             usage=sum(delegated, usage.of_turn(conn, row.id)),
@@ -300,7 +298,9 @@ class TakeoverResult:
     orphans: tuple[TurnRecord, ...]
 
 
-def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None) -> TakeoverResult:
+def take_abandoned(
+    conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None
+) -> TakeoverResult:
     """Make ``owner`` the owner of turns without a living owner. ``alone``: no other process can exist.
 
     ``first``: ``owner`` runs nothing yet. If it is alone, groups of the run log then belong to a dead process.
@@ -311,25 +311,27 @@ def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: i
     """
     if alone and first:
         run_groups.settle(conn)
-    left = turns.lock_abandoned(conn, owner, alone=alone)
-    running = {row.id: row for row in turns.list_running(conn)} if left else {}
+    abandoned = turns.lock_abandoned(conn, owner, alone=alone)
+    running = {row.id: row for row in turns.list_running(conn)} if abandoned else {}
     parents = sessions.parents(conn, [row.session_id for row in running.values()])
 
     def is_orphan(row: TurnRecord) -> bool:
         parent = parents.get(row.session_id)
         return parent is not None and (parent not in running or is_orphan(running[parent]))
 
-    to_resume = [row for row in left if row.status is TurnStatus.RUNNING and row.session_id not in parents]
-    taken = tuple(_take(conn, row, owner) for row in to_resume[:room])
-    budgets.release_of_turns(conn, [row.id for row in taken])
-    others = {row.session_id for row in running.values() if row.owner != owner} - {row.session_id for row in taken}
-    queued = [row for row in left if row.status is TurnStatus.QUEUED and row.session_id not in others]
-    queued = queued if room is None else queued[: max(0, room - len(taken))]
+    to_resume = [row for row in abandoned if row.status is TurnStatus.RUNNING and row.session_id not in parents]
+    resumed = tuple(_take(conn, row, owner) for row in to_resume[:room])
+    budgets.release_of_turns(conn, [row.id for row in resumed])
+    busy_sessions = {row.session_id for row in running.values() if row.owner != owner} - {
+        row.session_id for row in resumed
+    }
+    queued = [row for row in abandoned if row.status is TurnStatus.QUEUED and row.session_id not in busy_sessions]
+    queued = queued if room is None else queued[: max(0, room - len(resumed))]
     turns.take_queued(conn, [row.id for row in queued], owner)
     return TakeoverResult(
-        taken,
+        resumed,
         tuple((row.replace(owner=owner), images.domain_of(conn, row.image_id)) for row in queued),
-        tuple(row for row in left if row.status is TurnStatus.RUNNING and is_orphan(row)),
+        tuple(row for row in abandoned if row.status is TurnStatus.RUNNING and is_orphan(row)),
     )
 
 
@@ -355,10 +357,10 @@ def list_waiting(conn: Connection) -> list[WaitingTurn]:
 
 def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
     resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
-    taken = row.replace(owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
+    resumed_row = row.replace(owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
     sessions.set_writer(conn, row.session_id, owner)
     signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
-    return taken
+    return resumed_row
 
 
 def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
@@ -370,8 +372,8 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
     session = sessions.get(conn, session_id)
     if session is None:
         raise NotFound("session", session_id)
-    found = sessions.transcript(conn, session_id, session.compacted_to + 1)
-    sent = [row for row in found if not session.gap_from <= row.seq <= session.gap_to]
+    all_rows = sessions.transcript(conn, session_id, session.compacted_to + 1)
+    sent = [row for row in all_rows if not session.gap_from <= row.seq <= session.gap_to]
     rows = _still_fitting(sent, session.window_start)
     measure = None
     for row in reversed(rows):
@@ -388,7 +390,7 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
         head=session.head or (),
         base_seq=session.last_seq,
         measure=measure,
-        told=_load_told(conn, session),
+        prompt_state=_load_prompt_state(conn, session),
     )
     _ = transcript.memory  # measured here, in the store's thread
     return transcript
@@ -399,18 +401,18 @@ def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) ->
 
     Messages that were rewritten together (by a moved window, or by results left out) fit together already.
     """
-    found: list[sessions.MessageRecord] = []
+    messages: list[sessions.MessageRecord] = []
     rewritten_at = 0
     for row in rows:
         if row.role == "assistant" and row.seq <= rewritten_at and row.rewritten_at < rewritten_at:
             row = row.replace(content=without_bound(row.content))
         if row.seq >= window_start:
             rewritten_at = max(rewritten_at, row.rewritten_at)
-        found.append(row)
-    return found
+        messages.append(row)
+    return messages
 
 
-def _load_told(conn: Connection, session: sessions.SessionRecord) -> PromptState | None:
+def _load_prompt_state(conn: Connection, session: sessions.SessionRecord) -> PromptState | None:
     first, latest = prompts.get(conn, session.prompt_id), prompts.get(conn, session.told_id)
     if first is None or latest is None:
         return None
@@ -423,14 +425,14 @@ def _prompt(row: PromptRecord) -> Prompt:
     return Prompt(tuple(row.system), tuple(from_json(ToolSpec, tool) for tool in row.tools))
 
 
-def store_told(conn: Connection, session_id: SessionId, told: PromptState) -> None:
+def store_prompt_state(conn: Connection, session_id: SessionId, state: PromptState) -> None:
     """Store the session's prompt state."""
-    for prompt in {told.first.id: told.first, told.latest.id: told.latest}.values():
+    for prompt in {state.first.id: state.first, state.latest.id: state.latest}.values():
         row = PromptRecord(
             id=prompt.id, system=list(prompt.system), tools=[dict(tool) for tool in prompt.tools], created_at=now()
         )
         prompts.put(conn, row)
-    sessions.set_told(conn, session_id, told.first.id, told.latest.id, [dict(tool) for tool in told.late])
+    sessions.set_prompt_state(conn, session_id, state.first.id, state.latest.id, [dict(tool) for tool in state.late])
 
 
 def _message(row: sessions.MessageRecord) -> Message:

@@ -38,8 +38,8 @@ class ObservedTurn:
         if above is not None and isinstance(log, ChildLog):
             self._span = above.span_of(log.call_id).begin(Kind.TURN, name, **facts)
         else:
-            given = log.traceparent if isinstance(log, RunLog) else ""
-            self._span = observer.begin(Kind.TURN, name, traceparent=given, **facts)
+            traceparent = log.traceparent if isinstance(log, RunLog) else ""
+            self._span = observer.begin(Kind.TURN, name, traceparent=traceparent, **facts)
         self._named = log_turn(turn_id, self._span.trace_id)
         self._working = working_in(self._span)
 

@@ -91,11 +91,11 @@ def note_sent(conn: Connection, session_id: SessionId, attached: Collection[Kept
     Raises:
         NotFound: the conversation has lost one of them since the message was checked.
     """
-    for each in attached:
-        mine = (_attachments.id == each.id, _attachments.session_id == session_id)
+    for attachment in attached:
+        where = (_attachments.id == attachment.id, _attachments.session_id == session_id)
         first = sa.func.coalesce(_attachments.turn_id, turn_id)
-        if conn.execute(sa.update(ATTACHMENTS).where(*mine).values(turn_id=first)).rowcount != 1:
-            raise NotFound("attachment", each.id)
+        if conn.execute(sa.update(ATTACHMENTS).where(*where).values(turn_id=first)).rowcount != 1:
+            raise NotFound("attachment", attachment.id)
 
 
 def delete(conn: Connection, attachment: AttachmentRecord) -> bool:

@@ -118,8 +118,8 @@ def last_actor(conn: Connection, action: str, target: str, since: str) -> str | 
         _audit.outcome == AuditOutcome.DONE,
         _audit.at >= since,
     )
-    found: str | None = conn.execute(query.order_by(_audit.seq.desc()).limit(1)).scalar()
-    return found
+    actor: str | None = conn.execute(query.order_by(_audit.seq.desc()).limit(1)).scalar()
+    return actor
 
 
 REDACTION = "audit_redaction"
@@ -150,11 +150,11 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
         previous=last.hash if last else "",
         hash="",
     )
-    stored = record.replace(hash=digest(record))
-    stored.insert(conn)
+    chained = record.replace(hash=digest(record))
+    chained.insert(conn)
     conn.execute(sa.delete(AUDIT_HEAD))
-    AuditHeadRecord(seq=stored.seq, hash=stored.hash).insert(conn)
-    return stored
+    AuditHeadRecord(seq=chained.seq, hash=chained.hash).insert(conn)
+    return chained
 
 
 def digest(record: AuditRecord) -> str:
@@ -175,20 +175,20 @@ def page(
     query = sa.select(AUDIT).order_by(_audit.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_audit.seq < before)
-    for column, wanted in ((_audit.actor, actor), (_audit.outcome, outcome)):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    for column, value in ((_audit.actor, actor), (_audit.outcome, outcome)):
+        if value is not None:
+            query = query.where(column == value)
     return AuditRecord.all(conn, query)
 
 
-def check(conn: Connection, known: str | None = None) -> Verdict:
+def check(conn: Connection, known_head: str | None = None) -> Verdict:
     """Check the whole chain.
 
-    ``known`` is a head (``seq:hash``) that was noted earlier and must still be part of the chain.
+    ``known_head`` is a head (``seq:hash``) that was noted earlier and must still be part of the chain.
     """
     problems: list[Problem] = []
     rows, seq, previous = 0, 0, ""
-    known_seq, _, known_hash = (known or "0:").partition(":")
+    known_seq, _, known_hash = (known_head or "0:").partition(":")
     for row in _in_order(conn):
         rows += 1
         if row.seq != seq + 1:

@@ -116,7 +116,7 @@ AUTHORIZATIONS = AuthorizationRecord.__table__
 CODES = CodeRecord.__table__
 TOKENS = TokenRecord.__table__
 ALL = (CLIENTS, REQUESTS, AUTHORIZATIONS, CODES, TOKENS)
-_clients, _requests, _authorizations, _codes, _tokens = (each.c for each in ALL)
+_clients, _requests, _authorizations, _codes, _tokens = (table.c for table in ALL)
 
 
 def client(conn: Connection, client_id: str) -> ClientRecord | None:
@@ -190,9 +190,9 @@ def use_token(conn: Connection, sha256: str) -> bool:
 
 def issue(conn: Connection, authorization_id: str, tokens: Sequence[TokenRecord], at: str) -> None:
     """Store new tokens of an authorization, which then lasts as long as they do."""
-    for each in tokens:
-        each.insert(conn)
-    until = max(each.expires_at for each in tokens)
+    for token_record in tokens:
+        token_record.insert(conn)
+    until = max(token_record.expires_at for token_record in tokens)
     chosen = sa.update(AUTHORIZATIONS).where(_authorizations.id == authorization_id)
     conn.execute(chosen.values(used_at=at, expires_at=until))
     signals.send(conn, SignalKind.ACCESS)
@@ -235,5 +235,5 @@ def _end(conn: Connection, chosen: sa.ColumnElement[bool]) -> int:
 def _keep_newest(conn: Connection, table: sa.Table, age: sa.Column[str], count: int) -> None:
     if conn.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() <= count:
         return
-    kept = sa.select(table.c.id).order_by(age.desc(), table.c.id.desc()).limit(count)
-    conn.execute(sa.delete(table).where(table.c.id.not_in(kept)))
+    newest = sa.select(table.c.id).order_by(age.desc(), table.c.id.desc()).limit(count)
+    conn.execute(sa.delete(table).where(table.c.id.not_in(newest)))

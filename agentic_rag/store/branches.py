@@ -67,11 +67,11 @@ class Tree:
 
     def path(self, leaf: MessageId | None) -> list[Node]:
         """Return the branch that ends with the answer ``leaf``, oldest turn first."""
-        found: list[Node] = []
+        branch: list[Node] = []
         while leaf is not None:
-            found.append(self.nodes[leaf])
-            leaf = found[-1].parent_message_id
-        return found[::-1]
+            branch.append(self.nodes[leaf])
+            leaf = branch[-1].parent_message_id
+        return branch[::-1]
 
     def leaves(self) -> list[Node]:
         """Return the last turn of each branch, the newest branch last."""
@@ -86,9 +86,9 @@ class Tree:
 
     def leaf_after(self, message_id: MessageId) -> MessageId | None:
         """Return the leaf of the newest branch that contains this message, or None."""
-        named = {node.message_id for node in self.nodes.values() if message_id in _messages_of(node)}
+        containing = {node.message_id for node in self.nodes.values() if message_id in _messages_of(node)}
         for leaf in reversed(self.leaves()):
-            if not named.isdisjoint(node.message_id for node in self.path(leaf.message_id)):
+            if not containing.isdisjoint(node.message_id for node in self.path(leaf.message_id)):
                 return leaf.message_id
         return None
 
@@ -110,8 +110,8 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
     Raises:
         NotFound: the session has no such message.
     """
-    named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
-    query = select(TURNS).where(_turns.session_id == session_id, _turns.began, named)
+    belongs = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
+    query = select(TURNS).where(_turns.session_id == session_id, _turns.began, belongs)
     turn = TurnRecord.first(conn, query.order_by(_turns.id.desc()))
     if turn is None or turn.status is TurnStatus.QUEUED:
         raise NotFound("message", message_id)
@@ -126,9 +126,9 @@ def keep_context(conn: Connection, context: ContextRecord) -> None:
 
 def context_after(conn: Connection, session_id: SessionId, path: Sequence[Node]) -> ContextRecord:
     """Return the context after the last turn of a branch; an empty branch has an empty context."""
-    kept = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
-    newest = next((node.message_id for node in reversed(path) if node.message_id in kept), None)
-    found = (
+    stored_ids = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
+    newest = next((node.message_id for node in reversed(path) if node.message_id in stored_ids), None)
+    context = (
         None if newest is None else ContextRecord.first(conn, select(CONTEXTS).where(_contexts.message_id == newest))
     )
-    return found or ContextRecord(message_id=MessageId(""), session_id=session_id)
+    return context or ContextRecord(message_id=MessageId(""), session_id=session_id)

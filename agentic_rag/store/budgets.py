@@ -106,8 +106,8 @@ def list_all(conn: Connection) -> list[BudgetRecord]:
 
 def list_of_domains(conn: Connection, most: int) -> list[BudgetRecord]:
     """Return at most ``most`` budgets that name a domain, sorted by domain."""
-    named = select(BUDGETS).where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
-    return BudgetRecord.all(conn, named.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
+    query = select(BUDGETS).where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
+    return BudgetRecord.all(conn, query.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
 
 
 def get(conn: Connection, budget_id: str) -> BudgetRecord | None:
@@ -124,15 +124,15 @@ def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
         _budgets.period == budget.period,
     )
     signals.send(conn, SignalKind.BUDGETS)
-    known = BudgetRecord.first(conn, select(BUDGETS).where(*same))
-    if known is None:
+    existing = BudgetRecord.first(conn, select(BUDGETS).where(*same))
+    if existing is None:
         budget.insert(conn)
         return budget
     change = {"soft": budget.soft, "hard": budget.hard, "updated_at": budget.updated_at}
-    conn.execute(update(BUDGETS).where(_budgets.id == known.id).values(**change))
-    stored = get(conn, known.id)
-    assert stored is not None
-    return stored
+    conn.execute(update(BUDGETS).where(_budgets.id == existing.id).values(**change))
+    result = get(conn, existing.id)
+    assert result is not None
+    return result
 
 
 def remove(conn: Connection, budget_id: str) -> None:
@@ -149,9 +149,9 @@ def forget(conn: Connection, scope: Scope, subject: str) -> None:
 
 def of_subject(budgets: Sequence[BudgetRecord], scope: Scope, subject: str) -> list[BudgetRecord]:
     """Select the budgets that apply to one domain, user or key; a budget that names it replaces the general one."""
-    mine = [each for each in budgets if each.scope is scope and each.subject in (subject, EVERY)]
-    found = {each.place: each for each in sorted(mine, key=lambda budget: budget.subject != EVERY)}
-    return list(found.values())
+    applying = [budget for budget in budgets if budget.scope is scope and budget.subject in (subject, EVERY)]
+    by_place = {budget.place: budget for budget in sorted(applying, key=lambda budget: budget.subject != EVERY)}
+    return list(by_place.values())
 
 
 def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord]:
@@ -159,7 +159,7 @@ def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord
     if not budgets:
         return []
     subjects = [(scope, payer.subject(scope)) for scope in Scope]
-    return [each for scope, subject in subjects if subject for each in of_subject(budgets, scope, subject)]
+    return [budget for scope, subject in subjects if subject for budget in of_subject(budgets, scope, subject)]
 
 
 def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
@@ -167,15 +167,15 @@ def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
 
     Other reservations against these budgets wait until this transaction ends.
     """
-    mine = [
+    conditions = [
         and_(_budgets.scope == scope, _budgets.subject.in_((subject, EVERY)))
         for scope in Scope
         if (subject := payer.subject(scope))
     ]
-    if not mine:
+    if not conditions:
         return []
     # the same order everywhere, or two transactions could deadlock
-    query = select(BUDGETS).where(or_(*mine)).order_by(_budgets.id).with_for_update()
+    query = select(BUDGETS).where(or_(*conditions)).order_by(_budgets.id).with_for_update()
     return of_payer(BudgetRecord.all(conn, query), payer)
 
 
@@ -215,5 +215,5 @@ def release_left(conn: Connection, *, alone: bool) -> None:
 
     Without ``alone``, only expired reservations are removed. ``alone`` means that no other process can hold any.
     """
-    left = delete(RESERVATIONS)
-    conn.execute(left if alone else left.where(_reserved.until <= DatabaseTime()))
+    leftovers = delete(RESERVATIONS)
+    conn.execute(leftovers if alone else leftovers.where(_reserved.until <= DatabaseTime()))

@@ -29,12 +29,12 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000))}"
 
 
-def advance_ids(stored: str) -> None:
+def advance_ids(stored_id: str) -> None:
     """Make all further ids of this process sort after a stored id; a text that is no id is ignored.
 
     The clock of the process that created the stored id may have been ahead of this one.
     """
-    number = _number_of(stored)
+    number = _number_of(stored_id)
     if number is not None:
         _ids.advance(number)
 

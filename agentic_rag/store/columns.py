@@ -107,9 +107,9 @@ def column_type(annotation: Any) -> TypeEngine[Any]:
 def without_none(annotation: Any) -> tuple[Any, bool]:
     """Return an annotation without None, and whether None was part of it."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        others = [part for part in typing.get_args(annotation) if part is not type(None)]
-        if len(others) == 1:
-            return others[0], True
+        parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+        if len(parts) == 1:
+            return parts[0], True
     return annotation, False
 
 

@@ -183,15 +183,15 @@ def turn_of_client_message(
     conn: Connection, owner_id: str, domain_id: str, client_message_id: str
 ) -> TurnRecord | None:
     """Return the newest turn created from this client message in any conversation of the user in the domain."""
-    mine = sa.and_(_conversations.owner_id == owner_id, _conversations.domain_id == domain_id)
+    of_user = sa.and_(_conversations.owner_id == owner_id, _conversations.domain_id == domain_id)
     turn = TURNS.c
-    found = (
+    query = (
         sa.select(TURNS)
         .join(CONVERSATIONS, _conversations.session_id == turn.session_id)
-        .where(mine, turn.client_message_id == client_message_id)
+        .where(of_user, turn.client_message_id == client_message_id)
         .order_by(turn.id.desc())
     )
-    return TurnRecord.first(conn, found.limit(1))
+    return TurnRecord.first(conn, query.limit(1))
 
 
 def note_message(conn: Connection, conversation_id: ConversationId, at: str, image_id: str) -> ConversationState | None:
@@ -244,9 +244,9 @@ def list_page(
     conversations before the others.
     """
     where: list[ColumnElement[bool]] = [~_conversations.transient]
-    for name, wanted in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
-        if wanted is not None:
-            where.append(_conversations[name] == wanted)
+    for name, value in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
+        if value is not None:
+            where.append(_conversations[name] == value)
     if domain_ids is not None:
         where.append(_conversations.domain_id.in_(domain_ids))
     if q:
@@ -292,13 +292,15 @@ def left_transient(conn: Connection, before: str | None = None, *, ended: bool =
     whose unfinished turn has asked for the result of a client's function is never left over.
     """
     unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
-    asked = sa.select(WAITS.c.session_id).where(WAITS.c.kind == WaitKind.FUNCTION, WAITS.c.session_id.in_(unfinished))
-    left: list[ColumnElement[bool]] = [_conversations.transient, _conversations.session_id.not_in(asked)]
+    awaiting = sa.select(WAITS.c.session_id).where(
+        WAITS.c.kind == WaitKind.FUNCTION, WAITS.c.session_id.in_(unfinished)
+    )
+    conditions: list[ColumnElement[bool]] = [_conversations.transient, _conversations.session_id.not_in(awaiting)]
     if ended:
-        left.append(_conversations.session_id.not_in(unfinished))
+        conditions.append(_conversations.session_id.not_in(unfinished))
     if before is not None:
-        left.append(_conversations.updated_at < before)
-    return ConversationRecord.all(conn, sa.select(CONVERSATIONS).where(*left))
+        conditions.append(_conversations.updated_at < before)
+    return ConversationRecord.all(conn, sa.select(CONVERSATIONS).where(*conditions))
 
 
 def of_owner(conn: Connection, owner_id: str) -> list[ConversationRecord]:
@@ -319,10 +321,10 @@ def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> lis
         ~_conversations.transient,
     )
     query = sa.select(CONVERSATIONS).where(*due).order_by(_conversations.updated_at).limit(at_most)
-    found = ConversationRecord.all(conn, query.with_for_update(skip_locked=True))
-    archived = sa.update(CONVERSATIONS).where(_conversations.id.in_([each.id for each in found]))
+    records = ConversationRecord.all(conn, query.with_for_update(skip_locked=True))
+    archived = sa.update(CONVERSATIONS).where(_conversations.id.in_([record.id for record in records]))
     conn.execute(archived.values(status=ConversationStatus.ARCHIVED))
-    return found
+    return records
 
 
 def ids_of_domain(conn: Connection, domain_id: str) -> Sequence[tuple[ConversationId, SessionId]]:
@@ -413,7 +415,7 @@ def list_turns(
         where.append({"nothing": ~any_open, "input": any_open & ~address, "address": address}[awaits])
     if since is not None:
         where.append(sa.func.coalesce(turn.ended_at, turn.started_at) >= since)
-    mine = sa.select(TURNS).join(CONVERSATIONS, _conversations.session_id == turn.session_id).where(*where)
-    total = conn.execute(sa.select(sa.func.count()).select_from(mine.subquery())).scalar_one()
-    page = mine if before is None else mine.where(turn.id < before)
+    matching = sa.select(TURNS).join(CONVERSATIONS, _conversations.session_id == turn.session_id).where(*where)
+    total = conn.execute(sa.select(sa.func.count()).select_from(matching.subquery())).scalar_one()
+    page = matching if before is None else matching.where(turn.id < before)
     return TurnRecord.all(conn, page.order_by(turn.id.desc()).limit(limit)), total

@@ -98,8 +98,8 @@ class Database:
         if revisions is OWN:
             with suppress(StorageError, DBAPIError):  # a damaged file is served as far as it can be read
                 newest = await self.read(lambda conn: conn.exec_driver_sql(_newest_ids()).scalars().all(), single=True)
-                for stored in newest:
-                    advance_ids(stored or "")
+                for newest_id in newest:
+                    advance_ids(newest_id or "")
         return self
 
     def set_option(self, name: str, value: object) -> None:

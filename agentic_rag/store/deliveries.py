@@ -85,8 +85,8 @@ class Event:
     """An event to be sent to the endpoints of a domain.
 
     ``facts`` go to every endpoint: ids, names, states and times. ``texts`` go to endpoints that include texts, and if
-    they are ``private``, only to those whose recipient is ``user_id``, because nobody else may read the conversation.
-    Long texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
+    they are ``private``, only to those whose recipient is ``user_id``: only that person may read the conversation. Long
+    texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
     """
 
     kind: EventKind
@@ -134,7 +134,7 @@ def announce(conn: Connection, event: Event, *, without: str = "") -> None:
 
 
 def send_to(conn: Connection, endpoint: EndpointRecord, event: Event, *, with_texts: bool) -> str:
-    """Store a delivery of an event for one endpoint, whatever events it receives. Returns the delivery's id."""
+    """Store a delivery for one endpoint, even if it does not receive such events. Returns the delivery's id."""
     data = {"domainId": event.domain_id, **_present(event.facts)}
     if with_texts:
         data |= _present(event.texts)
@@ -162,8 +162,8 @@ def send_to(conn: Connection, endpoint: EndpointRecord, event: Event, *, with_te
 
 
 def _present(values: Mapping[str, object]) -> dict[str, object]:
-    found = {name: value for name, value in values.items() if value is not None and value != ""}
-    return {name: value[:SHOWN_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+    present = {name: value for name, value in values.items() if value is not None and value != ""}
+    return {name: value[:SHOWN_TEXT] if isinstance(value, str) else value for name, value in present.items()}
 
 
 def due_endpoints(conn: Connection) -> list[str]:

@@ -254,9 +254,9 @@ def apply_expected(conn: Connection, document: DocumentRecord, sha256: str) -> N
     if expected is not None:
         add_labels(conn, document.id, _labels_of(conn, expected))
         dates = {"own_date": expected.own_date, "review_by": expected.review_by, "source_uri": expected.source_uri}
-        known = {name: value for name, value in dates.items() if value is not None}
-        if known:
-            conn.execute(sa.update(DOCUMENTS).where(_documents.id == document.id).values(known))
+        known_dates = {name: value for name, value in dates.items() if value is not None}
+        if known_dates:
+            conn.execute(sa.update(DOCUMENTS).where(_documents.id == document.id).values(known_dates))
 
 
 def expect_labels(conn: Connection, expected: ExpectedLabelsRecord) -> None:
@@ -264,10 +264,10 @@ def expect_labels(conn: Connection, expected: ExpectedLabelsRecord) -> None:
 
     A document that has these bytes gets them at once.
     """
-    known = by_sha(conn, expected.domain_id, expected.sha256)
-    if known is not None:
-        add_labels(conn, known.id, _labels_of(conn, expected))
-        if known.status not in (DocumentStatus.FAILED, DocumentStatus.DELETING):
+    document = by_sha(conn, expected.domain_id, expected.sha256)
+    if document is not None:
+        add_labels(conn, document.id, _labels_of(conn, expected))
+        if document.status not in (DocumentStatus.FAILED, DocumentStatus.DELETING):
             return
     where = (_expected.domain_id == expected.domain_id, _expected.sha256 == expected.sha256)
     before = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
@@ -286,17 +286,17 @@ def expect_labels(conn: Connection, expected: ExpectedLabelsRecord) -> None:
 def take_expected(conn: Connection, domain_id: str, sha256: str) -> ExpectedLabelsRecord | None:
     """Return and delete the labels that are expected for these bytes, or return None."""
     where = (_expected.domain_id == domain_id, _expected.sha256 == sha256)
-    found = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
-    if found is not None:
+    expected = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
+    if expected is not None:
         conn.execute(sa.delete(EXPECTED_LABELS).where(*where))
-    return found
+    return expected
 
 
 def add_labels(conn: Connection, document_id: DocumentId, labels: Collection[str]) -> None:
     """Add labels to a document, also to one that is being deleted. Labels are never removed here."""
-    held = conn.execute(sa.select(_documents.labels).where(_documents.id == document_id)).scalar()
-    joined = tuple(sorted({*(held or ()), *labels}))
-    if held is not None and joined != tuple(held):
+    current = conn.execute(sa.select(_documents.labels).where(_documents.id == document_id)).scalar()
+    joined = tuple(sorted({*(current or ()), *labels}))
+    if current is not None and joined != tuple(current):
         query = sa.update(DOCUMENTS).where(_documents.id == document_id).values(labels=joined)
         conn.execute(query)
         domain_id = str(conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar())
@@ -486,9 +486,9 @@ def announce(conn: Connection, domain_id: str) -> None:
 
 def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str) -> set[str]:
     """Extend leases; return the ids that ``owner`` still holds."""
-    mine = sa.and_(_documents.id.in_(document_ids), _documents.owner == owner)
-    conn.execute(sa.update(DOCUMENTS).where(mine).values(lease_until=until))
-    return set(conn.execute(sa.select(_documents.id).where(mine)).scalars())
+    of_owner = sa.and_(_documents.id.in_(document_ids), _documents.owner == owner)
+    conn.execute(sa.update(DOCUMENTS).where(of_owner).values(lease_until=until))
+    return set(conn.execute(sa.select(_documents.id).where(of_owner)).scalars())
 
 
 def give_back(conn: Connection, owner: str) -> None:

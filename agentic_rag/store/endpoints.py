@@ -4,7 +4,6 @@ This module owns the rows and their state of delivery: failures in a row, and th
 and the secret are sealed (`agentic_rag.reach.endpoints`). Callers check permissions.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -98,7 +97,9 @@ def of_domain(conn: Connection, domain_id: str) -> list[EndpointRecord]:
 
 def of_event(conn: Connection, kind: EventKind, domain_id: str) -> list[EndpointRecord]:
     """Return the enabled endpoints that receive this event of a domain."""
-    return [each for each in EndpointRecord.all(conn, _OF_EVENT, domain_id=domain_id) if kind in each.events]
+    return [
+        endpoint for endpoint in EndpointRecord.all(conn, _OF_EVENT, domain_id=domain_id) if kind in endpoint.events
+    ]
 
 
 def count(conn: Connection, domain_id: str) -> int:
@@ -132,8 +133,3 @@ def forget_user(conn: Connection, user_id: str, instead: str) -> list[EndpointRe
     """Remove a user's name. Returns the endpoints whose recipient was this user, which the caller has to delete."""
     conn.execute(sa.update(ENDPOINTS).where(_rows.created_by == user_id).values(created_by=instead))
     return EndpointRecord.all(conn, sa.select(ENDPOINTS).where(_rows.recipient == user_id))
-
-
-def list_ids(conn: Connection) -> Sequence[str]:
-    """Return the ids of all endpoints."""
-    return list(conn.execute(sa.select(_rows.id)).scalars())

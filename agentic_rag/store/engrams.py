@@ -101,22 +101,24 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: 
     """
     memory = memories.take(conn, domain_id_of(conn, name.workspace), name.user_id, name.role)
     newest = _newest(conn, memory.id)
-    coming = {each.record.id: each for each in new}
-    known = _ids_among(conn, memory.id, list(coming))
+    by_id = {engram.record.id: engram for engram in new}
+    existing = _ids_among(conn, memory.id, list(by_id))
     added = [
-        NewEngram(each.record.replace(memory_id=memory.id, number=BigInt(newest + place)), each.words)
-        for place, each in enumerate((each for each in coming.values() if each.record.id not in known), start=1)
+        NewEngram(engram.record.replace(memory_id=memory.id, number=BigInt(newest + place)), engram.words)
+        for place, engram in enumerate(
+            (engram for engram in by_id.values() if engram.record.id not in existing), start=1
+        )
     ]
     if not added:
         return 0
     if limit is not None and count(conn, memory.id) + len(added) > limit:
         raise TooMany
-    conn.execute(sa.insert(ENGRAMS), [each.record.column_values() for each in added])
+    conn.execute(sa.insert(ENGRAMS), [engram.record.column_values() for engram in added])
     cues = [
-        EngramCueRecord(memory_id=memory.id, word=word, engram_id=each.record.id)
-        for each in added
-        if not each.record.replaced_by
-        for word in dict.fromkeys(each.words)
+        EngramCueRecord(memory_id=memory.id, word=word, engram_id=engram.record.id)
+        for engram in added
+        if not engram.record.replaced_by
+        for word in dict.fromkeys(engram.words)
     ]
     if cues:
         conn.execute(sa.insert(ENGRAM_CUES), [cue.column_values() for cue in cues])
@@ -134,23 +136,23 @@ def supersede(conn: Connection, name: MemoryName, new: Sequence[EngramRecord]) -
     Raises:
         CannotReplace: the engram to replace does not exist or was already replaced.
     """
-    for index, each in enumerate(new):
-        if not each.replaces:
+    for index, engram in enumerate(new):
+        if not engram.replaces:
             continue
-        mine = (_engrams.memory_id == name.id, _engrams.id == each.replaces)
-        before = conn.execute(sa.select(_engrams.replaced_by).where(*mine)).scalar()
+        where = (_engrams.memory_id == name.id, _engrams.id == engram.replaces)
+        before = conn.execute(sa.select(_engrams.replaced_by).where(*where)).scalar()
         if before is None or before:
             raise CannotReplace(index, before or "")
-        conn.execute(sa.update(ENGRAMS).where(*mine).values(replaced_by=each.id))
-        conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == name.id, _cues.engram_id == each.replaces))
+        conn.execute(sa.update(ENGRAMS).where(*where).values(replaced_by=engram.id))
+        conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == name.id, _cues.engram_id == engram.replaces))
 
 
 def _ids_among(conn: Connection, memory_id: str, ids: Sequence[str]) -> set[str]:
-    found: set[str] = set()
+    existing: set[str] = set()
     for part in _parts(ids):
         query = sa.select(_engrams.id).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
-        found.update(conn.scalars(query))
-    return found
+        existing.update(conn.scalars(query))
+    return existing
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -165,16 +167,16 @@ def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
     if memory_id is not None:
         for part in _parts(ids):
             conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == memory_id, _cues.engram_id.in_(part)))
-            gone = sa.delete(ENGRAMS).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
-            removed += conn.execute(gone).rowcount
+            deletion = sa.delete(ENGRAMS).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
+            removed += conn.execute(deletion).rowcount
     return removed
 
 
-def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known: Set[str], upto: int) -> None:
+def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known_words: Set[str], upto: int) -> None:
     """Add recalls to a memory's counts.
 
-    ``known`` are the cues of the engrams up to number ``upto``. Counts of other cues are dropped, unless newer engrams
-    may have them.
+    ``known_words`` are the cues of the engrams up to number ``upto``. Counts of other cues are dropped, unless newer
+    engrams may have them.
     """
     memory = MemoryRecord.first(conn, sa.select(MEMORIES).where(_memories.id == name.id).with_for_update())
     if memory is None:
@@ -183,21 +185,23 @@ def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known
     for word, number in new.items():
         counts[word] = counts.get(word, 0) + number
     if _newest(conn, memory.id) <= upto:
-        counts = {word: number for word, number in counts.items() if word in known}
+        counts = {word: number for word, number in counts.items() if word in known_words}
     memories.put_counts(conn, memory.id, counts)
 
 
 def counts(conn: Connection, name: MemoryName) -> dict[str, int] | None:
     """Return the number of recalls of each cue, or None if there is no such memory."""
-    found: dict[str, int] | None = conn.execute(sa.select(_memories.counts).where(_memories.id == name.id)).scalar()
-    return found
+    stored_counts: dict[str, int] | None = conn.execute(
+        sa.select(_memories.counts).where(_memories.id == name.id)
+    ).scalar()
+    return stored_counts
 
 
 def roles(conn: Connection, workspace: str, user_id: str) -> list[str]:
     """Return the sorted ids of the roles that have a memory of a user (or the domain's own)."""
     query = sa.select(_memories.role).join(DOMAINS, _domains.id == _memories.domain_id)
-    mine = query.where(_domains.workspace == workspace, _memories.user_id == user_id)
-    return sorted(conn.scalars(mine))
+    of_user = query.where(_domains.workspace == workspace, _memories.user_id == user_id)
+    return sorted(conn.scalars(of_user))
 
 
 def count(conn: Connection, memory_id: str) -> int:
@@ -216,8 +220,8 @@ def tip(conn: Connection, name: MemoryName) -> tuple[int, str, int] | None:
 
 def has(conn: Connection, name: MemoryName, number: int, engram_id: str) -> bool:
     """Return whether the engram with this id has that number."""
-    mine = (_engrams.memory_id == name.id, _engrams.number == number, _engrams.id == engram_id)
-    return conn.execute(sa.select(_engrams.id).where(*mine)).first() is not None
+    where = (_engrams.memory_id == name.id, _engrams.number == number, _engrams.id == engram_id)
+    return conn.execute(sa.select(_engrams.id).where(*where)).first() is not None
 
 
 def count_between(conn: Connection, name: MemoryName, after: int, upto: int) -> int:
@@ -276,10 +280,12 @@ def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int,
 
 def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[EngramRecord]:
     """Return engrams by id, unordered."""
-    found: list[EngramRecord] = []
+    records: list[EngramRecord] = []
     for part in _parts(ids):
-        found += EngramRecord.all(conn, sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.id.in_(part)))
-    return found
+        records += EngramRecord.all(
+            conn, sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.id.in_(part))
+        )
+    return records
 
 
 def strongest(conn: Connection, name: MemoryName, most: int) -> list[EngramRecord]:
@@ -298,9 +304,9 @@ def page(
     """
     query = _which(sa.select(ENGRAMS).where(_engrams.memory_id == name.id), which)
     if text:
-        wanted = text.translate(str.maketrans(ascii_uppercase, ascii_lowercase))
+        lowered = text.translate(str.maketrans(ascii_uppercase, ascii_lowercase))
         query = query.where(
-            sa.or_(*(sa.func.strpos(_lower(each), wanted) > 0 for each in (_engrams.content, _engrams.cues)))
+            sa.or_(*(sa.func.strpos(_lower(column), lowered) > 0 for column in (_engrams.content, _engrams.cues)))
         )
     total = conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
     newest = query.order_by(_engrams.created_ms.desc(), _engrams.number.desc())

@@ -377,18 +377,18 @@ def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: st
     tier at work.
     """
     at_work = _runs.state == RunState.RUNNING
-    left = sa.and_(at_work, _runs.beat_at < silent_since)
-    others = RUNS.alias()
-    busy = sa.select(others.c.domain_id).where(
-        others.c.state == RunState.RUNNING, others.c.tier == tier, others.c.beat_at >= silent_since
+    abandoned = sa.and_(at_work, _runs.beat_at < silent_since)
+    other_runs = RUNS.alias()
+    busy = sa.select(other_runs.c.domain_id).where(
+        other_runs.c.state == RunState.RUNNING, other_runs.c.tier == tier, other_runs.c.beat_at >= silent_since
     )
     waits = sa.and_(_runs.state == RunState.QUEUED, _runs.domain_id.not_in(busy))
-    query = sa.select(RUNS).where(_runs.tier == tier, sa.or_(left, waits)).order_by(_runs.id).limit(1)
-    found = RunRecord.first(conn, query.with_for_update(skip_locked=True))
-    if found is not None:
-        taken: RunFields = {"state": RunState.RUNNING, "owner": owner, "beat_at": at}
-        update_run(conn, found.id, **taken)
-    return found
+    query = sa.select(RUNS).where(_runs.tier == tier, sa.or_(abandoned, waits)).order_by(_runs.id).limit(1)
+    run = RunRecord.first(conn, query.with_for_update(skip_locked=True))
+    if run is not None:
+        changes: RunFields = {"state": RunState.RUNNING, "owner": owner, "beat_at": at}
+        update_run(conn, run.id, **changes)
+    return run
 
 
 def free_runs(conn: Connection) -> None:
@@ -401,10 +401,10 @@ def free_runs(conn: Connection) -> None:
 
 def put_results(conn: Connection, results: Sequence[ResultRecord]) -> None:
     """Store results, replacing those of the same case and repetition."""
-    for each in results:
-        place = (_results.run_id == each.run_id, _results.case_id == each.case_id, _results.repeat == each.repeat)
+    for result in results:
+        place = (_results.run_id == result.run_id, _results.case_id == result.case_id, _results.repeat == result.repeat)
         conn.execute(sa.delete(RESULTS).where(*place))
-        each.insert(conn)
+        result.insert(conn)
 
 
 def results_of(conn: Connection, run_id: str) -> list[ResultRecord]:
@@ -412,22 +412,6 @@ def results_of(conn: Connection, run_id: str) -> list[ResultRecord]:
     return ResultRecord.all(
         conn, sa.select(RESULTS).where(_results.run_id == run_id).order_by(_results.case_id, _results.repeat)
     )
-
-
-def done_of(conn: Connection, run_id: str) -> set[tuple[str, int]]:
-    """Return the cases and repetitions that a run has results of."""
-    query = sa.select(_results.case_id, _results.repeat).where(_results.run_id == run_id)
-    return {(case_id, repeat) for case_id, repeat in conn.execute(query)}
-
-
-def tally_of(conn: Connection, run_id: str) -> dict[str, tuple[int, int, float]]:
-    """Return the number of results, tokens and seconds of a run by outcome."""
-    query = (
-        sa.select(_results.outcome, sa.func.count(), sa.func.sum(_results.tokens), sa.func.sum(_results.seconds))
-        .where(_results.run_id == run_id)
-        .group_by(_results.outcome)
-    )
-    return {outcome: (count, tokens or 0, seconds or 0.0) for outcome, count, tokens, seconds in conn.execute(query)}
 
 
 def last_results(conn: Connection, domain_id: str, tier: str) -> list[ResultRecord]:

@@ -70,10 +70,10 @@ def note(
     every: int,
 ) -> None:
     """Add a turn that has ended. ``every``: see `ExtractionRecord`."""
-    known = get(conn, session_id)
-    if known is not None:
-        turn_ids = [*known.turn_ids, turn_id]
-        _save(conn, known.replace(turn_ids=turn_ids, turn_count=len(turn_ids), every=every, last_at=now()))
+    extraction = get(conn, session_id)
+    if extraction is not None:
+        turn_ids = [*extraction.turn_ids, turn_id]
+        _save(conn, extraction.replace(turn_ids=turn_ids, turn_count=len(turn_ids), every=every, last_at=now()))
         return
     row = ExtractionRecord(
         session_id=session_id,
@@ -98,24 +98,24 @@ def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[Ex
         and_(_rows.every > 0, _rows.turn_count >= _rows.every, or_(_rows.tries == 0, _rows.last_at <= rested_since)),
     )
     query = select(EXTRACTIONS).where(due, _rows.claimed_until < now()).order_by(_rows.last_at).limit(most)
-    found = ExtractionRecord.all(conn, query.with_for_update(skip_locked=True))
-    ids = [row.session_id for row in found]
+    extractions = ExtractionRecord.all(conn, query.with_for_update(skip_locked=True))
+    ids = [row.session_id for row in extractions]
     conn.execute(update(EXTRACTIONS).where(_rows.session_id.in_(ids)).values(claimed_until=until))
-    return found
+    return extractions
 
 
 def keep(conn: Connection, session_id: SessionId, proposals: Sequence[Proposal], turn_ids: Sequence[str]) -> None:
     """Store the proposals made from these turns until they are in the memory."""
-    known = get(conn, session_id)
-    if known is not None:
-        _save(conn, known.replace(proposals=list(proposals), proposed_from=list(turn_ids)))
+    extraction = get(conn, session_id)
+    if extraction is not None:
+        _save(conn, extraction.replace(proposals=list(proposals), proposed_from=list(turn_ids)))
 
 
 def put_off(conn: Connection, session_id: SessionId) -> None:
     """Count a failed model call; the next attempt waits until the conversation is idle again."""
-    known = get(conn, session_id)
-    if known is not None:
-        _save(conn, known.replace(tries=known.tries + 1, last_at=now(), claimed_until=""))
+    extraction = get(conn, session_id)
+    if extraction is not None:
+        _save(conn, extraction.replace(tries=extraction.tries + 1, last_at=now(), claimed_until=""))
 
 
 def wait(conn: Connection, session_id: SessionId, until: str) -> None:
@@ -125,14 +125,14 @@ def wait(conn: Connection, session_id: SessionId, until: str) -> None:
 
 def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str]) -> None:
     """Remove turns that are done: their memories are stored, or there are none to store."""
-    known = get(conn, session_id)
-    if known is None:
+    extraction = get(conn, session_id)
+    if extraction is None:
         return
-    left = [turn_id for turn_id in known.turn_ids if turn_id not in turn_ids]
-    if not left:
+    remaining = [turn_id for turn_id in extraction.turn_ids if turn_id not in turn_ids]
+    if not remaining:
         conn.execute(delete(EXTRACTIONS).where(_rows.session_id == session_id))
         return
-    changed = known.replace(turn_ids=left, turn_count=len(left), proposals=[], proposed_from=[], tries=0)
+    changed = extraction.replace(turn_ids=remaining, turn_count=len(remaining), proposals=[], proposed_from=[], tries=0)
     _save(conn, changed.replace(claimed_until=""))
 
 

@@ -49,12 +49,12 @@ def list_held(conn: Connection, fences: Mapping[TurnId, int]) -> set[TurnId]:
     mark, proof = _mark(conn), info.get(_PROOF)
     if proof is None or proof.mark != mark or len(proof.held) > MOST:
         proof = info[_PROOF] = _Proof(mark)
-    held = proof.held
-    new = [turn_id for turn_id, fence in fences.items() if held.get(turn_id) != fence]
+    proven = proof.held
+    new = [turn_id for turn_id, fence in fences.items() if proven.get(turn_id) != fence]
     if not new:
         return set(fences)
-    held.update(run_by_sqlite(conn, _FENCES, [to_text(new)]).fetchall())
-    return {turn_id for turn_id, fence in fences.items() if held.get(turn_id) == fence}
+    proven.update(run_by_sqlite(conn, _FENCES, [to_text(new)]).fetchall())
+    return {turn_id for turn_id, fence in fences.items() if proven.get(turn_id) == fence}
 
 
 def _mark(conn: Connection) -> int:

@@ -93,11 +93,11 @@ def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str)
     if not changes:
         return 0
     # PostgreSQL has several writers; the lock lets them number rows one after the other
-    held = sa.select(DOMAINS.c.id).where(DOMAINS.c.id == domain_id).with_for_update()
-    if conn.execute(held).first() is None:
+    locked = sa.select(DOMAINS.c.id).where(DOMAINS.c.id == domain_id).with_for_update()
+    if conn.execute(locked).first() is None:
         return 0
-    found = conn.execute(sa.select(sa.func.max(_rows.n)).where(_rows.domain_id == domain_id)).scalar()
-    last: int = found or 0
+    newest = conn.execute(sa.select(sa.func.max(_rows.n)).where(_rows.domain_id == domain_id)).scalar()
+    last: int = newest or 0
     for new in changes:
         versions = [(new.author, at, new.after)]
         if new.before is not GONE and not _is_known(conn, domain_id, new.kind, new.subject):
@@ -135,14 +135,14 @@ def _prune(conn: Connection, domain_id: str) -> None:
     Evaluation cases have limits of their own, so that an import of many leaves the other history alone.
     """
     for is_case in (_rows.kind == HistoryKind.CASE, _rows.kind != HistoryKind.CASE):
-        mine = sa.and_(_rows.domain_id == domain_id, is_case)
+        of_domain = sa.and_(_rows.domain_id == domain_id, is_case)
         size = 0
-        for count, (n, each) in enumerate(
-            conn.execute(sa.select(_rows.n, _rows.size).where(mine).order_by(_rows.n.desc())).all(), 1
+        for count, (n, row_size) in enumerate(
+            conn.execute(sa.select(_rows.n, _rows.size).where(of_domain).order_by(_rows.n.desc())).all(), 1
         ):
-            size += each
+            size += row_size
             if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
-                conn.execute(sa.delete(HISTORY).where(mine, _rows.n <= n))
+                conn.execute(sa.delete(HISTORY).where(of_domain, _rows.n <= n))
                 break
 
 
@@ -209,11 +209,13 @@ def page(
             subject=name,
             author=author,
             at=at,
-            gone=bool(gone),
+            gone=bool(is_gone),
             size=size,
             redacted=redacted,
         )
-        for n, kind, name, author, at, gone, size, redacted in conn.execute(query.order_by(_rows.n.desc()).limit(limit))
+        for n, kind, name, author, at, is_gone, size, redacted in conn.execute(
+            query.order_by(_rows.n.desc()).limit(limit)
+        )
     ]
 
 

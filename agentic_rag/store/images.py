@@ -1,6 +1,6 @@
-"""Images: definitions frozen under the hash of their content.
+"""Images: the definitions that turns ran on, stored unchanged under the hash of their content.
 
-This module stores each image once. Callers compute the hash. The definition is opaque here.
+Equal definitions are stored once. Callers compute the hash, and this module does not read the definition.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from agentic_rag.store.turns import TURNS
 
 
 class ImageRecord(Record, table=True):
-    """A definition frozen under the hash of its content."""
+    """A definition that turns ran on. Its id is the hash of its content, and it never changes."""
 
     __tablename__ = "images"
     part_of = "domain"

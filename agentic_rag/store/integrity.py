@@ -27,19 +27,19 @@ def find_file_damage(path: Path) -> list[str]:
     except sqlite3.Error as exc:
         return [str(exc)]
     try:
-        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})")]
+        problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})")]
     except sqlite3.Error as exc:
         return [str(exc)]
     finally:
         connection.close()
-    return [] if found == ["ok"] else found
+    return [] if problems == ["ok"] else problems
 
 
 def find_server_damage(conn: Connection) -> list[str]:
     """Return the damage that a PostgreSQL server has recorded; only the catalogue is read."""
     if conn.dialect.name != "postgresql":
         return []
-    found = [f"the index {name} is not valid" for name in conn.execute(_POSTGRES_INDEXES).scalars()]
+    damage = [f"the index {name} is not valid" for name in conn.execute(_POSTGRES_INDEXES).scalars()]
     if failures := conn.execute(_POSTGRES_CHECKSUMS).scalar():
-        found.append(f"{failures} of its pages did not have their checksum")
-    return found
+        damage.append(f"{failures} of its pages did not have their checksum")
+    return damage

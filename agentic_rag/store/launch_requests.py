@@ -119,14 +119,14 @@ def move(
     return conn.execute(statement).rowcount == 1
 
 
-def withdraw_others(conn: Connection, domain_id: str, server: str, kept: str) -> None:
+def withdraw_others(conn: Connection, domain_id: str, server: str, kept_id: str) -> None:
     """Withdraw the open requests of an entry except one, because its admin now requests another line."""
     conn.execute(
         sa.update(LAUNCH_REQUESTS)
         .where(
             _rows.domain_id == domain_id,
             _rows.server == server,
-            _rows.id != kept,
+            _rows.id != kept_id,
             _rows.state == RequestState.OPEN,
         )
         .values(state=RequestState.WITHDRAWN, pending=None, reason="another line was asked for under this name")

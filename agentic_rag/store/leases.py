@@ -31,15 +31,15 @@ def take(conn: Connection, name: str, owner: str, seconds: float) -> bool:
     values = {"owner": owner, "until": DatabaseTime(seconds)}
     statement = insert(LEASES).values(id=name, **values)
     free = sa.or_(_leases.owner == owner, _leases.until < DatabaseTime())
-    taken = statement.on_conflict_do_update(index_elements=[_leases.id], set_=values, where=free)
-    return conn.execute(taken.returning(_leases.id)).first() is not None
+    upsert = statement.on_conflict_do_update(index_elements=[_leases.id], set_=values, where=free)
+    return conn.execute(upsert.returning(_leases.id)).first() is not None
 
 
 def find_owner(conn: Connection, name: str) -> str | None:
     """Return the current owner of a lease, or None."""
-    held = sa.select(_leases.owner).where(_leases.id == name, _leases.owner != "", _leases.until >= DatabaseTime())
-    found: str | None = conn.execute(held).scalar()
-    return found
+    query = sa.select(_leases.owner).where(_leases.id == name, _leases.owner != "", _leases.until >= DatabaseTime())
+    current_owner: str | None = conn.execute(query).scalar()
+    return current_owner
 
 
 def home_of(domain_id: str) -> str:
@@ -54,5 +54,5 @@ def free(conn: Connection, owner: str) -> None:
 
 def rest(conn: Connection, name: str, owner: str, seconds: float) -> None:
     """Release ``owner``'s lease and block it for ``seconds``, so that no process can take it meanwhile."""
-    mine = sa.update(LEASES).where(_leases.id == name, _leases.owner == owner)
-    conn.execute(mine.values(owner="", until=DatabaseTime(seconds)))
+    release = sa.update(LEASES).where(_leases.id == name, _leases.owner == owner)
+    conn.execute(release.values(owner="", until=DatabaseTime(seconds)))

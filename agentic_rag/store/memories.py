@@ -73,14 +73,14 @@ def take(conn: Connection, domain_id: str, user_id: str, role: str) -> MemoryRec
     """Return a memory, creating it if needed, and lock it for this transaction. PostgreSQL only."""
     place = (_memories.domain_id == domain_id, _memories.user_id == user_id, _memories.role == role)
     query = sa.select(MEMORIES).where(*place).with_for_update()
-    found = MemoryRecord.first(conn, query)
-    if found is not None:
-        return found
+    existing = MemoryRecord.first(conn, query)
+    if existing is not None:
+        return existing
     new = MemoryRecord(id=new_id("mem"), domain_id=domain_id, user_id=user_id, role=role, counts={})
     conn.execute(insert(MEMORIES).values(**new.column_values()).on_conflict_do_nothing())
-    made = MemoryRecord.first(conn, query)
-    assert made is not None
-    return made
+    memory = MemoryRecord.first(conn, query)
+    assert memory is not None
+    return memory
 
 
 def list_all(conn: Connection) -> list[MemoryRecord]:

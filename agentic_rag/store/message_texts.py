@@ -72,8 +72,8 @@ class Word(NamedTuple):
 def words_of(text: str) -> list[Word]:
     """Return the words of a text in the form in which they are indexed, with their places."""
     folded = fold(text)
-    found = ((_index_form(match[0]), match.span()) for match in _WORD.finditer(folded.text))
-    return [Word(word, *folded.source_span(*span)) for word, span in found if word]
+    matches = ((_index_form(match[0]), match.span()) for match in _WORD.finditer(folded.text))
+    return [Word(word, *folded.source_span(*span)) for word, span in matches if word]
 
 
 def _index_form(word: str) -> str:
@@ -85,7 +85,9 @@ def _index_form(word: str) -> str:
 def _without_accents(text: str) -> str:
     if text.isascii():
         return text
-    return "".join(each for each in unicodedata.normalize("NFD", text) if unicodedata.category(each) != "Mn")
+    return "".join(
+        character for character in unicodedata.normalize("NFD", text) if unicodedata.category(character) != "Mn"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,10 @@ class SearchTerms:
                 starts: Iterable[int] = places.get(phrase[0], ())
             else:
                 starts = [at for word, numbers in places.items() if word.startswith(phrase[0]) for at in numbers]
-            found = [at for at in starts if _matches(words, at, phrase)]
-            if not found:
+            matching_places = [at for at in starts if _matches(words, at, phrase)]
+            if not matching_places:
                 return []
-            spans.update((words[at].start, words[at + len(phrase) - 1].end) for at in found)
+            spans.update((words[at].start, words[at + len(phrase) - 1].end) for at in matching_places)
         return _join_spans(sorted(spans))
 
 
@@ -181,7 +183,7 @@ def add(
     text: str,
 ) -> None:
     """Index a question or an answer. A message without a word has no row."""
-    words = [word for found in _WORD.findall(fold(text[:MAX_CHARACTERS]).text) if (word := _index_form(found))]
+    words = [word for token in _WORD.findall(fold(text[:MAX_CHARACTERS]).text) if (word := _index_form(token))]
     if not words:
         return
     MessageTextRecord(

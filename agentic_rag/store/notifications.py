@@ -56,9 +56,9 @@ class Notifications:
         self._sent = anyio.Event()
         self._work = anyio.Event()
 
-    def listen(self, channel: str, hear: Hear) -> None:
-        """Subscribe to a channel with one listener; ``hear`` is called with None once the subscription is active."""
-        self._heard[channel] = hear
+    def listen(self, channel: str, callback: Hear) -> None:
+        """Subscribe to a channel with one listener. ``callback`` gets None once the subscription is active."""
+        self._heard[channel] = callback
         self._changed[channel] = True
         self._work.set()
 
@@ -128,7 +128,7 @@ class Notifications:
                 self._sending = True
                 try:
                     with anyio.fail_after(SEND_SECONDS):
-                        await raw.execute(_NOTIFY, [each[0] for each in batch], [each[1] for each in batch])
+                        await raw.execute(_NOTIFY, [item[0] for item in batch], [item[1] for item in batch])
                 finally:
                     self._sending = False
                     self._sent.set()
@@ -138,15 +138,15 @@ class Notifications:
     async def _listen(self, raw: Any) -> None:
         """Subscribe to new channels and unsubscribe from removed ones."""
         while self._changed:
-            channel, wanted = self._changed.popitem()
+            channel, subscribe = self._changed.popitem()
             with anyio.fail_after(SEND_SECONDS):
-                if not wanted:
+                if not subscribe:
                     await raw.remove_listener(channel, self._take)
                     continue
                 await raw.add_listener(channel, self._take)
-            if (hear := self._heard.get(channel)) is not None:
-                hear(None)
+            if (callback := self._heard.get(channel)) is not None:
+                callback(None)
 
     def _take(self, _: object, __: int, channel: str, payload: str) -> None:
-        if (hear := self._heard.get(channel)) is not None:
-            hear(payload)
+        if (callback := self._heard.get(channel)) is not None:
+            callback(payload)

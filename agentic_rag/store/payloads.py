@@ -110,8 +110,8 @@ def all_hashes(conn: Connection) -> dict[str, str]:
 
 def hashes_of(conn: Connection, refs: Collection[str]) -> dict[str, str]:
     """Return the SHA-256 of the existing payloads among ``refs``, by ref."""
-    found = select(_payloads.ref, _payloads.sha256).where(_payloads.ref.in_(refs))
-    return {row.ref: row.sha256 for row in conn.execute(found)}
+    query = select(_payloads.ref, _payloads.sha256).where(_payloads.ref.in_(refs))
+    return {row.ref: row.sha256 for row in conn.execute(query)}
 
 
 def forget(conn: Connection, refs: list[str]) -> None:

@@ -52,14 +52,14 @@ locked for hours.
 def _notice_silence(connection: Any, _: object) -> None:
     """Let the kernel end a connection whose peer has vanished; otherwise a request would wait for 15 minutes."""
     transport = getattr(connection.driver_connection, "_transport", None)
-    found = transport.get_extra_info("socket") if transport is not None else None
-    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:  # some systems lack some of these options
-            found.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _note_use(_: object, record: ConnectionPoolEntry) -> None:
@@ -96,8 +96,8 @@ class PostgresDatabase:
         if "sslmode" in parsed.query:  # libpq's name, often pasted by users; asyncpg names it ssl
             ssl = parsed.query["sslmode"]
             parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": ssl})
-        said = {**SERVER_SETTINGS, **({"search_path": schema} if schema else {})}
-        arguments = {"timeout": CONNECT_SECONDS, "server_settings": said}
+        server_settings = {**SERVER_SETTINGS, **({"search_path": schema} if schema else {})}
+        arguments = {"timeout": CONNECT_SECONDS, "server_settings": server_settings}
         self._engine: AsyncEngine = create_async_engine(
             parsed,
             pool_size=POOL,

@@ -49,6 +49,6 @@ def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:
 def prune(conn: Connection, made_before: str) -> int:
     """Delete the prompts created before ``made_before`` that no session uses; return their number."""
     columns = (SESSIONS.c.prompt_id, SESSIONS.c.told_id, CONTEXTS.c.prompt_id, CONTEXTS.c.told_id)
-    kept = sa.union(*(select(column).where(column.is_not(None)) for column in columns))
-    old = (_prompts.created_at < made_before, _prompts.id.not_in(kept))
+    used_ids = sa.union(*(select(column).where(column.is_not(None)) for column in columns))
+    old = (_prompts.created_at < made_before, _prompts.id.not_in(used_ids))
     return conn.execute(sa.delete(PROMPTS).where(*old)).rowcount

@@ -44,8 +44,8 @@ _read, _sources = READ.c, SOURCES.c
 
 def note_read(conn: Connection, conversation_id: ConversationId, document_ids: Iterable[str]) -> None:
     """Record that a conversation has read documents. Known ones are ignored, and so are its own attachments."""
-    read = (each for each in dict.fromkeys(document_ids) if not is_attachment(each))
-    rows = [{"conversation_id": conversation_id, "document_id": each} for each in read]
+    read = (document_id for document_id in dict.fromkeys(document_ids) if not is_attachment(document_id))
+    rows = [{"conversation_id": conversation_id, "document_id": document_id} for document_id in read]
     if rows:
         dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
         conn.execute(dialect.insert(READ).on_conflict_do_nothing(), rows)
@@ -75,8 +75,8 @@ def sources_of(conn: Connection, domain_id: str, turn_ids: Collection[str] | Non
 def note_recalled(conn: Connection, domain_id: str, conversation_id: ConversationId, turn_ids: Collection[str]) -> None:
     """Record that a conversation was shown memories of these turns, and so has read what they come from."""
     if turn_ids:
-        found = sources_of(conn, domain_id, turn_ids)
-        note_read(conn, conversation_id, (document_id for source in found for document_id in source.document_ids))
+        sources = sources_of(conn, domain_id, turn_ids)
+        note_read(conn, conversation_id, (document_id for source in sources for document_id in source.document_ids))
 
 
 def delete_of_conversation(conn: Connection, conversation_id: ConversationId) -> None:

@@ -48,9 +48,9 @@ class Quotas:
         Raises:
             QuotaExceeded: as `check_documents`.
         """
-        held = holdings(conn, domain_id, "documents", "document_bytes")
-        held = replace(held, documents=held.documents + more, document_bytes=held.document_bytes + more_bytes)
-        self._check(held, "documents", "document_bytes")
+        totals = holdings(conn, domain_id, "documents", "document_bytes")
+        totals = replace(totals, documents=totals.documents + more, document_bytes=totals.document_bytes + more_bytes)
+        self._check(totals, "documents", "document_bytes")
 
     def check_conversations(self, conn: Connection, domain_id: str) -> None:
         """Check the number of a domain's conversations.
@@ -61,10 +61,10 @@ class Quotas:
         _wait_for_others(conn, domain_id)
         self._check(holdings(conn, domain_id, "conversations"), "conversations")
 
-    def _check(self, held: Holdings, *nouns: str) -> None:
+    def _check(self, totals: Holdings, *nouns: str) -> None:
         for noun in nouns:
             limit: int = getattr(self.limits, noun)
-            if getattr(held, noun) > limit:
+            if getattr(totals, noun) > limit:
                 raise QuotaExceeded(noun.replace("_", " "), limit, f"AGENTIC_RAG_QUOTA_{noun.upper()}")
 
 
@@ -87,6 +87,6 @@ def _count(conn: Connection, domain_id: str, noun: str, chosen: tuple[str, ...])
     if noun not in chosen:
         return 0
     table = CONVERSATIONS if noun == "conversations" else DOCUMENTS
-    what = sa.func.coalesce(sa.func.sum(DOCUMENTS.c.size), 0) if noun == "document_bytes" else sa.func.count()
-    found = conn.execute(sa.select(what).select_from(table).where(table.c.domain_id == domain_id))
-    return int(found.scalar_one())
+    amount = sa.func.coalesce(sa.func.sum(DOCUMENTS.c.size), 0) if noun == "document_bytes" else sa.func.count()
+    result = conn.execute(sa.select(amount).select_from(table).where(table.c.domain_id == domain_id))
+    return int(result.scalar_one())

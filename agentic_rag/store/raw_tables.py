@@ -78,12 +78,12 @@ def list_tables(conn: Connection) -> list[RawTable]:
     """Return the product's existing tables by name; other tables in the database are ignored."""
     inspector = inspect(conn)
     there = set(inspector.get_table_names()) & (set(METADATA.tables) | FORMER)
-    found = []
+    tables = []
     for name in sorted(there):
-        columns = [RawColumn(each["name"], _kind_of(each["type"])) for each in inspector.get_columns(name)]
+        columns = [RawColumn(column["name"], _kind_of(column["type"])) for column in inspector.get_columns(name)]
         key = inspector.get_pk_constraint(name)["constrained_columns"]
-        found.append(RawTable(name, tuple(sorted(columns, key=lambda column: column.name)), tuple(key)))
-    return found
+        tables.append(RawTable(name, tuple(sorted(columns, key=lambda column: column.name)), tuple(key)))
+    return tables
 
 
 def _kind_of(column: TypeEngine[Any]) -> Kind:
@@ -139,7 +139,7 @@ def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
             f"CAST(:p{number} AS json)" if column.kind is Kind.JSON else f":p{number}"
             for number, column in enumerate(table.columns)
         )
-        binds = [sa.bindparam(f"p{number}", type_=_TYPES[each.kind]()) for number, each in enumerate(table.columns)]
+        binds = [sa.bindparam(f"p{number}", type_=_TYPES[column.kind]()) for number, column in enumerate(table.columns)]
         statement = text(f"INSERT INTO {_quote(table.name)} ({columns}) VALUES ({places})").bindparams(*binds)
         conn.execute(statement, [{f"p{number}": value for number, value in enumerate(row)} for row in values])
         return

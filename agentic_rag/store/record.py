@@ -120,7 +120,9 @@ class Record(SQLModel, metaclass=RecordType):
         ]
         cls._defaults = {name: field.default for name, field in optional.items() if not field.default_factory}
         cls._insertion = Prepared(sa.insert(cls.__table__))
-        type.__delattr__(cls, "__init__")  # SQLAlchemy's, which calls the one below after four hooks that nobody uses
+        type.__delattr__(
+            cls, "__init__"
+        )  # SQLAlchemy's, which calls the one below after four hooks that have no listener
         for name in fields:
             type.__setattr__(cls, name, _ReadableAttribute(cls.__dict__[name]))
         if cls.part_of is not None:
@@ -207,8 +209,8 @@ class Record(SQLModel, metaclass=RecordType):
 
 
 def _wrong_names(record: type[Record], names: Iterable[str]) -> TypeError:
-    given, expected = set(names), set(record.names)
-    unknown, missing = sorted(given - expected), sorted(expected - given)
+    actual, expected = set(names), set(record.names)
+    unknown, missing = sorted(actual - expected), sorted(expected - actual)
     return TypeError(f"{record.__name__} has no field {unknown}" if unknown else f"{record.__name__} lacks {missing}")
 
 

@@ -52,8 +52,8 @@ def is_alive(conn: Connection, replica_id: str) -> bool:
 
 def is_running(conn: Connection, run: str, silent: float) -> bool:
     """Return whether process ``run`` had a heartbeat within ``silent`` seconds and is not about to end."""
-    heard = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
-    return conn.execute(sa.select(_replicas.id).where(*heard)).first() is not None
+    conditions = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
+    return conn.execute(sa.select(_replicas.id).where(*conditions)).first() is not None
 
 
 def join(
@@ -62,7 +62,7 @@ def join(
     """Take a name; False, without a change, if a living process has it.
 
     ``dead`` is an earlier reading of a replica that has had no heartbeat since. If the row is unchanged, that replica
-    counts as dead whatever the time of its heartbeat.
+    counts as dead, even with a recent heartbeat.
     """
     if conn.dialect.name == "postgresql":  # the lock lets the second of two concurrent replicas see the first
         conn.execute(sa.text("LOCK TABLE replicas IN SHARE ROW EXCLUSIVE MODE"))

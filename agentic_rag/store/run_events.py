@@ -146,10 +146,10 @@ def read(conn: Connection, turn_id: TurnId, after: int, limit: int) -> list[tupl
     """Return the first ``limit`` events of the turn strictly after ``after``, as (seq, payload)."""
     events: list[tuple[int, bytes]] = []
     for first, last, payload in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
-        stored, conversation_id = unpack(last + 1 - first, payload)
+        stored_events, conversation_id = unpack(last + 1 - first, payload)
         lead = lead_of(ConversationId(conversation_id.decode()), turn_id) if conversation_id else b""
-        found = stored if not lead else [whole(event, lead) for event in stored]
-        events += [(seq, event) for seq, event in enumerate(found, first) if seq > after]
+        whole_events = stored_events if not lead else [whole(event, lead) for event in stored_events]
+        events += [(seq, event) for seq, event in enumerate(whole_events, first) if seq > after]
         if len(events) >= limit:
             break
     return events[:limit]

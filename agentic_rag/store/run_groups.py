@@ -70,19 +70,19 @@ def drop_before(conn: Connection, group: int) -> None:
 
 def settle(conn: Connection) -> int:
     """Move the records of a dead process to the turns' rows; return the number of records."""
-    left: dict[TurnId, list[tuple[int, bytes]]] = {}
+    pending: dict[TurnId, list[tuple[int, bytes]]] = {}
     payloads = conn.execute(select(RUN_GROUPS.c.payload).order_by(_id)).scalars().all()
     for payload in payloads:
         for turn_id, events in _unpack(payload):
-            left.setdefault(turn_id, []).extend(events)
-    query = select(TURNS.c.id, TURNS.c.conversation_id).where(TURNS.c.id.in_(left))
+            pending.setdefault(turn_id, []).extend(events)
+    query = select(TURNS.c.id, TURNS.c.conversation_id).where(TURNS.c.id.in_(pending))
     # turns that were deleted meanwhile are missing here
     there = {TurnId(turn_id): conversation_id for turn_id, conversation_id in conn.execute(query)}
     # some events are already stored: their record was kept because another turn still needed it
-    stored = run_events.last_seqs(conn, [*there])
+    last_seqs = run_events.last_seqs(conn, [*there])
     for turn_id, conversation_id in there.items():
-        after = stored.get(turn_id, 0)
-        new = ((seq, event) for seq, event in left[turn_id] if seq > after)
+        after = last_seqs.get(turn_id, 0)
+        new = ((seq, event) for seq, event in pending[turn_id] if seq > after)
         run_events.append(conn, run_events.batches_of(turn_id, new, conversation_id))
     conn.execute(delete(RUN_GROUPS))
     return len(payloads)

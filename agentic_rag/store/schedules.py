@@ -173,8 +173,8 @@ def delete(conn: Connection, schedule_id: str) -> None:
 
 def claim(conn: Connection, firing: FiringRecord) -> bool:
     """Store a firing. Returns False if its time or message has been claimed before."""
-    known = sa.select(_firings.id).where(_firings.schedule_id == firing.schedule_id, _firings.slot == firing.slot)
-    if conn.execute(known.limit(1)).first() is not None:
+    query = sa.select(_firings.id).where(_firings.schedule_id == firing.schedule_id, _firings.slot == firing.slot)
+    if conn.execute(query.limit(1)).first() is not None:
         return False
     firing.insert(conn)
     return True

@@ -352,7 +352,7 @@ def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
     return MessageRecord.all(conn, query)
 
 
-def said_in(conn: Connection, turn: TurnRecord) -> list[list[Block]]:
+def words_in_turn(conn: Connection, turn: TurnRecord) -> list[list[Block]]:
     """Return the blocks that the model wrote in a turn, by step."""
     rows = _SAID.all(conn, session_id=turn.session_id, turn_id=turn.id)
     return [row[0] for row in rows]
@@ -402,7 +402,9 @@ def set_window(conn: Connection, session_id: SessionId, start: int, head: list[B
     _keep_context(conn, session_id)
 
 
-def set_told(conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
+def set_prompt_state(
+    conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]
+) -> None:
     """Store the session's prompt state: the prompt of its requests, the current prompt, and the tools added later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
     conn.execute(update(SESSIONS).where(_sessions.id == session_id).values(**values))
@@ -449,8 +451,8 @@ def count_messages(conn: Connection, session_id: SessionId) -> MessageCounts:
     """Return the number of messages on a session's active branch."""
     here = (_messages.session_id == session_id, _on_branch(conn, session_id))
     last = func.max(_messages.seq).label("last")
-    said = func.count(_messages.message_id.distinct()).label("said")
-    rows = select(_messages.turn_id, said, last).where(*here).group_by(_messages.turn_id)
+    message_count = func.count(_messages.message_id.distinct()).label("said")
+    rows = select(_messages.turn_id, message_count, last).where(*here).group_by(_messages.turn_id)
     groups = rows.subquery()
     to_seq = select(_sessions.compacted_to).where(_sessions.id == session_id).scalar_subquery()
     failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.status == TurnStatus.FAILED)

@@ -63,7 +63,7 @@ class SignalFeed:
         self._looking = anyio.Lock()
         self._tasks = anyio.create_task_group()
 
-    def hear(self, kind: SignalKind, listener: Listener) -> None:
+    def subscribe(self, kind: SignalKind, listener: Listener) -> None:
         """Register a listener for the signals of a kind that other processes send."""
         self._listeners[kind].append(listener)
 
@@ -116,15 +116,15 @@ class SignalFeed:
                 await self.begin()
             assert self._since is not None
             gap = anyio.current_time() - self._read_at
-            found, since = await self._db.read(partial(signals.read, since=self._since))
+            records, since = await self._db.read(partial(signals.read, since=self._since))
             self._since = since
             self._read_at = anyio.current_time()
             if gap > GAP_SECONDS:
                 self._dispatch(
                     SignalRecord(id="", transaction=BigInt(since), kind=SignalKind.GAP, subject="", sent_at="")
                 )
-            new = [each for each in found if each.id not in self._seen]
-            self._seen = {each.id: each.transaction for each in found if each.transaction >= since}
+            new = [signal for signal in records if signal.id not in self._seen]
+            self._seen = {signal.id: signal.transaction for signal in records if signal.transaction >= since}
             for signal in new:
                 if signal.id in self._own:
                     self._own.discard(signal.id)
@@ -147,7 +147,7 @@ class SignalFeed:
     def _take_own(self, sent: Sequence[str]) -> None:
         if len(self._own) > MAX_OWN:  # signals that were read before this call are never removed from the set
             self._own.clear()
-        self._own.update(each for each in sent if each not in self._seen)
+        self._own.update(signal_id for signal_id in sent if signal_id not in self._seen)
         self._to_tell.set()
 
     async def _tell(self) -> None:

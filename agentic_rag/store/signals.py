@@ -111,8 +111,8 @@ def read(conn: Connection, since: int) -> tuple[list[SignalRecord], int]:
 
     The next read returns some signals again: those of transactions that overlapped with this one.
     """
-    found = SignalRecord.all(conn, _NEW, transaction=since)
-    return found, position(conn)
+    records = SignalRecord.all(conn, _NEW, transaction=since)
+    return records, position(conn)
 
 
 def prune(conn: Connection, older_than: float) -> int:

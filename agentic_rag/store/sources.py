@@ -151,8 +151,8 @@ def update(conn: Connection, source_id: str, **values: object) -> bool:
 
 def update_run(conn: Connection, source_id: str, run_id: str, **values: object) -> bool:
     """Change columns of a source if this run may still write. Returns False otherwise."""
-    mine = sa.update(SOURCES).where(_sources.id == source_id, _sources.run_id == run_id)
-    return conn.execute(mine.values(**values)).rowcount == 1
+    statement = sa.update(SOURCES).where(_sources.id == source_id, _sources.run_id == run_id)
+    return conn.execute(statement.values(**values)).rowcount == 1
 
 
 def begin(conn: Connection, source_id: str, run_id: str, at: str) -> SourceRecord | None:
@@ -179,7 +179,7 @@ def forget_owner(conn: Connection, user_id: str, instead: str) -> None:
 def items_of(conn: Connection, source_id: str) -> dict[str, SourceItemRecord]:
     """Return all items of a source by address."""
     query = sa.select(ITEMS).where(_items.source_id == source_id)
-    return {each.uri: each for each in SourceItemRecord.all(conn, query)}
+    return {item.uri: item for item in SourceItemRecord.all(conn, query)}
 
 
 def list_items(
@@ -248,8 +248,8 @@ def labels_of_others(conn: Connection, source_id: str, document_ids: Collection[
         .distinct()
     )
     rows = conn.execute(query).all()
-    labels = {each.id: each.labels for each in SourceRecord.all(conn, sa.select(SOURCES))} if rows else {}
-    found: dict[str, set[str]] = {}
+    labels = {source.id: source.labels for source in SourceRecord.all(conn, sa.select(SOURCES))} if rows else {}
+    by_document: dict[str, set[str]] = {}
     for document_id, other in rows:
-        found.setdefault(document_id, set()).update(labels.get(other, ()))
-    return found
+        by_document.setdefault(document_id, set()).update(labels.get(other, ()))
+    return by_document

@@ -33,14 +33,14 @@ def issue(conn: Connection, sha256: str, key_id: str, seconds: int | None, life:
     """Store a ticket that is valid for ``life`` seconds."""
     conn.execute(sa.delete(TICKETS).where(_tickets.expires_at <= DatabaseTime()))
     newest = sa.select(_tickets.id).where(_tickets.key_id == key_id).order_by(_tickets.expires_at.desc())
-    kept = newest.limit(MAX_TICKETS - 1)
-    conn.execute(sa.delete(TICKETS).where(_tickets.key_id == key_id, _tickets.id.not_in(kept)))
+    newest_ids = newest.limit(MAX_TICKETS - 1)
+    conn.execute(sa.delete(TICKETS).where(_tickets.key_id == key_id, _tickets.id.not_in(newest_ids)))
     values = {"id": sha256, "key_id": key_id, "seconds": seconds, "expires_at": DatabaseTime(life)}
     conn.execute(sa.insert(TICKETS).values(**values))
 
 
 def redeem(conn: Connection, sha256: str) -> tuple[str, int | None] | None:
     """Consume a ticket and return its key's id and seconds; None if the ticket is unknown, used or expired."""
-    mine = (_tickets.id == sha256, _tickets.expires_at > DatabaseTime())
-    row = conn.execute(sa.delete(TICKETS).where(*mine).returning(_tickets.key_id, _tickets.seconds)).first()
+    valid = (_tickets.id == sha256, _tickets.expires_at > DatabaseTime())
+    row = conn.execute(sa.delete(TICKETS).where(*valid).returning(_tickets.key_id, _tickets.seconds)).first()
     return None if row is None else (row[0], row[1])

@@ -168,10 +168,10 @@ def summaries(conn: Connection, turn_ids: Collection[TurnId]) -> dict[TurnId, li
     columns = (_calls.turn_id, _calls.tool_call_id, _calls.server, _calls.status, _calls.duration_ms)
     own = (_calls.turn_id.in_(turn_ids), _calls.app_of == "")
     query = sa.select(*columns).where(*own).order_by(_calls.started_at, _calls.tool_call_id)
-    found: dict[TurnId, list[CallSummary]] = {}
+    by_turn: dict[TurnId, list[CallSummary]] = {}
     for turn_id, *fields in conn.execute(query):
-        found.setdefault(turn_id, []).append(CallSummary(*fields))
-    return found
+        by_turn.setdefault(turn_id, []).append(CallSummary(*fields))
+    return by_turn
 
 
 def of_sessions(
@@ -193,13 +193,13 @@ def of_sessions(
     query = sa.select(TOOL_CALLS).where(_calls.session_id.in_(session_ids), _calls.app_of == app_of)
     if tool_names:
         query = query.where(_calls.tool_name.in_(tool_names))
-    for column, wanted in (
+    for column, value in (
         (_calls.status, status),
         (_calls.agent, agent),
         (_calls.turn_id, turn_id),
     ):
-        if wanted is not None:
-            query = query.where(column == wanted)
+        if value is not None:
+            query = query.where(column == value)
     newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
     return ToolCallRecord.all(conn, query.order_by(*newest).limit(limit))[::-1]
 
@@ -245,8 +245,8 @@ def of_domain(
     duration = sa.func.coalesce(sa.func.sum(_calls.duration_ms), 0)
     totals = sa.select(*groups, sa.func.count(), duration).where(*where).group_by(*groups).order_by(*groups)
     rows = ToolCallRecord.all(conn, sa.select(TOOL_CALLS).where(*where).order_by(*newest).limit(limit))
-    found = [
+    by_tool = [
         ToolTotal(server, name, ToolStatus(ended), calls, int(duration))
         for server, name, ended, calls, duration in conn.execute(totals)
     ]
-    return rows, found
+    return rows, by_tool

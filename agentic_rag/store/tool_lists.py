@@ -52,12 +52,6 @@ def of_domain(conn: Connection, domain_id: str) -> list[ToolListRecord]:
     return ToolListRecord.all(conn, query)
 
 
-def remove_domain(conn: Connection, domain_id: str) -> None:
-    """Remove all lists of a domain."""
-    conn.execute(sa.delete(TOOL_LISTS).where(_lists.domain_id == domain_id))
-    signals.send(conn, SignalKind.TOOLS, domain_id)
-
-
 def delete_of_user(conn: Connection, user_id: str) -> None:
     """Delete the lists of servers that run for one user."""
     conn.execute(sa.delete(TOOL_LISTS).where(_lists.user_id == user_id))

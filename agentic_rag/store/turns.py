@@ -14,6 +14,7 @@ owner that only seemed dead cannot write. Events are in `run_events`, messages i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -266,46 +267,35 @@ def add(conn: Connection, turn: TurnRecord) -> None:
     statement.run(conn, **turn.column_values())
 
 
-_ENDED = ("status", "end_reason", "error", "references", "timings", "role_hashes", "usage", "steps", "ended_at")
+@dataclass(frozen=True, kw_only=True)
+class TurnEnd:
+    """How a turn ended, and its totals. The fields have the names of the columns that they fill."""
+
+    status: TurnStatus
+    """One of `FINISHED`."""
+    end_reason: str
+    ended_at: str
+    steps: int
+    usage: Usage | None
+    error: Error | None = None
+    references: Sequence[Reference] = ()
+    timings: Mapping[str, int] = field(default_factory=dict)
+    role_hashes: Mapping[str, str] = field(default_factory=dict)
+
+
 _FINISH = Prepared(
     update(TURNS)
     .where(_BY_ID, _UNFINISHED)
-    .values({**{name: parameter(_turns[name]) for name in _ENDED}, "lease_until": None})
+    .values({**{column.name: parameter(_turns[column.name]) for column in fields(TurnEnd)}, "lease_until": None})
 )
 
 
-def finish(
-    conn: Connection,
-    turn_id: TurnId,
-    *,
-    status: TurnStatus,
-    end_reason: str,
-    ended_at: str,
-    steps: int,
-    usage: Usage | None,
-    error: Error | None = None,
-    references: Sequence[Reference] = (),
-    timings: Mapping[str, int] | None = None,
-    role_hashes: Mapping[str, str] | None = None,
-) -> bool:
-    """End a turn, in one of the states `FINISHED`, with its totals.
+def finish(conn: Connection, turn_id: TurnId, end: TurnEnd) -> bool:
+    """Store the end of a turn.
 
-    Returns False, without a change, if the turn has ended before or is gone.
+    Returns False, without a change, if the turn has ended before or does not exist.
     """
-    changed = _FINISH.run(
-        conn,
-        id=turn_id,
-        status=status,
-        end_reason=end_reason,
-        error=error,
-        references=references,
-        timings=timings or {},
-        role_hashes=role_hashes or {},
-        usage=usage,
-        steps=steps,
-        ended_at=ended_at,
-    )
-    return changed == 1
+    return _FINISH.run(conn, id=turn_id, **vars(end)) == 1
 
 
 def request_interrupt(conn: Connection, turn_id: TurnId) -> bool:
@@ -332,9 +322,9 @@ def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[T
 
 def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
     """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
-    held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
-    mine = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
-    return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
+    busy = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    where = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(busy))
+    return list(conn.execute(select(_turns.session_id).where(*where).distinct()).scalars())
 
 
 def start(conn: Connection, turn: TurnRecord) -> bool:
@@ -396,9 +386,9 @@ def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
 
 def renew(conn: Connection, owner: str) -> frozenset[str]:
     """Extend the leases of all turns of an owner and return their ids; any other turn is no longer the owner's."""
-    mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
+    query = select(_turns.id).where(_LEASED, _turns.owner == owner)
     # the same order everywhere, or two transactions that lock several turns could deadlock
-    locked = mine.order_by(_turns.id).with_for_update(key_share=True)
+    locked = query.order_by(_turns.id).with_for_update(key_share=True)
     statement = update(TURNS).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
     return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
 
@@ -408,8 +398,8 @@ def release_all(conn: Connection, owner: str, *, only_queued: bool = False) -> i
 
     Another process takes over a turn without an owner at once, which does not count as a resume.
     """
-    mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
-    count = conn.execute(update(TURNS).where(*mine).values(owner="", lease_until=None)).rowcount
+    where = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
+    count = conn.execute(update(TURNS).where(*where).values(owner="", lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -454,8 +444,8 @@ def expire(conn: Connection, owner: str) -> int:
 
     An owner that only seemed dead cannot write any more once the turns are taken.
     """
-    mine = (_turns.owner == owner, _LEASED)
-    count = conn.execute(update(TURNS).where(*mine).values(lease_until=None)).rowcount
+    where = (_turns.owner == owner, _LEASED)
+    count = conn.execute(update(TURNS).where(*where).values(lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -510,9 +500,9 @@ def undo_suspend(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> N
     Raises:
         LeaseLost: another process has taken the turn.
     """
-    mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
+    where = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
     values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
-    if conn.execute(update(TURNS).where(*mine).values(**values)).rowcount != 1:
+    if conn.execute(update(TURNS).where(*where).values(**values)).rowcount != 1:
         raise LeaseLost(turn_id)
 
 

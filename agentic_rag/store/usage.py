@@ -138,13 +138,13 @@ def _addition(count: int) -> tuple[Prepared, Sequence[str]]:
         bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DaySumRecord.names
     ]
     width = len(DaySumRecord.names)
-    rows = (", ".join(f":{each.key}" for each in binds[at : at + width]) for at in range(0, len(binds), width))
+    rows = (", ".join(f":{bind.key}" for bind in binds[at : at + width]) for at in range(0, len(binds), width))
     sums = ", ".join(f"{name} = usage_day_sums.{name} + excluded.{name}" for name in _TOKENS)
     statement = text(
         f"INSERT INTO usage_day_sums ({', '.join(DaySumRecord.names)}) VALUES {', '.join(f'({row})' for row in rows)} "
         f"ON CONFLICT (scope, subject, day, model) DO UPDATE SET {sums}"
     )
-    return Prepared(statement.bindparams(*binds)), [each.key for each in binds]
+    return Prepared(statement.bindparams(*binds)), [bind.key for bind in binds]
 
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
@@ -159,15 +159,15 @@ def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
                 spent[key] = tuple(map(add, spent[key], tokens)) if key in spent else tokens
     if spent:
         # the same order everywhere, or two transactions that lock several sums could deadlock
-        values = [each for key in sorted(spent) for each in (*key, *spent[key])]
+        values = [value for key in sorted(spent) for value in (*key, *spent[key])]
         statement, names = _addition(len(spent))
         statement.run(conn, **dict(zip(names, values, strict=True)))
 
 
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
     """Return the usage of a domain, user or key since a day (included), by day and model."""
-    mine = (_sums.scope == scope, _sums.subject == subject, _sums.day >= since)
-    return DaySumRecord.all(conn, select(DAY_SUMS).where(*mine).order_by(_sums.day, _sums.model))
+    where = (_sums.scope == scope, _sums.subject == subject, _sums.day >= since)
+    return DaySumRecord.all(conn, select(DAY_SUMS).where(*where).order_by(_sums.day, _sums.model))
 
 
 def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
@@ -197,8 +197,8 @@ def _since(at: str) -> tuple[ColumnElement[bool], ...]:
 def rename_user(conn: Connection, user_id: str, name: str) -> None:
     """Count a user's calls under another name."""
     conn.execute(update(USAGE).where(_usage.user_id == user_id).values(user_id=name))
-    mine = (_sums.scope == Scope.USER, _sums.subject == user_id)
-    conn.execute(update(DAY_SUMS).where(*mine).values(subject=name))
+    where = (_sums.scope == Scope.USER, _sums.subject == user_id)
+    conn.execute(update(DAY_SUMS).where(*where).values(subject=name))
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> Usage:

@@ -199,11 +199,11 @@ def take(conn: Connection, wait_id: WaitId) -> None:
 
 def cancel(conn: Connection, turn_id: TurnId, at: str) -> list[WaitId]:
     """Cancel the open waits of a turn's own calls and return their ids, oldest first."""
-    found = [each.id for each in of_turn(conn, turn_id) if each.state is WaitState.OPEN]
-    for wait_id in found:
+    wait_ids = [wait.id for wait in of_turn(conn, turn_id) if wait.state is WaitState.OPEN]
+    for wait_id in wait_ids:
         finish(conn, wait_id, WaitState.CANCELLED, answer=None, by="", at=at)
         take(conn, wait_id)
-    return found
+    return wait_ids
 
 
 def list_open(conn: Connection, root_turn_id: TurnId) -> list[WaitRecord]:
@@ -230,7 +230,7 @@ def is_any_due(conn: Connection, at: str) -> bool:
 def expire(conn: Connection, at: str) -> list[WaitRecord]:
     """End and return the open waits that have expired at ``at`` (UTC ISO-8601)."""
     due = WaitRecord.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.expires_at <= at))
-    return [each for each in due if finish(conn, each.id, WaitState.EXPIRED, answer=None, by="", at=at)]
+    return [wait for wait in due if finish(conn, wait.id, WaitState.EXPIRED, answer=None, by="", at=at)]
 
 
 def forget_user(conn: Connection, user_id: str, instead: str) -> None:

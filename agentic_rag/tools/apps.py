@@ -55,23 +55,23 @@ PERMISSIONS: Final = (
 def read_app_meta(tool: Json) -> Json:
     """Return ``_meta.ui`` of a tool as its server lists it, with the known members only; empty without an app."""
     meta = tool.get("_meta")
-    given = meta.get("ui") if isinstance(meta, dict) else None
-    given = given if isinstance(given, dict) else {}
+    ui = meta.get("ui") if isinstance(meta, dict) else None
+    ui = ui if isinstance(ui, dict) else {}
     read: Json = {}
     older = meta.get("ui/resourceUri") if isinstance(meta, dict) else None
-    uri = given.get("resourceUri") or older
+    uri = ui.get("resourceUri") or older
     if isinstance(uri, str) and uri.startswith(SCHEME) and len(uri) <= URI_CHARS and uri.isprintable():
         read["resourceUri"] = uri
-    visibility = given.get("visibility")
+    visibility = ui.get("visibility")
     if isinstance(visibility, list):
-        read["visibility"] = [each for each in ("model", "app") if each in visibility]
+        read["visibility"] = [viewer for viewer in ("model", "app") if viewer in visibility]
     return read
 
 
 def app_meta_of(tool: "Tool") -> Json:
     """Return the ``_meta.ui`` that `read_app_meta` kept for a tool; empty without one."""
-    given = (tool.meta or {}).get("ui")
-    return given if isinstance(given, dict) else {}
+    ui = (tool.meta or {}).get("ui")
+    return ui if isinstance(ui, dict) else {}
 
 
 def is_visible(meta: Json, audience: Audience) -> bool:
@@ -86,17 +86,17 @@ def read_app_page(uri: str, answer: Json) -> str:
         AppUnreadable: the answer has no page of an app, or a page that is too long.
     """
     contents = answer.get("contents")
-    found: Any = None
-    for each in contents if isinstance(contents, list) else ():
-        if isinstance(each, dict) and each.get("uri", uri) == uri:
-            found = each
+    page: Any = None
+    for part in contents if isinstance(contents, list) else ():
+        if isinstance(part, dict) and part.get("uri", uri) == uri:
+            page = part
             break
-    if found is None:
+    if page is None:
         raise AppUnreadable(uri, "the server's answer does not contain it")
-    kind = str(found.get("mimeType") or "")[:100]
+    kind = str(page.get("mimeType") or "")[:100]
     if kind.replace(" ", "").lower() != MEDIA_TYPE:
         raise AppUnreadable(uri, f"its type is {kind!r}; {MEDIA_TYPE!r} is expected")
-    html, blob = found.get("text"), found.get("blob")
+    html, blob = page.get("text"), page.get("blob")
     if isinstance(blob, str) and not isinstance(html, str):
         if len(blob) > MOST_CHARS * 2:
             raise AppUnreadable(uri, f"it is longer than {MOST_CHARS} characters")

@@ -24,20 +24,24 @@ stderr lines. May raise `AgenticRagError` if the entry cannot be started.
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One session from dial to close.
-
-    ``end`` is set once the session takes no more calls. ``ours`` is True if this process ended it.
-    """
+    """One session from dial to close."""
 
     end: anyio.Event = field(default_factory=anyio.Event)
+    """Set once the session takes no more calls."""
     doubted: anyio.Event = field(default_factory=anyio.Event)
     """Set when a request was not answered in time: the owner task then pings the server."""
-    ours: bool = False
+    closed_here: bool = False
+    """Whether this process ended the session, rather than the server or the network."""
     reason: str = ""
+    """Why the session was lost; empty if it was not."""
     calls: set[anyio.CancelScope] = field(default_factory=set)
+    """The scopes of the calls in flight. The owner task cancels them when the session ends."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """The scope of the whole session. Its deadline limits the start and the closing."""
     session: ClientSession | None = None
+    """None until the server is initialized and its tools are listed."""
     stale: bool = False
+    """Whether the server may have changed its tools since they were listed."""
     answered: bool = False
     """Whether the server answered at least one call."""
     silent: bool = False
@@ -49,7 +53,7 @@ class Attempt:
 
     def finish(self) -> None:
         """End the session on purpose, also while it is still opening."""
-        self.ours = True
+        self.closed_here = True
         self.end.set()
         if self.session is None:
             self.scope.cancel()
@@ -62,7 +66,7 @@ class Attempt:
 
     def lose(self, reason: str) -> None:
         """Record why the session was lost. Only the first reason counts, and none after `finish`."""
-        if not self.reason and not self.ours:
+        if not self.reason and not self.closed_here:
             self.reason = reason[:REASON_CHARS]
         self.end.set()
 
@@ -72,4 +76,4 @@ class Attempt:
 
     def why(self) -> str:
         """Return the reason with which a call in flight fails."""
-        return self.reason or ("it was stopped" if self.ours else "the connection was lost")
+        return self.reason or ("it was stopped" if self.closed_here else "the connection was lost")

@@ -114,7 +114,7 @@ class Binding:
 
     def to_meta(self, turn_id: str, call_id: str) -> dict[str, Any]:
         """Return the members of a call's ``_meta`` that our servers read."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        values = {member.name: getattr(self, member.name) for member in dataclasses.fields(self)}
         values |= {"turn": turn_id, "call": call_id, "draft": [dataclasses.asdict(file) for file in self.draft.files]}
         return {
             META_PREFIX + name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
@@ -131,7 +131,7 @@ class Withdrawal:
         self._told = anyio.Event()
         self._action = WaitAction.CANCEL
 
-    def tell(self, action: WaitAction) -> None:
+    def end(self, action: WaitAction) -> None:
         """End the question as if a person had answered with this action. Only the first call counts."""
         if not self._told.is_set():
             self._action = action

@@ -84,7 +84,7 @@ def _measure(schema: Document) -> tuple[int, int]:
 
 def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str], ...]]:
     """Return the tools of a list that fit, in order, and the name and reason of each tool that does not."""
-    taken: list[S] = []
+    accepted: list[S] = []
     problems: list[tuple[str, str]] = []
     size = 0
     for tool in listed:
@@ -96,14 +96,14 @@ def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str],
             problems.append((tool.name, problem))
         else:
             size += cost
-            taken.append(tool)
-    return tuple(taken), tuple(problems)
+            accepted.append(tool)
+    return tuple(accepted), tuple(problems)
 
 
 def describe_left_out(problems: Sequence[tuple[str, str]]) -> str:
     """Return one line on the tools that are left out, each with its reason."""
     if not problems:
         return ""
-    named = "; ".join(f"{name[:64]!r}: {problem}" for name, problem in problems[:NAMED])
+    listed = "; ".join(f"{name[:64]!r}: {problem}" for name, problem in problems[:NAMED])
     more = f"; and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
-    return f"{len(problems)} of its tools are left out: {named}{more}"
+    return f"{len(problems)} of its tools are left out: {listed}{more}"

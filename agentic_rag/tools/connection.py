@@ -1,8 +1,11 @@
 """One MCP server's life: start, serve, lose, restart, stop.
 
-Owns the single task that enters, serves and leaves a `mcp.Client`, and the bounds on everything a server can do to a
-caller: initialize, calls, progress, results, restarts. Callers in any task send their requests through it. Knows
-nothing of domains, of the tool names the model sees or of launch policy: the caller passes ``dial``.
+A `Connection` has two sides. Callers in any task use `tools`, `call`, `list_resources` and `read_resource`, which start
+the server if necessary. One owner task (`Connection._own`) opens, serves and closes a `mcp.Client` per session, because
+an anyio cancel scope must be left in the task that entered it. Both sides share the current `Attempt`.
+
+Everything that a server can do to a caller has a limit here: the start, calls, progress, results and restarts. This
+module knows nothing of domains, launch policy, or the tool names that the model sees. The caller passes ``dial``.
 
 ::
 
@@ -152,25 +155,38 @@ class Connection:
         self.era = era
         self._starts = starts
         self._starting = False
+        """Whether this connection holds a slot of ``starts``."""
         self._was_silent = False
         """Whether the last session ended because the server answered neither a call nor a ping."""
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
+        """The open sign-in without which the server cannot start or answer."""
         self._elsewhere: ServerElsewhere | None = None  # not a failure: each use tries again
         self._protocol = ""
         self._note = ""
         """The transport's note on how the server is reached."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
+        """Times of the last failures; see `_circuit_open`."""
         self._changed = anyio.Event()
+        """Set, and replaced by a new event, on each change of the state."""
         self._listing = anyio.Lock()
         self._listings = TokenBucket(LISTINGS_A_SECOND, LISTINGS)
         self._questions = LiveQuestions(name)
         self._attempt: Attempt | None = None
+        """The current session; None between two sessions."""
         self._poke = anyio.Event()
-        self._owned = self._wanted = self._closed = False
+        """Set, and replaced, to end the pause before a restart."""
+        self._owned = False
+        """Whether the owner task runs."""
+        self._wanted = False
+        """Whether the owner task opens another session after the current one."""
+        self._closed = False
+        """Whether `stop` was called. No session begins after that."""
         self._used = 0.0
+        """Time of the last call, for the idle timeout."""
         self._idle: anyio.CancelScope | None = None
+        """The wait for the idle timeout, whose deadline `retire` may shorten."""
 
     # -- for callers ------------------------------------------------------------------------------------------
 
@@ -237,29 +253,29 @@ class Connection:
             ServerUnavailable: The server is down, died, was silent, or answered against the protocol. The call
                 may have had its effect.
         """
-        known = [task] if task else list[str]()
+        task_ids = [task] if task else list[str]()
 
         async def note(ident: str) -> None:
-            known[:] = [ident]
+            task_ids[:] = [ident]
             if note_task is not None:
                 await note_task(RemoteTask(ident, partial(self.cancel_task, ident)))
 
         if task:
             await note(task)
-        refused = lost = 0
+        refused = reconnects = 0
         while refused < 2:
             try:
-                return await self._call(tool, arguments, timeout, meta, progress, ask, answered, known, note)
+                return await self._call(tool, arguments, timeout, meta, progress, ask, answered, task_ids, note)
             except _Refused as exc:  # the server did not run it
                 refused += 1
                 await self._answer(exc.challenge)
             except ServerSilent:
-                if known:
-                    await self.cancel_task(known[0])
+                if task_ids:
+                    await self.cancel_task(task_ids[0])
                 raise
             except ServerUnavailable:
-                lost += 1
-                if not known or lost > TASK_RECONNECTS:
+                reconnects += 1
+                if not task_ids or reconnects > TASK_RECONNECTS:
                     raise
                 answered = None  # sent before the server was lost, or asked again by its task
         raise self._unavailable("it refuses the token that was just granted for it")
@@ -273,22 +289,23 @@ class Connection:
         progress: ProgressSink | None,
         ask: Ask | None,
         answered: InputRound | None,
-        known: Sequence[str],
+        task_ids: Sequence[str],
         note: Callable[[str], Awaitable[None]],
     ) -> types.CallToolResult | InputRound:
+        """Send a call once. Parameters and errors are those of `call`; ``note`` stores the id of a task."""
         attempt, session = await self._ready(timeout)
         now = anyio.current_time()
         scope = anyio.CancelScope()
-        silence = SilenceTimer(scope.cancel, now + timeout)
+        silence = SilenceTimer(scope.cancel, now + timeout)  # the relay postpones it with each progress report
         relay = Relay(silence, timeout, now + HARD_CAP * timeout, progress)
         attempt.calls.add(scope)
         answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | None = None
         try:
-            async with anyio.create_task_group() as asking:
+            async with anyio.create_task_group() as asking:  # runs the questions to a person during the call
                 call = CallInFlight(ask, relay, asking)
                 with self._questions.during(call), scope:
-                    if known and answered is None:
-                        request = resume_task(session, known[0], relay)
+                    if task_ids and answered is None:
+                        request = resume_task(session, task_ids[0], relay)
                     else:
                         request = call_tool(session, tool, arguments, meta, relay, answered, note)
                     answer = await self._ask_server(attempt, request)
@@ -297,7 +314,7 @@ class Connection:
             attempt.calls.discard(scope)
             self._used = anyio.current_time()
             await relay.finish()
-        if answer is None:
+        if answer is None:  # the scope was cancelled: by the end of the session, or by the timer
             if attempt.end.is_set():
                 raise self._unavailable(attempt.why())
             attempt.doubt()
@@ -377,7 +394,7 @@ class Connection:
 
         return await self._request(uri, ask, timeout)
 
-    async def _request(self, what: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
+    async def _request(self, request_name: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
         """Send a request without effects within ``timeout`` seconds; a second time after a sign-in."""
         for _ in range(2):
             attempt, session = await self._ready(timeout)
@@ -409,7 +426,7 @@ class Connection:
             if attempt.end.is_set():
                 raise self._unavailable(attempt.why())
             attempt.doubt()
-            raise ServerSilent(self.name, f"no answer to {what[:200]!r} within {timeout:g} s")
+            raise ServerSilent(self.name, f"no answer to {request_name[:200]!r} within {timeout:g} s")
         raise self._unavailable("it refuses the token that was just granted for it")
 
     @property
@@ -496,8 +513,8 @@ class Connection:
         """Return the listed tools that no model sees, each once."""
         counts = Counter(tool.name for tool in self.known_tools)
         doubled = [DroppedTool(name, LISTED_TWICE) for name, count in sorted(counts.items()) if count > 1]
-        found = [DroppedTool(clean(each.name), clean(each.reason)) for each in self.dropped]
-        return tuple(dict.fromkeys((*found, *doubled)))
+        dropped_tools = [DroppedTool(clean(tool.name), clean(tool.reason)) for tool in self.dropped]
+        return tuple(dict.fromkeys((*dropped_tools, *doubled)))
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -541,31 +558,32 @@ class Connection:
     # -- the owner task ---------------------------------------------------------------------------------------
 
     async def _own(self) -> None:
+        """Run sessions one after the other, until none is wanted, a person must sign in, or a restart is pointless."""
         try:
             while True:
                 self._wanted, self._needed, self._elsewhere = False, None, None
-                lost, hopeless = ("", False) if self._closed else await self._serve()
-                if lost:
-                    lost = await self._let_in(lost)
+                failure, hopeless = ("", False) if self._closed else await self._serve()
+                if failure:
+                    failure = await self._let_in(failure)
                 needed = self._sign_in_needed()
                 if needed is not None:
                     self._set(State.NEEDS_AUTH, str(needed))
                     return
-                if lost and self._is_elsewhere():
-                    self._set(State.FAILED, lost)
+                if failure and self._is_elsewhere():
+                    self._set(State.FAILED, failure)
                     return
-                if lost:
+                if failure:
                     self._note_failure()
                     if hopeless or self._circuit_open():
-                        self._set(State.FAILED, lost)
+                        self._set(State.FAILED, failure)
                         return
-                    self._set(State.DEGRADED, lost)
+                    self._set(State.DEGRADED, failure)
                     await self._back_off()
                     self._wanted = not self._closed
                 if not self._wanted:
                     self._set(State.STOPPED)
                     return
-                self._set(State.STARTING, lost)
+                self._set(State.STARTING, failure)
         except anyio.get_cancelled_exc_class():
             self._set(State.STOPPED, "the process is stopping")
             raise
@@ -600,7 +618,7 @@ class Connection:
             self._was_silent = attempt.silent and not attempt.answered
             if attempt.session is None:
                 self.era = "auto"  # the server may no longer speak its former protocol version
-        return "" if attempt.ours else attempt.why(), hopeless
+        return "" if attempt.closed_here else attempt.why(), hopeless
 
     def _note_failure(self) -> None:
         """Count a failure. Silent sessions in a row count together, however long each call waited for its answer."""
@@ -613,17 +631,20 @@ class Connection:
         if isinstance(exc, ServerElsewhere):
             self._elsewhere = exc
 
+    # The next two are methods because `_own` sets both attributes to None before `_serve`. With attributes, the type
+    # checker would believe that they are None afterwards, too, and call the code behind the checks unreachable.
+
     def _is_elsewhere(self) -> bool:
         return self._elsewhere is not None
 
     def _sign_in_needed(self) -> SignInNeeded | None:
         return self._needed
 
-    async def _let_in(self, lost: str) -> str:
+    async def _let_in(self, failure: str) -> str:
         """Answer the challenge of a server that refused to start; return the failure, or empty text to start again."""
         challenge = None if self._credentials is None or self._closed else self._credentials.take_last()
         if challenge is None:
-            return lost
+            return failure
         try:
             await self._answer(challenge)
         except SignInNeeded as exc:
@@ -635,6 +656,7 @@ class Connection:
         return ""
 
     async def _begin_start(self) -> None:
+        """Wait for a slot among the servers that start at the same time."""
         if self._starts is not None:
             await self._starts.acquire()
             self._starting = True
@@ -645,6 +667,8 @@ class Connection:
             self._starts.release()
 
     async def _run(self, target: Transport | MCPServer, attempt: Attempt) -> None:
+        """Initialize a session, list its tools, serve until its end, and close it. Each phase has its own deadline."""
+
         async def on_message(message: IncomingMessage) -> None:
             if isinstance(message, types.ToolListChangedNotification):
                 attempt.stale = True
@@ -681,7 +705,7 @@ class Connection:
                     await self._until_end(attempt)
                     listening.cancel_scope.cancel()
                 attempt.scope.deadline = anyio.current_time() + patience.close
-        if attempt.session is None and not attempt.ours:
+        if attempt.session is None and not attempt.closed_here:
             raise ServerUnavailable(self.name, f"it was not ready after {patience.initialize:g} s")
 
     async def _until_end(self, attempt: Attempt) -> None:
@@ -691,16 +715,16 @@ class Connection:
         try:
             while not attempt.end.is_set():
                 idle = self._patience.idle
-                left = math.inf if idle is None else self._used + idle - anyio.current_time()
-                if left <= 0 and not attempt.calls:
+                seconds_left = math.inf if idle is None else self._used + idle - anyio.current_time()
+                if seconds_left <= 0 and not attempt.calls:
                     self._wanted = False
                     attempt.finish()
                 else:
-                    with anyio.move_on_after(left if left > 0 else idle) as self._idle:
+                    with anyio.move_on_after(seconds_left if seconds_left > 0 else idle) as self._idle:
                         await attempt.end.wait()
         finally:  # also when a failing transport cancels this task: no new call may enter
             attempt.release()
-            if not attempt.ours:
+            if not attempt.closed_here:
                 # Closing the rest of the server takes seconds, in which the connection is not ready any more.
                 self._set(State.DEGRADED, attempt.why())
 
@@ -731,15 +755,18 @@ class Connection:
             await anyio.sleep(LISTEN_AGAIN)
 
     async def _back_off(self) -> None:
+        """Wait before a restart: twice as long after each failure, with jitter. `restart` and `stop` end the wait."""
         delay = self._patience.backoff * 2 ** (len(self._failed_at) - 1) * random.uniform(0.5, 1.5)
         with anyio.move_on_after(delay):
             await self._poke.wait()
 
     def _circuit_open(self) -> bool:
+        """Return whether the server failed so often within the window that it is not restarted automatically."""
         full = len(self._failed_at) == self._patience.failures
         return full and anyio.current_time() - self._failed_at[0] < self._patience.window
 
     def _interrupt(self) -> None:
+        """End the current session, or the pause before the next one."""
         if self._attempt is not None:
             self._attempt.finish()
         self._poke.set()

@@ -125,7 +125,7 @@ class Connector:
     def connect_own(self, server: SystemServer, owner: ConnectionOwner) -> Connection:
         """Return a connection to one of our own servers, which all domains share."""
 
-        async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
+        async def dial(on_lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
             built = self._builtin.get(server.name)
             if built is None:
                 raise InvalidInput(f"mcpServers.{server.name}", "there is no in-process server of this name.")
@@ -169,14 +169,14 @@ class Connector:
         """Return the OAuth credentials for a connection, or None for stdio servers and entries with their own."""
         if self._accounts is None or not isinstance(spec.target, HttpTarget):
             return None
-        given = any(name.lower() == "authorization" for name in spec.target.headers) or bool(spec.target.url_secrets)
-        return None if given else Credentials(spec, self._accounts)
+        has_own = any(name.lower() == "authorization" for name in spec.target.headers) or bool(spec.target.url_secrets)
+        return None if has_own else Credentials(spec, self._accounts)
 
     def _dial(self, spec: LaunchSpec, credentials: Credentials | None, owner: ConnectionOwner) -> Dial:
         """Return the function that opens a new transport to the server for each attempt."""
         last: HttpTransport | None = None
 
-        async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport:
+        async def dial(on_lost: Callable[[str], None], tail: deque[str]) -> Transport:
             nonlocal last
             if self._policy is None:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
@@ -184,17 +184,17 @@ class Connector:
                 if isinstance(spec.resolved, HttpTarget):
                     endpoint, kind = self._policy.endpoint(spec), _next_kind(spec.resolved.kind, last)
                     note = "" if kind is spec.resolved.kind else _other_kind_note(spec.resolved.kind, kind)
-                    last = HttpTransport(endpoint, kind, lost, report_refusal, credentials, note)
+                    last = HttpTransport(endpoint, kind, on_lost, report_refusal, credentials, note)
                     return last
                 if owner.count_running(spec.domain) > self._share.servers:
                     raise TooManyServers(spec.name, self._share.servers)
                 # In a thread, because hashing files takes time. Nothing is started before the result is there.
                 command = await self._threads.run(spec.domain, self._policy.resolve, spec)
-                child = StdioTransport(command, lost, tail, report_refusal)
+                child = StdioTransport(command, on_lost, tail, report_refusal)
                 if command.lock is None or self._homes is None:
                     return child
                 await self._homes.wait_free(spec.domain, spec.name)
-                return HeldTransport(child, self._homes.hold(spec.domain, spec.name, lost))
+                return HeldTransport(child, self._homes.hold(spec.domain, spec.name, on_lost))
             except AgenticRagError as exc:
                 await self._report_refusal(spec, exc)
                 raise
@@ -214,16 +214,17 @@ def _era_key(spec: LaunchSpec) -> tuple[str, ...]:
     return spec.domain, spec.owner, spec.name, spec.entry.hash()
 
 
-def _next_kind(written: HttpKind, last: HttpTransport | None) -> HttpKind:
+def _next_kind(entry_kind: HttpKind, last: HttpTransport | None) -> HttpKind:
     """Return the transport for the next attempt: the entry's kind, unless the address spoke the other one."""
-    other = HttpKind.HTTP if written is HttpKind.SSE else HttpKind.SSE
+    other = HttpKind.HTTP if entry_kind is HttpKind.SSE else HttpKind.SSE
     if last is None:
-        return written
-    if last.kind is written:
-        return other if last.suggests_other else written
-    return other if last.answered else written
+        return entry_kind
+    if last.kind is entry_kind:
+        return other if last.suggests_other else entry_kind
+    return other if last.answered else entry_kind
 
 
-def _other_kind_note(written: HttpKind, kind: HttpKind) -> str:
-    spoken = "streamable HTTP" if kind is HttpKind.HTTP else "the older SSE transport"
-    return f"The entry says type {written}, and this address speaks {spoken}, which is used. Set its type to {kind}."
+def _other_kind_note(entry_kind: HttpKind, kind: HttpKind) -> str:
+    transport_name = "streamable HTTP" if kind is HttpKind.HTTP else "the older SSE transport"
+    used = f"this address speaks {transport_name}, which is used"
+    return f"The entry says type {entry_kind}, and {used}. Set its type to {kind}."

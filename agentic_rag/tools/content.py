@@ -65,7 +65,7 @@ def clean_json(value: Any) -> Any:
 
 
 def is_large(content: Sequence[types.ContentBlock], structured: Any = None) -> bool:
-    """Whether reading a result would block the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
+    """Return whether a result is read in a worker thread: it has more than `LARGE_BYTES`, or cannot be measured."""
     try:
         return sum(map(_length, content)) + len(orjson.dumps(structured)) > LARGE_BYTES
     except TypeError:
@@ -99,7 +99,7 @@ def _block(block: types.ContentBlock) -> Block:
     if isinstance(block, types.AudioContent):
         return text_block(f"[audio, {clean_text(block.mime_type)}, {_size(block.data)}: not shown]")
     if isinstance(block, types.ResourceLink):
-        about = "".join(f" — {clean_text(each)}" for each in (block.title or block.name, block.description) if each)
+        about = "".join(f" — {clean_text(text)}" for text in (block.title or block.name, block.description) if text)
         return text_block(f"[resource {clean_text(str(block.uri))}{about}]")
     resource = block.resource
     uri = clean_text(str(resource.uri))

@@ -90,19 +90,19 @@ class InputRound:
     def question(self, server: str) -> InputNeeded | Unfit | None:
         """Return the next question, or None if all are answered."""
         for params in self.open.values():
-            found = question_of(server, params)
-            if isinstance(found, Unfit):
-                return found
-            held: Json = {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}
+            question = question_of(server, params)
+            if isinstance(question, Unfit):
+                return question
+            round_state: Json = {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}
             if self.task:
-                held |= {"task": self.task, "earlier": list(self.earlier)}
-            return replace(found, held={HELD: held})
+                round_state |= {"task": self.task, "earlier": list(self.earlier)}
+            return replace(question, held={HELD: round_state})
         return None
 
     def unfit(self, server: str) -> Unfit | None:
         """Return the problem of the first unfit question; if there is one, no question is asked."""
-        found = (question_of(server, params) for params in self.open.values())
-        return next((each for each in found if isinstance(each, Unfit)), None)
+        questions = (question_of(server, params) for params in self.open.values())
+        return next((question for question in questions if isinstance(question, Unfit)), None)
 
     @property
     def elicitation(self) -> str:
@@ -116,29 +116,31 @@ class InputRound:
         return {key: types.ElicitResult.model_validate(answer) for key, answer in self.answers.items()}
 
 
-def answered_round(given: InputGiven | None) -> InputRound | None:
+def answered_round(answer: InputGiven | None) -> InputRound | None:
     """Return the round that a person's answer belongs to, with the answer included; None if there is no round."""
-    held = (given.held or {}).get(HELD) if given is not None else None
-    if given is None or held is None:
+    round_state = (answer.held or {}).get(HELD) if answer is not None else None
+    if answer is None or round_state is None:
         return None
-    still_open = dict(held["open"])
+    still_open = dict(round_state["open"])
     key, params = next(iter(still_open.items()))
     del still_open[key]
-    answers = {**held["answers"], key: result_of(given, params)}
-    return InputRound(held["state"], still_open, answers, held.get("task", ""), tuple(held.get("earlier", ())))
+    answers = {**round_state["answers"], key: result_of(answer, params)}
+    return InputRound(
+        round_state["state"], still_open, answers, round_state.get("task", ""), tuple(round_state.get("earlier", ()))
+    )
 
 
-def result_of(given: InputGiven, params: Json) -> Json:
+def result_of(answer: InputGiven, params: Json) -> Json:
     """Return a person's answer as an ``ElicitResult``."""
-    result: dict[str, Any] = {"action": ACTIONS[given.action]}
-    if given.action is WaitAction.ACCEPT and params.get("mode") != "url":
-        result["content"] = dict(given.content)
+    result: dict[str, Any] = {"action": ACTIONS[answer.action]}
+    if answer.action is WaitAction.ACCEPT and params.get("mode") != "url":
+        result["content"] = dict(answer.content)
     return result
 
 
 def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
     """Return the questions that a server of the newer protocol era sends instead of the answer to a call."""
-    requests, asked = result.input_requests or {}, dict[str, Json]()
+    requests, questions = result.input_requests or {}, dict[str, Json]()
     if len(requests) > REQUESTS:
         return Unfit(TOO_MANY.format(count=len(requests)))
     if len(result.request_state or "") > STATE_CHARS:
@@ -146,29 +148,29 @@ def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
     for key, request in requests.items():
         if not isinstance(request, types.ElicitRequest):
             return Unfit(f"{clean(request.method[:SHOWN_CHARS])} is not offered here")
-        asked[key] = _params(request.params)
-    return _check_bounds(InputRound(result.request_state, asked))
+        questions[key] = _params(request.params)
+    return _check_bounds(InputRound(result.request_state, questions))
 
 
 def round_of_error(data: object) -> InputRound | Unfit:
     """Return the questions in the error ``URL_ELICITATION_REQUIRED`` of a server of the older protocol era."""
     try:
-        wanted = types.ElicitationRequiredErrorData.model_validate(data).elicitations
+        requests = types.ElicitationRequiredErrorData.model_validate(data).elicitations
     except ValueError:
         return Unfit("it does not say which address is to be opened")
-    return _check_bounds(InputRound(None, {str(number): _params(each) for number, each in enumerate(wanted)}))
+    return _check_bounds(InputRound(None, {str(number): _params(request) for number, request in enumerate(requests)}))
 
 
 def _params(params: types.ElicitRequestParams) -> Json:
     return params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
 
 
-def _check_bounds(asked: InputRound) -> InputRound | Unfit:
-    if len(asked.open) > REQUESTS:
-        return Unfit(TOO_MANY.format(count=len(asked.open)))
-    if len(asked.state or "") + len(json.dumps(asked.open)) > STATE_CHARS:
+def _check_bounds(input_round: InputRound) -> InputRound | Unfit:
+    if len(input_round.open) > REQUESTS:
+        return Unfit(TOO_MANY.format(count=len(input_round.open)))
+    if len(input_round.state or "") + len(json.dumps(input_round.open)) > STATE_CHARS:
         return Unfit(TOO_LARGE)
-    return asked
+    return input_round
 
 
 def question_of(server: str, params: Json) -> InputNeeded | Unfit:
@@ -188,9 +190,9 @@ def question_of(server: str, params: Json) -> InputNeeded | Unfit:
 
 
 def _words(schema: Json) -> Iterable[str]:
-    for name, shown in schema["properties"].items():
+    for name, form_field in schema["properties"].items():
         yield re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
-        yield from (shown[word] for word in ("title", "description") if word in shown)
+        yield from (form_field[word] for word in ("title", "description") if word in form_field)
 
 
 def _address_question(server: str, message: str, url: object) -> InputNeeded | Unfit:
@@ -206,9 +208,9 @@ def _address_question(server: str, message: str, url: object) -> InputNeeded | U
         return Unfit("its address is neither https nor of this machine")
     if "@" in parts.netloc or "%" in parts.netloc:
         return Unfit("its address has a name or password in it, or a host in another spelling")
-    shown = _ascii(parts, host, port)
+    ascii_url = _ascii(parts, host, port)
     title = f"The server {server!r} asks you to open a page at {host}"
-    return InputNeeded(WaitKind.URL, title, message, url=shown, warning=_host_warning(parts.hostname or "", host))
+    return InputNeeded(WaitKind.URL, title, message, url=ascii_url, warning=_host_warning(parts.hostname or "", host))
 
 
 def _ascii(parts: SplitResult, host: str, port: int | None) -> str:
@@ -218,13 +220,13 @@ def _ascii(parts: SplitResult, host: str, port: int | None) -> str:
     return urlunsplit(parts._replace(netloc=host if port is None else f"{host}:{port}"))
 
 
-def _host_warning(written: str, host: str) -> str | None:
+def _host_warning(hostname: str, host: str) -> str | None:
     if not any(label.startswith("xn--") for label in host.split(".")):
         return None
     try:
         read = host.encode().decode("idna")
     except UnicodeError:
-        read = written
+        read = hostname
     looks = f" It may be displayed as {read!r}." if read != host else ""
     return f"The page's name has letters that can look like others: it is {host}.{looks} Open it only if you know it."
 

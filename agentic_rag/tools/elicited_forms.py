@@ -68,8 +68,8 @@ def _read_form(schema: object) -> Json:
     required = schema.get("required") or []
     if not isinstance(required, list) or not all(isinstance(name, str) and name in properties for name in required):
         raise _Unfit("it requires a field that it does not have")
-    shown = {_name(name): _read_field(name, field) for name, field in properties.items()}
-    return {"type": "object", "properties": shown, "required": list(dict.fromkeys(required))}
+    fields = {_name(name): _read_field(name, field) for name, field in properties.items()}
+    return {"type": "object", "properties": fields, "required": list(dict.fromkeys(required))}
 
 
 def fill_form(schema: Json, content: Json) -> Json:
@@ -104,9 +104,9 @@ def _name(name: object) -> str:
     return name
 
 
-def _refuse_unknown(schema: Json, known: frozenset[str], where: str) -> None:
+def _refuse_unknown(schema: Json, allowed: frozenset[str], where: str) -> None:
     for keyword in schema:
-        if keyword not in known and keyword not in _NO_RULES and not str(keyword).startswith("x-"):
+        if keyword not in allowed and keyword not in _NO_RULES and not str(keyword).startswith("x-"):
             raise _Unfit(f"{where} has {clean(str(keyword)[:40])!r}, which is not of a flat form")
 
 
@@ -119,15 +119,15 @@ def _label(value: object) -> str:
 def _read_field(name: str, field: object) -> Json:
     if not isinstance(field, dict) or not isinstance(field.get("type"), str) or field["type"] not in _READERS:
         raise _Unfit(f"the field {clean(str(name)[:40])!r} is no text, number, yes or no, or choice")
-    shown: Json = {"type": field["type"]}
-    shown |= {word: _label(field[word]) for word in ("title", "description") if field.get(word) is not None}
-    shown |= _READERS[field["type"]](name, field)
+    cleaned: Json = {"type": field["type"]}
+    cleaned |= {word: _label(field[word]) for word in ("title", "description") if field.get(word) is not None}
+    cleaned |= _READERS[field["type"]](name, field)
     if field.get("default") is not None:
-        problem = _problem(shown, field["default"])
+        problem = _problem(cleaned, field["default"])
         if problem:
             raise _Unfit(f"the default of the field {name!r} does not fit: {problem}")
-        shown["default"] = field["default"]
-    return shown
+        cleaned["default"] = field["default"]
+    return cleaned
 
 
 def _read_text(name: str, field: Json) -> Json:
@@ -170,8 +170,8 @@ def _read_options(field: Json, notation: str) -> list[Json]:
         pairs = list(zip(values, titles, strict=True)) if paired else []
     else:
         options = field.get(notation)
-        titled = options if isinstance(options, list) and all(isinstance(each, dict) for each in options) else []
-        pairs = [(each.get("const"), each.get("title", each.get("const"))) for each in titled]
+        titled = options if isinstance(options, list) and all(isinstance(option, dict) for option in options) else []
+        pairs = [(option.get("const"), option.get("title", option.get("const"))) for option in titled]
     if not pairs or len(pairs) > OPTIONS or len({str(value) for value, _ in pairs}) < len(pairs):
         raise _Unfit(f"a choice has no options, more than {OPTIONS}, or the same twice")
     return [{"const": _option(value), "title": _label(title)} for value, title in pairs]
@@ -244,7 +244,7 @@ def _problem_of_number(field: Json, value: object) -> str:
 def _problem_of_choices(field: Json, value: object) -> str:
     options = field["items"]["anyOf"]
     least, most = field.get("minItems", 0), field.get("maxItems", len(options))
-    if not isinstance(value, list) or any(each not in _values(options) for each in value):
+    if not isinstance(value, list) or any(item not in _values(options) for item in value):
         return f"a list of these is needed: {_list_values(options)}."
     if len(set(value)) < len(value) or not least <= len(value) <= most:
         return f"{least} to {most} different ones are needed."
@@ -268,18 +268,18 @@ def _is_address(value: str) -> bool:
 
 
 def _is_date(value: str) -> bool:
-    found = _DATE.fullmatch(value)
-    if found is None:
+    match = _DATE.fullmatch(value)
+    if match is None:
         return False
-    year, month, day = map(int, found.groups())
+    year, month, day = map(int, match.groups())
     return year >= 1 and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
 
 
 def _is_moment(value: str) -> bool:
-    found = _TIME.fullmatch(value[11:])
-    if value[10:11] not in ("T", "t", " ") or not _is_date(value[:10]) or found is None:
+    match = _TIME.fullmatch(value[11:])
+    if value[10:11] not in ("T", "t", " ") or not _is_date(value[:10]) or match is None:
         return False
-    hour, minute, second = map(int, found.groups())
+    hour, minute, second = map(int, match.groups())
     return hour <= 23 and minute <= 59 and second <= 60
 
 

@@ -234,8 +234,8 @@ async def _finish_task(
             return error_result(report.error or report.message or "The server's task failed without a reason.")
         case "cancelled":
             return error_result(f"The server cancelled its task. {report.message}".rstrip())
-    asked = _settle_round(questions_of(report, answered) or Unfit("it asks for nothing"))
-    return replace(asked, task=report.id, earlier=answered) if isinstance(asked, InputRound) else asked
+    questions = _settle_round(questions_of(report, answered) or Unfit("it asks for nothing"))
+    return replace(questions, task=report.id, earlier=answered) if isinstance(questions, InputRound) else questions
 
 
 def _read_report(sent: Json) -> TaskReport:
@@ -245,8 +245,8 @@ def _read_report(sent: Json) -> TaskReport:
         raise UnreadableAnswer(str(exc)) from exc
 
 
-def _settle_round(wanted: InputRound | Unfit) -> types.CallToolResult | InputRound:
-    return error_result(wanted.text) if isinstance(wanted, Unfit) else wanted
+def _settle_round(input_round: InputRound | Unfit) -> types.CallToolResult | InputRound:
+    return error_result(input_round.text) if isinstance(input_round, Unfit) else input_round
 
 
 def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
@@ -306,8 +306,8 @@ def with_notes(result: types.CallToolResult, notes: Sequence[str]) -> types.Call
     """Return a result with our own notes in front."""
     if not notes:
         return result
-    told = [types.TextContent(text=f"[{note}]") for note in notes]
-    return result.model_copy(update={"content": [*told, *result.content]})
+    texts = [types.TextContent(text=f"[{note}]") for note in notes]
+    return result.model_copy(update={"content": [*texts, *result.content]})
 
 
 def describe_first_problem(exc: ValidationError) -> str:
@@ -324,12 +324,12 @@ def root_cause(exc: BaseException) -> BaseException:
 
 
 def describe_unparsed(exc: MCPError) -> str:
-    """Return what is wrong with an answer that the protocol library could not parse, or "" for a server's own error."""
+    """Describe why the protocol library could not parse an answer. Returns "" for an error that the server sent."""
     message = str(exc.error.message)
     if exc.error.code != types.PARSE_ERROR or not message.startswith("Failed to parse "):
         return ""
-    _, found, problem = message.partition("Invalid JSON: ")
-    return f"it is not JSON: {problem.partition(' [type=')[0]}" if found else "it is not a JSON-RPC message"
+    _, marker, problem = message.partition("Invalid JSON: ")
+    return f"it is not JSON: {problem.partition(' [type=')[0]}" if marker else "it is not a JSON-RPC message"
 
 
 def explain(exc: BaseException) -> str:

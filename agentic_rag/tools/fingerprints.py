@@ -84,17 +84,17 @@ def from_json(tools: Iterable[Tool]) -> "tuple[types.Tool, ...]":
 def fingerprint(tool: Tool) -> str:
     """Return the hash over name, title, description and schema of a tool, which is all the model sees, and its app."""
     title = tool.get("title") or (tool.get("annotations") or {}).get("title")
-    seen = [tool["name"], tool.get("description") or "", tool.get("inputSchema"), *([title] if title else [])]
+    fields = [tool["name"], tool.get("description") or "", tool.get("inputSchema"), *([title] if title else [])]
     app = (tool.get("_meta") or {}).get("ui")
     if app:
-        seen.append({"ui": app})
-    return hashlib.sha256(json.dumps(seen, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        fields.append({"ui": app})
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def fingerprint_of_waiting(lists: Mapping[str, ToolList]) -> str:
     """Return the hash of all waiting tools of a server, by user: an admin accepts exactly the reviewed state."""
-    seen = [(user, fingerprint(new)) for user, each in sorted(lists.items()) for _, new in each.waiting]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    waiting = [(user, fingerprint(new)) for user, tool_list in sorted(lists.items()) for _, new in tool_list.waiting]
+    return hashlib.sha256(json.dumps(waiting).encode()).hexdigest()
 
 
 def _is_same(one: Tool, other: Tool) -> bool:

@@ -78,11 +78,11 @@ class Catalog:
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
         """Our tools in their fixed order, then those of users by name."""
-        ours = [tool for tool in self._tools.values() if tool.origin != "user"]
-        theirs = [tool for tool in self._tools.values() if tool.origin == "user"]
+        own_tools = [tool for tool in self._tools.values() if tool.origin != "user"]
+        user_tools = [tool for tool in self._tools.values() if tool.origin == "user"]
         place = {name: index for index, name in enumerate(OUR_TOOLS)}
-        ours.sort(key=lambda tool: place.get(tool.name, len(place)))
-        return (*ours, *sorted(theirs, key=lambda tool: tool.name))
+        own_tools.sort(key=lambda tool: place.get(tool.name, len(place)))
+        return (*own_tools, *sorted(user_tools, key=lambda tool: tool.name))
 
     def add(
         self,
@@ -148,10 +148,10 @@ _SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str, int]]] = {}
 
 def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
     """Return a tool as the model sees it, the reason why it is left out (or nothing), and its approximate bytes."""
-    known = _SHOWN.get(id(tool))
-    same = known is not None and known[0] is tool and known[1] == server and known[2] == trusted
-    if known is not None and same and known[3][0].name == name:
-        return known[3]
+    cached = _SHOWN.get(id(tool))
+    same = cached is not None and cached[0] is tool and cached[1] == server and cached[2] == trusted
+    if cached is not None and same and cached[3][0].name == name:
+        return cached[3]
     problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
     title = "" if trusted is None else title_of(tool)
@@ -173,9 +173,9 @@ def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted
     )
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
-    found = info, problem, 0 if problem else size_of(tool)
-    _SHOWN[id(tool)] = tool, server, trusted, found
-    return found
+    described = info, problem, 0 if problem else size_of(tool)
+    _SHOWN[id(tool)] = tool, server, trusted, described
+    return described
 
 
 def title_of(tool: Listed) -> str:
@@ -193,11 +193,11 @@ def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
 
     If the model cannot read the server's own tool name in the exposed name, the description begins with it.
     """
-    said = (tool.description or "").strip()
-    if not of_user or (said and tool.name.isascii()):
-        return said
-    own = [each for each in (title, "" if tool.name.isascii() else tool.name) if each and each not in said]
-    text = "\n".join(filter(None, (" · ".join(dict.fromkeys(own)), said)))
+    description = (tool.description or "").strip()
+    if not of_user or (description and tool.name.isascii()):
+        return description
+    own = [name for name in (title, "" if tool.name.isascii() else tool.name) if name and name not in description]
+    text = "\n".join(filter(None, (" · ".join(dict.fromkeys(own)), description)))
     return text or f"Calls {tool.name} of the server {server}."
 
 
@@ -215,7 +215,7 @@ def slim_schema(schema: Any) -> Any:
     if "items" in slim:
         slim["items"] = slim_schema(slim["items"])
     if "anyOf" in slim:
-        kinds = [slim_schema(each) for each in slim.pop("anyOf") if each != {"type": "null"}]
+        kinds = [slim_schema(kind) for kind in slim.pop("anyOf") if kind != {"type": "null"}]
         slim = {**kinds[0], **slim} if len(kinds) == 1 else {"anyOf": kinds, **slim}
     return slim
 

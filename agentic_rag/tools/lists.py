@@ -32,7 +32,7 @@ MAX_TRIALS = 256
 
 
 @dataclass(slots=True)
-class _Known:
+class _Cached:
     """The last comparison: the stored list, its shown tools, and the server's answer that it came from."""
 
     stored: ToolList
@@ -56,7 +56,7 @@ class ToolLists:
         self._save = save
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _Cached] = {}
         self._tried: OrderedDict[Key, tuple[ListedTool, ...]] = OrderedDict()
         """The tools that a test found, by domain, server and `McpEntry.hash`, oldest first."""
         self._writing = anyio.Lock()
@@ -73,23 +73,23 @@ class ToolLists:
         """
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
-        known = self._known.get(key)
-        if known is not None and known.stored.entry == entry and known.listed is listed:
-            return known.tools, known.changed
+        cached = self._known.get(key)
+        if cached is not None and cached.stored.entry == entry and cached.listed is listed:
+            return cached.tools, cached.changed
         async with self._writing:
-            known = self._known.get(key)
-            if known is None:
+            cached = self._known.get(key)
+            if cached is None:
                 stored = await self._load(key)
-                known = None if stored is None else _read_list(stored)
-            if known is not None and known.stored.entry != entry:
-                known = None
+                cached = None if stored is None else _read_list(stored)
+            if cached is not None and cached.stored.entry != entry:
+                cached = None
             if listed is None:
-                if known is None:
+                if cached is None:
                     return (), frozenset()
-            elif known is None or known.listed is not listed:
-                known = await self._compare(key, entry, known, listed)
-            self._known[key] = known
-            return known.tools, known.changed
+            elif cached is None or cached.listed is not listed:
+                cached = await self._compare(key, entry, cached, listed)
+            self._known[key] = cached
+            return cached.tools, cached.changed
 
     def note_trial(self, spec: LaunchSpec, state: ConnectionState) -> None:
         """Remember the tools that a test of an entry found, without the secrets of its domain."""
@@ -140,17 +140,17 @@ class ToolLists:
                 self._known.pop(key, None)
         return pending.names
 
-    async def _compare(self, key: Key, entry: str, known: _Known | None, listed: "tuple[types.Tool, ...]") -> _Known:
+    async def _compare(self, key: Key, entry: str, cached: _Cached | None, listed: "tuple[types.Tool, ...]") -> _Cached:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
-        stored = ToolList.first(entry, tools) if known is None else replace(known.stored, tools=tools)
-        if known is None or known.stored.tools != tools:
+        stored = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
+        if cached is None or cached.stored.tools != tools:
             await self._save({key: stored}, None)
         return _read_list(stored, listed)
 
 
-def _read_list(stored: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Known:
+def _read_list(stored: ToolList, listed: "tuple[types.Tool, ...] | None" = None) -> _Cached:
     changed = frozenset(str(new["name"]) for old, new in stored.waiting if old is not None)
-    return _Known(stored, from_json(stored.shown), changed, listed)
+    return _Cached(stored, from_json(stored.shown), changed, listed)
 
 
 def _of_server(lists: Mapping[Key, ToolList], server: str, entry: str) -> dict[Key, ToolList]:

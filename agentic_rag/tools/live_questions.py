@@ -36,8 +36,8 @@ class _Holder:
         self.over = anyio.Event()
         self.given = InputGiven(WaitAction.CANCEL)
 
-    def take(self, given: InputGiven) -> None:
-        self.given = given
+    def take(self, answer: InputGiven) -> None:
+        self.given = answer
 
 
 class CallInFlight:
@@ -54,8 +54,8 @@ class CallInFlight:
 
     async def ask(self, server: str, params: types.ElicitRequestParams, withdrawal: Withdrawal) -> types.ElicitResult:
         """Ask the call's person, and return the answer as the server takes it."""
-        shown = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
-        needed = question_of(server, shown)
+        question = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
+        needed = question_of(server, question)
         self._asked += 1
         if self._asked > QUESTIONS:
             needed = Unfit(f"one call may ask {QUESTIONS} times")
@@ -64,8 +64,8 @@ class CallInFlight:
             return types.ElicitResult(action="decline")
         if self._ask is None:
             return types.ElicitResult(action="decline")
-        given = await self._answer(self._ask, replace(needed, withdrawal=withdrawal), withdrawal)
-        return types.ElicitResult.model_validate(result_of(given, shown))
+        answer = await self._answer(self._ask, replace(needed, withdrawal=withdrawal), withdrawal)
+        return types.ElicitResult.model_validate(result_of(answer, question))
 
     async def _answer(self, ask: Ask, needed: InputNeeded, withdrawal: Withdrawal) -> InputGiven:
         holder = _Holder()
@@ -83,7 +83,7 @@ class CallInFlight:
         try:
             await holder.over.wait()
         finally:  # also when the server cancels its request
-            withdrawal.tell(WaitAction.CANCEL)
+            withdrawal.end(WaitAction.CANCEL)
             self._open.discard(withdrawal)
         return holder.given
 
@@ -94,7 +94,7 @@ class CallInFlight:
     def close(self) -> None:
         """Withdraw the open questions: the call has ended."""
         for withdrawal in self._open:
-            withdrawal.tell(WaitAction.CANCEL)
+            withdrawal.end(WaitAction.CANCEL)
 
 
 _current: ContextVar[CallInFlight | None] = ContextVar("call_in_flight", default=None)
@@ -131,22 +131,22 @@ class LiveQuestions:
 
     def _call(self) -> CallInFlight | None:
         """Return the call that a question belongs to, or None if that is ambiguous."""
-        found = _current.get()
-        if found in self._calls:
-            return found
+        current = _current.get()
+        if current in self._calls:
+            return current
         return next(iter(self._calls)) if len(self._calls) == 1 else None
 
     def withdrawal(self, ident: str) -> Withdrawal:
         """Return the `Withdrawal` of a question with this id. An empty id means no way to withdraw it."""
-        made = Withdrawal()
+        withdrawal = Withdrawal()
         if ident:
             while len(self._withdrawals) >= REMEMBERED:
                 self._withdrawals.pop(next(iter(self._withdrawals)))
-            self._withdrawals[ident] = made
-        return made
+            self._withdrawals[ident] = withdrawal
+        return withdrawal
 
     def complete(self, ident: str) -> None:
         """End the question whose person finished the task at an address."""
-        found = self._withdrawals.pop(ident, None)
-        if found is not None:
-            found.tell(WaitAction.ACCEPT)
+        withdrawal = self._withdrawals.pop(ident, None)
+        if withdrawal is not None:
+            withdrawal.end(WaitAction.ACCEPT)

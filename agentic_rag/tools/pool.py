@@ -64,6 +64,7 @@ class McpPool:
         self._connector: Connector
         self._loading = False
         self._loaded = anyio.Event()
+        # By the key of the spec, which covers its secrets. A stopped connection leaves when no toolset refers to it.
         self._shared: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
@@ -95,7 +96,7 @@ class McpPool:
             return
         for connection in list(self._live):
             connection.stop()
-        tasks.cancel_scope.shield = True
+        tasks.cancel_scope.shield = True  # a cancelled body must not kill servers that are about to close
         tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_SECONDS
         if not self._loaded.is_set():  # there are no connections yet
             tasks.cancel_scope.cancel()
@@ -140,39 +141,45 @@ class McpPool:
 
     def connections(self) -> "list[Connection]":
         """Return every connection that is not stopped, in the order of `status`."""
-        return sorted(self._live, key=lambda each: (each.domain, each.name, each.user, each.retired))
+        return sorted(
+            self._live, key=lambda connection: (connection.domain, connection.name, connection.user, connection.retired)
+        )
 
     def status(self, domain: str | None = None) -> tuple[ConnectionState, ...]:
         """Return the state of every connection that is not stopped, of one domain if given."""
         if not self._loaded.is_set():
             return tuple(ConnectionState(name, State.STARTING) for name in self._builtin)
-        states = [each.status() for each in self._live if domain is None or each.domain == domain]
+        states = [connection.status() for connection in self._live if domain is None or connection.domain == domain]
         return tuple(sorted(states, key=lambda state: (state.domain, state.name, state.user)))
 
     async def running(self, domain: str) -> list[ConnectionState]:
         """Return the connections of a domain, and those to our own servers."""
         await self.wait_loaded()
-        return [each.status() for each in self.connections() if each.domain in ("", domain)]
+        return [connection.status() for connection in self.connections() if connection.domain in ("", domain)]
 
     def trust(self, spec: LaunchSpec, connection: "Connection") -> Trust:
         """Return which tools of a server the launch catalogue trusts; ``connection`` is the one of the spec."""
         if self._policy is None:
             return Trust()
         entries = self._policy.catalogue.entries()
-        known = self._trusted.get(connection)
-        if known is None or known[0] != entries:  # one connection belongs to one entry with all its values
-            known = self._trusted[connection] = entries, self._policy.trust(spec)
-        return known[1]
+        cached = self._trusted.get(connection)
+        if cached is None or cached[0] != entries:  # one connection belongs to one entry with all its values
+            cached = self._trusted[connection] = entries, self._policy.trust(spec)
+        return cached[1]
 
     # -- changes ----------------------------------------------------------------------------------------------
 
     def restart(self, name: str, domain: str | None = None) -> int:
         """Restart all connections of this name (in one domain, if given); returns how many there are."""
-        named = [each for each in self._shared.values() if each.name == name and domain in (None, each.domain)]
-        wanted = [each for each in named if not each.retired]
-        for connection in wanted:
+        same_name = [
+            connection
+            for connection in self._shared.values()
+            if connection.name == name and domain in (None, connection.domain)
+        ]
+        to_restart = [connection for connection in same_name if not connection.retired]
+        for connection in to_restart:
             connection.restart()
-        return len(wanted)
+        return len(to_restart)
 
     async def restart_entry(self, spec: LaunchSpec) -> ConnectionState:
         """Restart a server and wait for it, `START_SECONDS` at most. A missing package is installed first."""
@@ -254,8 +261,8 @@ class McpPool:
 
     def count_running(self, domain: str) -> int:
         """Return how many of a domain's servers have a child process, or soon get one."""
-        users = [each for each in self._live if each.domain == domain and not each.in_process]
-        return sum(each.state in _RUNNING for each in users)
+        users = [connection for connection in self._live if connection.domain == domain and not connection.in_process]
+        return sum(connection.state in _RUNNING for connection in users)
 
     async def _start(self, spec: LaunchSpec, seconds: float) -> ConnectionState:
         """Start a server and return its state. If it is still starting, the state says that it took too long."""
@@ -265,6 +272,7 @@ class McpPool:
         return replace(state, reason=f"it was not ready after {seconds:g} s" if seconds else "it is still starting")
 
     def _connection(self, server: SystemServer | LaunchSpec) -> "Connection":
+        """Return the connection for a spec. A new one retires those of the same server with an older spec."""
         key = f"memory:{server.name}" if isinstance(server, SystemServer) else server.key()
         connection = self._shared.get(key)
         if connection is None:
@@ -273,7 +281,7 @@ class McpPool:
             else:
                 connection = self._connector.connect(server, self)
             self._shared[key] = connection
-            for older in [each for each in self._live if _label(each) == _label(connection)]:
+            for older in [live for live in self._live if _label(live) == _label(connection)]:
                 older.retire()  # the entry or one of its values was changed
                 if older.state is State.FAILED:
                     self._live.discard(older)

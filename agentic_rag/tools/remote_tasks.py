@@ -154,11 +154,11 @@ def questions_of(report: TaskReport, answered: Collection[str]) -> InputRound | 
 
     ``answered``: the keys of earlier answers, which a server may report a while longer.
     """
-    left = {key: value for key, value in (report.requests or {}).items() if key not in answered}
-    if not left:
+    unanswered = {key: value for key, value in (report.requests or {}).items() if key not in answered}
+    if not unanswered:
         return None
     try:
-        required = types.InputRequiredResult.model_validate({"inputRequests": left}, by_name=False)
+        required = types.InputRequiredResult.model_validate({"inputRequests": unanswered}, by_name=False)
     except ValidationError:
         return Unfit("it cannot be read")
     return round_of(required)
@@ -167,19 +167,19 @@ def questions_of(report: TaskReport, answered: Collection[str]) -> InputRound | 
 async def follow(
     session: ClientSession,
     report: TaskReport,
-    heard: Callable[[float, float | None, str | None], Awaitable[None]],
+    on_progress: Callable[[float, float | None, str | None], Awaitable[None]],
     answered: Collection[str] = (),
     longest: float = LONGEST_POLL,
 ) -> TaskReport:
     """Follow a task until it has ended or asks something new.
 
-    ``heard`` gets each report as progress, which renews the call's time. ``longest``: seconds between two questions at
-    most.
+    ``on_progress`` gets each report as progress, which renews the call's time. ``longest``: most seconds between two
+    polls.
     """
     polls = 0
     while report.status == "working" or (report.status == "input_required" and questions_of(report, answered) is None):
         polls += 1
-        await heard(polls, None, report.message or None)
+        await on_progress(polls, None, report.message or None)
         await anyio.sleep(min(report.poll, longest))
         report = await fetch(session, report.id)
     return report

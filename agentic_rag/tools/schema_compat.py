@@ -93,13 +93,13 @@ def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | Refused:
         return Refused(f"its input schema has more than {MAX_VISITED} parts or is nested too deeply to be read")
     work = _SchemaConversion(schema, family)
     try:
-        made, notes = work.top()
-        size = len(json.dumps(made, allow_nan=False))
+        converted, notes = work.top()
+        size = len(json.dumps(converted, allow_nan=False))
     except (RecursionError, TypeError, ValueError):
         return Refused("its input schema is not plain JSON")
     if size > MAX_BYTES:
         return Refused(f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most")
-    return AdaptedSchema(schema if made == schema else made, work.argument_map(), tuple(notes))
+    return AdaptedSchema(schema if converted == schema else converted, work.argument_map(), tuple(notes))
 
 
 def find_top_problem(schema: object) -> str:
@@ -111,7 +111,7 @@ def find_top_problem(schema: object) -> str:
     kinds = schema.get("type")
     if isinstance(kinds, str) and kinds.lower() in TYPES and kinds.lower() != "object":
         return f"its inputSchema describes {_article(kinds.lower())}, not an object"
-    if isinstance(kinds, list) and kinds and all(each in TYPES and each != "object" for each in kinds):
+    if isinstance(kinds, list) and kinds and all(kind in TYPES and kind != "object" for kind in kinds):
         return "its inputSchema describes no object"
     return ""
 
@@ -122,17 +122,17 @@ def argument_map_of(schema: Document) -> dict[str, str]:
     The map depends on the schema alone, never on the family. No shown name equals another property's name.
     """
     names = list(dict.fromkeys(_property_names(schema)))
-    taken = {name for name in names if _KEY.fullmatch(name)}
-    shown: dict[str, str] = {}
+    valid_names = {name for name in names if _KEY.fullmatch(name)}
+    shown_names: dict[str, str] = {}
     for name in names:
-        if name not in taken:
+        if name not in valid_names:
             fitting = _fit_key(name)
             number, unique = 1, fitting
-            while unique in taken or unique in shown:
+            while unique in valid_names or unique in shown_names:
                 number += 1
                 unique = f"{fitting[:58]}_{number}"
-            shown[unique] = name
-    return shown
+            shown_names[unique] = name
+    return shown_names
 
 
 def restore_names(arguments: Any, schema: Document, argument_map: Mapping[str, str]) -> Any:
@@ -164,12 +164,12 @@ def _property_names(schema: Document) -> Iterator[str]:
         if isinstance(required, list):
             yield from (name for name in required if isinstance(name, str))
         for keyword in ("dependentRequired", "dependencies", "dependentSchemas"):
-            named = inner.get(keyword)
-            if isinstance(named, dict):
-                for name, others in named.items():
+            members = inner.get(keyword)
+            if isinstance(members, dict):
+                for name, dependent_names in members.items():
                     yield name
-                    if isinstance(others, list):
-                        yield from (other for other in others if isinstance(other, str))
+                    if isinstance(dependent_names, list):
+                        yield from (other for other in dependent_names if isinstance(other, str))
 
 
 def _all_schemas(value: Any) -> Iterator[Document]:
@@ -177,12 +177,12 @@ def _all_schemas(value: Any) -> Iterator[Document]:
     level = [value]
     while level:
         inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                yield each
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
+        for node in level:
+            if isinstance(node, dict):
+                yield node
+                inner += node.values()
+            elif isinstance(node, list):
+                inner += node
         level = inner
 
 
@@ -202,20 +202,20 @@ class _ArgumentRestorer:
         restored: Schema = {}
         for name, item in value.items():
             own = self._map.get(name)
-            known = own if own is not None and own in declared and name not in declared else name
-            inner = declared[known] if known in declared else self._others(fitting)
-            restored[known] = self.value(item, inner)
+            key = own if own is not None and own in declared and name not in declared else name
+            inner = declared[key] if key in declared else self._others(fitting)
+            restored[key] = self.value(item, inner)
         return restored
 
     def _expand(self, schemas: Sequence[Any]) -> list[Document]:
         """Return all schemas that describe the same value, including alternatives and referenced ones."""
-        found: dict[int, Document] = {}
+        by_id: dict[int, Document] = {}
         queue = list(schemas)
-        while queue and len(found) < MAX_NODES:
+        while queue and len(by_id) < MAX_NODES:
             schema = queue.pop()
-            if not isinstance(schema, dict) or id(schema) in found:
+            if not isinstance(schema, dict) or id(schema) in by_id:
                 continue
-            found[id(schema)] = schema
+            by_id[id(schema)] = schema
             if isinstance(schema.get("$ref"), str):
                 queue.append(self._references.target(schema["$ref"]))
             for keyword in COMBINATORS:
@@ -225,7 +225,7 @@ class _ArgumentRestorer:
             for keyword in ("dependentSchemas", "dependencies"):
                 if isinstance(schema.get(keyword), dict):
                     queue += schema[keyword].values()
-        return list(found.values())
+        return list(by_id.values())
 
     def _find_declared(self, schemas: Sequence[Document]) -> dict[str, list[Any]]:
         declared: dict[str, list[Any]] = {}
@@ -240,12 +240,12 @@ class _ArgumentRestorer:
         return declared
 
     def _others(self, schemas: Sequence[Document]) -> list[Any]:
-        others: list[Any] = []
+        extra_schemas: list[Any] = []
         for schema in schemas:
-            others += [schema[key] for key in ("additionalProperties", "unevaluatedProperties") if key in schema]
+            extra_schemas += [schema[key] for key in ("additionalProperties", "unevaluatedProperties") if key in schema]
             patterns = schema.get("patternProperties")
-            others += patterns.values() if isinstance(patterns, dict) else ()
-        return others
+            extra_schemas += patterns.values() if isinstance(patterns, dict) else ()
+        return extra_schemas
 
     def _items(self, schemas: Sequence[Document], place: int) -> list[Any]:
         described: list[Any] = []
@@ -315,7 +315,7 @@ class _SchemaConversion:
     def __init__(self, root: Schema, family: SchemaFamily) -> None:
         self._root, self._family = root, family
         self._references = _References(root)
-        self._shown = {own: shown for shown, own in argument_map_of(root).items()}
+        self._shown = {own: shown_name for shown_name, own in argument_map_of(root).items()}
         self._nodes = 0
         self._defs: Schema = {}
         self._pending: list[tuple[str, Schema]] = []
@@ -326,25 +326,25 @@ class _SchemaConversion:
         """Identities of the referenced schemas that are being expanded."""
 
     def argument_map(self) -> dict[str, str]:
-        return {shown: own for own, shown in self._shown.items()}
+        return {shown_name: own for own, shown_name in self._shown.items()}
 
     def top(self) -> tuple[Schema, list[str]]:
         """Return the converted document and the notes on it."""
         notes: list[str] = []
         merged = self._fold(self._root, notes) if self._has_union(self._root) else self._root
-        made = self._object({**merged, "type": "object"}, 0)
-        made["type"] = "object"
+        converted = self._object({**merged, "type": "object"}, 0)
+        converted["type"] = "object"
         for keyword in (*COMBINATORS, "enum", "const", "not"):
-            made.pop(keyword, None)
+            converted.pop(keyword, None)
         while self._pending:
             name, target = self._pending.pop()
             self._defs[name] = self._object(target, 1)
         if self._defs:
-            made["$defs"] = self._defs
+            converted["$defs"] = self._defs
         if notes:
-            said = made.get("description")
-            made["description"] = "\n".join([*([said] if said else []), *notes])
-        return made, notes
+            description = converted.get("description")
+            converted["description"] = "\n".join([*([description] if description else []), *notes])
+        return converted, notes
 
     # The top level
 
@@ -356,7 +356,8 @@ class _SchemaConversion:
         folded = {key: value for key, value in root.items() if key not in (*COMBINATORS, "$ref")}
         properties, required = self._branch(root, notes, (), top=True)
         folded["properties"] = {
-            name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in properties.items()
+            name: alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+            for name, alternatives in properties.items()
         }
         folded["required"] = [name for name in properties if name in required]
         folded["required"] += sorted(required - properties.keys())
@@ -379,20 +380,20 @@ class _SchemaConversion:
         inner = [self._references.target(schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
         if isinstance(schema.get("allOf"), list):
             inner += schema["allOf"]
-        for each in inner:
-            more, needed = self._branch(each, notes, above, top=top)
+        for part in inner:
+            more, needed = self._branch(part, notes, above, top=top)
             _add(properties, more)
             required |= needed
         for keyword in ("anyOf", "oneOf"):
             branches = schema.get(keyword)
             if not isinstance(branches, list) or not branches:
                 continue
-            found = [self._branch(each, notes, above) for each in branches]
-            for more, _ in found:
+            results = [self._branch(branch, notes, above) for branch in branches]
+            for more, _ in results:
                 _add(properties, more)
-            required |= set.intersection(*(needed for _, needed in found))
+            required |= set.intersection(*(needed for _, needed in results))
             if top:
-                notes += self._alternatives(branches, [needed for _, needed in found], keyword)
+                notes += self._alternatives(branches, [needed for _, needed in results], keyword)
         return properties, required
 
     def _collect(self, schema: Schema, properties: dict[str, list[Any]], required: set[str]) -> None:
@@ -409,8 +410,8 @@ class _SchemaConversion:
         """Return the sentence on a union, which lists the requirements of each branch."""
         forms = []
         for branch, needed in zip(branches, required, strict=True):
-            known = self._resolve_branch(branch)
-            own: Schema = known["properties"] if isinstance(known.get("properties"), dict) else {}
+            resolved = self._resolve_branch(branch)
+            own: Schema = resolved["properties"] if isinstance(resolved.get("properties"), dict) else {}
             fixed = []
             for name, inner in own.items():
                 if isinstance(inner, dict) and (
@@ -419,7 +420,7 @@ class _SchemaConversion:
                     value = inner["const"] if "const" in inner else inner["enum"][0]
                     fixed.append(f"{self._key(name)} = {_quote(value)}")
             names = [self._key(name) for name in sorted(needed) if f"{self._key(name)} = " not in "".join(fixed)]
-            title = known.get("title")
+            title = resolved.get("title")
             form = ", ".join([*fixed, *names]) or (", ".join(map(self._key, own)) if own else "")
             forms.append(
                 f"{title} ({form})" if isinstance(title, str) and form else str(form or title or "other arguments")
@@ -427,8 +428,8 @@ class _SchemaConversion:
         forms = list(dict.fromkeys(forms))
         if len(forms) < 2:
             return []
-        which = "exactly one" if keyword == "oneOf" else "at least one"
-        return [f"The arguments must fit {which} of these forms: {'; or '.join(forms)}"[:MAX_ALTERNATIVES] + "."]
+        quantifier = "exactly one" if keyword == "oneOf" else "at least one"
+        return [f"The arguments must fit {quantifier} of these forms: {'; or '.join(forms)}"[:MAX_ALTERNATIVES] + "."]
 
     def _resolve_branch(self, branch: Any) -> Schema:
         if isinstance(branch, dict) and isinstance(branch.get("$ref"), str):
@@ -449,39 +450,39 @@ class _SchemaConversion:
         return self._object(schema, depth)
 
     def _object(self, schema: Schema, depth: int) -> Schema:
-        made: Schema = {}
+        converted: Schema = {}
         for key, value in schema.items():
             keep = _PLAIN.get(key)
             if keep is not None:
                 if keep(value):
-                    made[key] = value
+                    converted[key] = value
             elif key in _CONVERTED:
-                _CONVERTED[key](self, made, value, schema, depth)
-        self._finish(made, schema)
+                _CONVERTED[key](self, converted, value, schema, depth)
+        self._finish(converted, schema)
         reference = schema.get("$ref")
         if isinstance(reference, str) and depth > 0:
-            return self._follow_reference(reference, made, depth)
-        return made
+            return self._follow_reference(reference, converted, depth)
+        return converted
 
-    def _finish(self, made: Schema, schema: Schema) -> None:
+    def _finish(self, converted: Schema, schema: Schema) -> None:
         """Finish the parts that depend on several keywords."""
-        kinds = made.get("type")
+        kinds = converted.get("type")
         if schema.get("nullable") is True and isinstance(kinds, str) and kinds != "null":
-            made["type"] = [kinds, "null"]
+            converted["type"] = [kinds, "null"]
         if not self._family.formats:
-            made.pop("format", None)
+            converted.pop("format", None)
         is_array = kinds == "array" or (isinstance(kinds, list) and "array" in kinds)
         if not self._family.tuples:
-            places = made.pop("prefixItems", None)
+            places = converted.pop("prefixItems", None)
             if places:
-                rest = made.get("items")
-                kept = [*places, *([rest] if isinstance(rest, dict) and rest else [])]
-                made["items"] = kept[0] if len(kept) == 1 else {"anyOf": kept}
-            if is_array and not isinstance(made.get("items"), dict):
-                made["items"] = {}
-        self._require(made, schema)
+                rest = converted.get("items")
+                item_schemas = [*places, *([rest] if isinstance(rest, dict) and rest else [])]
+                converted["items"] = item_schemas[0] if len(item_schemas) == 1 else {"anyOf": item_schemas}
+            if is_array and not isinstance(converted.get("items"), dict):
+                converted["items"] = {}
+        self._require(converted, schema)
 
-    def _require(self, made: Schema, schema: Schema) -> None:
+    def _require(self, converted: Schema, schema: Schema) -> None:
         """Collect the required names: from the list, and from properties marked as required (drafts 3 and older)."""
         listed = schema.get("required")
         names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -491,92 +492,94 @@ class _SchemaConversion:
                 names.append(name)
         required = list(dict.fromkeys(map(self._key, names)))
         if not required:
-            made.pop("required", None)
+            converted.pop("required", None)
             return
-        kept = made.setdefault("properties", {})
+        members = converted.setdefault("properties", {})
         for name in required:
-            if kept.setdefault(name, {}) is False:
-                kept[name] = {}
-        made["required"] = required
+            if members.setdefault(name, {}) is False:
+                members[name] = {}
+        converted["required"] = required
 
     def _key(self, name: str) -> str:
         return self._shown.get(name, name)
 
-    def _properties(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _properties(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         if not isinstance(value, dict):
             return
-        made["properties"] = {
-            self._key(name): {} if kept is True else kept
+        converted["properties"] = {
+            self._key(name): {} if inner_schema is True else inner_schema
             for name, inner in value.items()
-            if (kept := self.schema(inner, depth + 1)) is not False
+            if (inner_schema := self.schema(inner, depth + 1)) is not False
         }
 
-    def _put_named(self, keyword: str, made: Schema, value: Any, depth: int, name_of: Callable[[str], str]) -> None:
+    def _put_named(
+        self, keyword: str, converted: Schema, value: Any, depth: int, name_of: Callable[[str], str]
+    ) -> None:
         if isinstance(value, dict) and value:
-            made[keyword] = {name_of(name): self.schema(inner, depth + 1) for name, inner in value.items()}
+            converted[keyword] = {name_of(name): self.schema(inner, depth + 1) for name, inner in value.items()}
 
-    def _patterns(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _patterns(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         if isinstance(value, dict):
             fitting = {name: inner for name, inner in value.items() if _is_pattern(name)}
-            self._put_named("patternProperties", made, fitting, depth, str)
+            self._put_named("patternProperties", converted, fitting, depth, str)
 
-    def _dependent(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _dependent(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         if not isinstance(value, dict):
             return
         schemas = {name: inner for name, inner in value.items() if isinstance(inner, dict)}
-        self._put_named("dependentSchemas", made, schemas, depth, self._key)
+        self._put_named("dependentSchemas", converted, schemas, depth, self._key)
         needed = {
-            self._key(name): list(dict.fromkeys(self._key(each) for each in others if isinstance(each, str)))
-            for name, others in value.items()
-            if isinstance(others, list)
+            self._key(name): list(dict.fromkeys(self._key(item) for item in names if isinstance(item, str)))
+            for name, names in value.items()
+            if isinstance(names, list)
         }
         if needed:
-            made["dependentRequired"] = needed
+            converted["dependentRequired"] = needed
 
-    def _items(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _items(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         if isinstance(value, list):  # drafts before 2020-12
             if value:
-                made["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
+                converted["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
             rest = schema.get("additionalItems")
             if isinstance(rest, dict | bool):
-                made["items"] = self.schema(rest, depth + 1)
+                converted["items"] = self.schema(rest, depth + 1)
         else:
-            made["items"] = self.schema(value, depth + 1)
+            converted["items"] = self.schema(value, depth + 1)
 
-    def _prefix(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _prefix(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         if isinstance(value, list) and value:
-            made["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
+            converted["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
 
-    def _union(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+    def _union(self, keyword: str, converted: Schema, value: Any, depth: int) -> None:
         if isinstance(value, list) and value:
-            made[keyword] = [self.schema(inner, depth + 1) for inner in value]
+            converted[keyword] = [self.schema(inner, depth + 1) for inner in value]
 
-    def _single(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+    def _single(self, keyword: str, converted: Schema, value: Any, depth: int) -> None:
         if isinstance(value, dict | bool):
-            made[keyword] = self.schema(value, depth + 1)
+            converted[keyword] = self.schema(value, depth + 1)
 
-    def _exact(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+    def _exact(self, keyword: str, converted: Schema, value: Any, depth: int) -> None:
         """Keep a negated or conditional schema only if it is unchanged: a wider form would change its meaning."""
         if isinstance(value, dict) and '"$ref"' not in json.dumps(value) and self.schema(value, depth + 1) == value:
-            made[keyword] = value
+            converted[keyword] = value
 
-    def _type(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+    def _type(self, converted: Schema, value: Any, schema: Schema, depth: int) -> None:
         kinds = value if isinstance(value, list) else [value]
-        lower = [each.lower() if isinstance(each, str) else "" for each in kinds]
-        if lower and all(each in TYPES for each in lower):
+        lower = [kind.lower() if isinstance(kind, str) else "" for kind in kinds]
+        if lower and all(kind in TYPES for kind in lower):
             unique = list(dict.fromkeys(lower))
-            made["type"] = unique if isinstance(value, list) else unique[0]
+            converted["type"] = unique if isinstance(value, list) else unique[0]
 
-    def _exclusive_bound(self, keyword: str, plain: str, made: Schema, value: Any, schema: Schema) -> None:
+    def _exclusive_bound(self, keyword: str, plain: str, converted: Schema, value: Any, schema: Schema) -> None:
         """Keep an exclusive bound; in draft 4 it is a Boolean that makes the plain bound exclusive."""
         if _is_number(value):
-            made[keyword] = value
+            converted[keyword] = value
         elif value is True and _is_number(schema.get(plain)):
-            made[keyword] = schema[plain]
+            converted[keyword] = schema[plain]
 
-    def _plain_bound(self, keyword: str, exclusive: str, made: Schema, value: Any, schema: Schema) -> None:
+    def _plain_bound(self, keyword: str, exclusive: str, converted: Schema, value: Any, schema: Schema) -> None:
         if _is_number(value) and schema.get(exclusive) is not True:
-            made[keyword] = value
+            converted[keyword] = value
 
     # References
 
@@ -589,9 +592,9 @@ class _SchemaConversion:
             if id(target) in self._above or depth > MAX_DEPTH or self._nodes > MAX_NODES:
                 return beside
             self._above.append(id(target))
-            written = self.schema(target, depth + 1)
+            target_schema = self.schema(target, depth + 1)
             self._above.pop()
-            return {**written, **beside} if isinstance(written, dict) else beside
+            return {**target_schema, **beside} if isinstance(target_schema, dict) else beside
         name = self._def_names.get(id(target))
         if name is None:
             if self._nodes > MAX_NODES:
@@ -604,17 +607,17 @@ class _SchemaConversion:
 
     def _target(self, reference: str) -> Any:
         """Return the final target of a reference; None if there is none or the reference is circular."""
-        seen: list[str] = []
+        visited: list[str] = []
         target: Any = None
         ahead: object = reference
         while isinstance(ahead, str):
-            if ahead in seen or len(seen) > MAX_DEPTH:
+            if ahead in visited or len(visited) > MAX_DEPTH:
                 return None
-            seen.append(ahead)
-            found = self._references.target(ahead)
+            visited.append(ahead)
+            referenced = self._references.target(ahead)
             if target is None or (isinstance(target, dict) and target.keys() == {"$ref"}):
-                target = found
-            ahead = found.get("$ref") if isinstance(found, dict) else None
+                target = referenced
+            ahead = referenced.get("$ref") if isinstance(referenced, dict) else None
         return target
 
     def _name_def(self, reference: str) -> str:
@@ -626,28 +629,28 @@ class _SchemaConversion:
         return name
 
     def _is_recursive(self, target: Schema) -> bool:
-        """Whether a schema refers to itself, directly or indirectly."""
+        """Return whether a schema refers to itself, directly or indirectly."""
         if id(target) not in self._recursive:
             self._recursive[id(target)] = self._reaches(target)
         return self._recursive[id(target)]
 
     def _reaches(self, target: Schema) -> bool:
-        queue, seen = [target], {id(target)}
+        queue, visited = [target], {id(target)}
         while queue:
             for inner in _all_schemas(queue.pop()):
-                found = self._references.target(inner.get("$ref"))
-                if found is target:
+                referenced = self._references.target(inner.get("$ref"))
+                if referenced is target:
                     return True
-                if isinstance(found, dict) and id(found) not in seen:
-                    seen.add(id(found))
-                    queue.append(found)
+                if isinstance(referenced, dict) and id(referenced) not in visited:
+                    visited.add(id(referenced))
+                    queue.append(referenced)
         return False
 
 
 def _add(properties: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
     for name, schemas in more.items():
-        known = properties.setdefault(name, [])
-        known += [schema for schema in schemas if schema not in known]
+        existing = properties.setdefault(name, [])
+        existing += [schema for schema in schemas if schema not in existing]
 
 
 # --- keywords --------------------------------------------------------------------------------------------------------
@@ -710,31 +713,31 @@ _CONVERTED: Mapping[str, _Convert] = {
     "dependencies": _SchemaConversion._dependent,
     "items": _SchemaConversion._items,
     "prefixItems": _SchemaConversion._prefix,
-    "minimum": lambda work, made, value, schema, _: work._plain_bound(
-        "minimum", "exclusiveMinimum", made, value, schema
+    "minimum": lambda work, converted, value, schema, _: work._plain_bound(
+        "minimum", "exclusiveMinimum", converted, value, schema
     ),
-    "maximum": lambda work, made, value, schema, _: work._plain_bound(
-        "maximum", "exclusiveMaximum", made, value, schema
+    "maximum": lambda work, converted, value, schema, _: work._plain_bound(
+        "maximum", "exclusiveMaximum", converted, value, schema
     ),
-    "exclusiveMinimum": lambda work, made, value, schema, _: work._exclusive_bound(
-        "exclusiveMinimum", "minimum", made, value, schema
+    "exclusiveMinimum": lambda work, converted, value, schema, _: work._exclusive_bound(
+        "exclusiveMinimum", "minimum", converted, value, schema
     ),
-    "exclusiveMaximum": lambda work, made, value, schema, _: work._exclusive_bound(
-        "exclusiveMaximum", "maximum", made, value, schema
+    "exclusiveMaximum": lambda work, converted, value, schema, _: work._exclusive_bound(
+        "exclusiveMaximum", "maximum", converted, value, schema
     ),
 }
 
 
 def _convert_union(keyword: str) -> _Convert:
-    return lambda work, made, value, schema, depth: work._union(keyword, made, value, depth)
+    return lambda work, converted, value, schema, depth: work._union(keyword, converted, value, depth)
 
 
 def _convert_single(keyword: str) -> _Convert:
-    return lambda work, made, value, schema, depth: work._single(keyword, made, value, depth)
+    return lambda work, converted, value, schema, depth: work._single(keyword, converted, value, depth)
 
 
 def _convert_exact(keyword: str) -> _Convert:
-    return lambda work, made, value, schema, depth: work._exact(keyword, made, value, depth)
+    return lambda work, converted, value, schema, depth: work._exact(keyword, converted, value, depth)
 
 
 _CONVERTED = {
@@ -758,7 +761,7 @@ _CONVERTED = {
 
 
 def _is_bounded(schema: Schema) -> bool:
-    """Whether a document is small enough to be read; checked level by level, up to the limits."""
+    """Return whether a document is small enough to be read; checked level by level, up to the limits."""
     level: list[Any] = [schema]
     count = depth = 0
     while level:

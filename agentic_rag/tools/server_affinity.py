@@ -28,10 +28,10 @@ class Homes(Protocol):
         """
         ...
 
-    def hold(self, domain: str, server: str, lost: TellLost) -> AbstractAsyncContextManager[None]:
+    def hold(self, domain: str, server: str, on_lost: TellLost) -> AbstractAsyncContextManager[None]:
         """Be the home while the context lasts; entering raises the same errors as `wait_free`.
 
-        ``lost`` is called, with the reason, when this process cannot confirm in time that it is still the home. The
+        ``on_lost`` is called, with the reason, when this process cannot confirm in time that it is still the home. The
         child must end then.
         """
         ...

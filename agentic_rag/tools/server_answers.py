@@ -68,18 +68,18 @@ def with_few_blocks(result: Json) -> Json:
     content = result.get("content")
     if not isinstance(content, list) or len(content) <= BLOCKS:
         return dict(result)
-    texts, others = [], []
+    texts, non_texts = [], []
     for block in content[BLOCKS:]:
         text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else block
         if isinstance(text, str):
             texts.append(text)
         else:
-            others.append(block)
-    few = [*content[:BLOCKS], *others[:BLOCKS]]
+            non_texts.append(block)
+    few = [*content[:BLOCKS], *non_texts[:BLOCKS]]
     if texts:
         few.append(_text("\n\n".join(texts)))
-    if left := len(others[BLOCKS:]):
-        few.append(_text(f"[{left} more blocks: not shown] (of a result, at most {2 * BLOCKS} blocks are taken)"))
+    if omitted := len(non_texts[BLOCKS:]):
+        few.append(_text(f"[{omitted} more blocks: not shown] (of a result, at most {2 * BLOCKS} blocks are taken)"))
     return {**result, "content": few}
 
 
@@ -120,13 +120,16 @@ def read_tools(answer: Json, first: int = 0) -> tuple[list[Json], list[DroppedTo
 
 
 def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
+    """Return the members of a listed tool that are used, or the reason to leave it out. ``place``: its number."""
     unnamed = f"(tool {place})"
     if not isinstance(tool, dict):
         return DroppedTool(unnamed, f"it is {_kind(tool)}, not an object")
     name = tool.get("name")
     if not isinstance(name, str) or not name.strip():
-        what = "it has no name" if name is None else f"its name is {'empty' if isinstance(name, str) else _kind(name)}"
-        return DroppedTool(unnamed, what)
+        reason = (
+            "it has no name" if name is None else f"its name is {'empty' if isinstance(name, str) else _kind(name)}"
+        )
+        return DroppedTool(unnamed, reason)
     if len(name) > NAME_CHARS:
         return DroppedTool(f"{_clip(name)}…", f"its name is longer than {NAME_CHARS} characters")
     if clean_text(name) != name:
@@ -173,17 +176,17 @@ class ReadResult:
 
 def read_result(answer: Json) -> ReadResult:
     """Return the result of a call, block by block."""
-    given, structured = answer.get("content"), answer.get("structuredContent")
+    content, structured = answer.get("content"), answer.get("structuredContent")
     is_error = answer.get("isError") in (True, "true")
-    if given is None:
+    if content is None:
         if structured is None:
             return ReadResult(problem="content is missing")
         return ReadResult((), structured, is_error)
-    if isinstance(given, str | dict):
-        given = [given]
-    if not isinstance(given, list):
-        return ReadResult(problem=f"content is {_kind(given)}")
-    return ReadResult(tuple(map(_read_block, given)), structured, is_error)
+    if isinstance(content, str | dict):
+        content = [content]
+    if not isinstance(content, list):
+        return ReadResult(problem=f"content is {_kind(content)}")
+    return ReadResult(tuple(map(_read_block, content)), structured, is_error)
 
 
 def _read_block(block: Any) -> Json:
@@ -198,10 +201,10 @@ def _read_block(block: Any) -> Json:
         return read
     if kind in (None, "text") or reader is not None:
         return _unreadable(block, str(kind or ""))
-    shown = _clip(kind if isinstance(kind, str) else json.dumps(kind))
+    label = _clip(kind if isinstance(kind, str) else json.dumps(kind))
     if isinstance(block.get("text"), str) and block["text"].strip():
-        return _text(f"[{shown}]\n{block['text']}")
-    return _text(f"[{shown}: not shown] (a block of type {shown}, which this host does not show)")
+        return _text(f"[{label}]\n{block['text']}")
+    return _text(f"[{label}: not shown] (a block of type {label}, which this host does not show)")
 
 
 def _unreadable(block: Json, kind: str) -> Json:
@@ -286,16 +289,16 @@ def read_resources(answer: Json) -> tuple[list[ListedResource], list[str], str]:
             [],
             f"the list cannot be read: 'resources' {'is missing' if listed is None else 'is ' + _kind(listed)}",
         )
-    found, left_out = [], []
-    for place, each in enumerate(listed, 1):
-        uri = each.get("uri") if isinstance(each, dict) else None
+    resources, left_out = [], []
+    for place, entry in enumerate(listed, 1):
+        uri = entry.get("uri") if isinstance(entry, dict) else None
         if not isinstance(uri, str) or not uri.strip() or clean_text(uri[:URI_CHARS]) != uri[:URI_CHARS]:
             left_out.append(f"resource {place} of a page has no valid uri")
         elif len(uri) > URI_CHARS:
             left_out.append(f"{_clip(uri)}…: the uri is longer than {URI_CHARS} characters")
         else:
-            found.append(_read_listed(uri, each))
-    return found, left_out, ""
+            resources.append(_read_listed(uri, entry))
+    return resources, left_out, ""
 
 
 def _read_listed(uri: str, resource: Json) -> ListedResource:
@@ -309,8 +312,8 @@ def _read_listed(uri: str, resource: Json) -> ListedResource:
 
 
 def _text_of(value: Any, key: str) -> str:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found[: VERSION_CHARS + 1] if isinstance(found, str) else ""
+    text = value.get(key) if isinstance(value, dict) else None
+    return text[: VERSION_CHARS + 1] if isinstance(text, str) else ""
 
 
 def read_contents(answer: Json) -> tuple[list[ResourcePart], str]:
@@ -319,8 +322,8 @@ def read_contents(answer: Json) -> tuple[list[ResourcePart], str]:
     if not isinstance(contents, list):
         return [], f"'contents' {'is missing' if contents is None else 'is ' + _kind(contents)}"
     parts = []
-    for each in contents:
-        block = _read_resource({"resource": each})
+    for item in contents:
+        block = _read_resource({"resource": item})
         if block is None:
             return [], "a part of it has neither text nor blob"
         inner = block["resource"]

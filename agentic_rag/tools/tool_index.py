@@ -56,19 +56,22 @@ class ToolIndex(Generic[T]):
 
     def find(self, query: str, most: int) -> list[T]:
         """Return the tools that fit a query, best first. Tools whose full names are in the query come first."""
-        named = set(re.split(r"[\s,;]+", query))
-        wanted = set(words_in(query))
+        names = set(re.split(r"[\s,;]+", query))
+        query_words = set(words_in(query))
         scores = [
-            (tool.name in named, self._score(wanted, place), tool.name, tool) for place, tool in enumerate(self._tools)
+            (tool.name in names, self._score(query_words, place), tool.name, tool)
+            for place, tool in enumerate(self._tools)
         ]
-        fitting = sorted((each for each in scores if each[0] or each[1] > 0), key=lambda each: (-each[0], -each[1]))
+        fitting = sorted(
+            (score for score in scores if score[0] or score[1] > 0), key=lambda score: (-score[0], -score[1])
+        )
         return [tool for *_, tool in fitting[:most]]
 
-    def _score(self, wanted: Iterable[str], place: int) -> float:
+    def _score(self, query_words: Iterable[str], place: int) -> float:
         words, count = self._words[place], len(self._tools)
         share = 1 - _B + _B * self._lengths[place] / self._mean
         score = 0.0
-        for word in wanted:
+        for word in query_words:
             if (times := words[word]) > 0:
                 holders = self._holders[word]
                 rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))

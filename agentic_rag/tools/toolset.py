@@ -207,11 +207,11 @@ async def list_known_tools(
     pool: McpPool, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
     """Return the tools a turn would have, without starting users' servers: those of their last lists or tests."""
-    ours, catalog = await open_toolset(pool, own), Catalog()
+    own_toolset, catalog = await open_toolset(pool, own), Catalog()
     for spec in specs:
         tools, changed = await lists.list_expected(spec)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
-    return (*ours.tools, *catalog.tools)
+    return (*own_toolset.tools, *catalog.tools)
 
 
 def _rank(server: SystemServer | LaunchSpec) -> int:
@@ -241,17 +241,17 @@ async def _add_user_tools(
 
 def describe_sign_in(needed: SignInNeeded) -> str:
     """Return a text about a required sign-in that any reader may see."""
-    whose = "You sign in" if needed.who == "owner" else "An admin of the domain signs in"
-    return f"{whose} at {needed.begin}, and the call can be made again."
+    actor = "You sign in" if needed.who == "owner" else "An admin of the domain signs in"
+    return f"{actor} at {needed.begin}, and the call can be made again."
 
 
 def sign_in_question(needed: SignInNeeded) -> InputNeeded:
     """Return the question that asks a person to sign in. The call resumes automatically after the sign-in."""
-    whose = "your account" if needed.who == "owner" else "an account of the domain"
+    account_text = "your account" if needed.who == "owner" else "an account of the domain"
     return InputNeeded(
         WaitKind.URL,
         f"Sign in at {needed.server}",
-        f"{needed.reason.capitalize()}. {needed.server!r} asks for {whose} at {needed.host}: open the address.",
+        f"{needed.reason.capitalize()}. {needed.server!r} asks for {account_text} at {needed.host}: open the address.",
         url=needed.begin,
         held={SIGN_IN: needed.sign_in},
         answerer=Answerer.OWNER if needed.who == "owner" else Answerer.ADMIN,
@@ -274,12 +274,14 @@ def _plain(block: Block, tool: str) -> Block:
     return {**block, "text": without_noise(text.removeprefix(f"{failed}: "))}
 
 
-def _next_question(asked: InputRound, connection: Connection) -> CallOutcome | InputNeeded:
+def _next_question(input_round: InputRound, connection: Connection) -> CallOutcome | InputNeeded:
     """Return the next question for a person, or an error. If one question of a round is unfit, none is asked."""
-    question = asked.unfit(connection.name) or asked.question(connection.name) or Unfit("it asks for nothing")
+    question = (
+        input_round.unfit(connection.name) or input_round.question(connection.name) or Unfit("it asks for nothing")
+    )
     if isinstance(question, Unfit):
         return CallOutcome(ToolStatus.ERROR, (text_block(question.text),))
-    return replace(question, withdrawal=connection.withdrawal(asked.elicitation))
+    return replace(question, withdrawal=connection.withdrawal(input_round.elicitation))
 
 
 def _failure(text: str, started: float) -> CallOutcome:

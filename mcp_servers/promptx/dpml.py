@@ -126,8 +126,8 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 def references(text: str) -> Iterator[Reference]:
     """Yield the references of a text in order, except those in comments."""
-    for found in _REFERENCE.finditer(blank_comments(text)):
-        yield Reference(found[1], found[2].lower(), found[3], found.start(), found.end())
+    for match in _REFERENCE.finditer(blank_comments(text)):
+        yield Reference(match[1], match[2].lower(), match[3], match.start(), match.end())
 
 
 def blank_comments(text: str) -> str:
@@ -165,20 +165,20 @@ def code_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     closing fence after each line, so that the second pass never searches for a missing one.
     """
     fences = [_FENCE.match(line) for line in lines]
-    coming: list[tuple[int, int]] = []
+    longest_after: list[tuple[int, int]] = []
     ticks = tildes = 0
     for fence in reversed(fences):
-        coming.append((ticks, tildes))
+        longest_after.append((ticks, tildes))
         if fence is not None and not fence[2].strip(" \t"):
             ticks, tildes = (
                 (max(ticks, len(fence[1])), tildes) if fence[1][0] == "`" else (ticks, max(tildes, len(fence[1])))
             )
-    coming.reverse()
+    longest_after.reverse()
     number = 0
     while number < len(lines):
         fence = fences[number]
         first, number = number, number + 1
-        if fence is None or coming[first]["`~".index(fence[1][0])] < len(fence[1]):
+        if fence is None or longest_after[first]["`~".index(fence[1][0])] < len(fence[1]):
             continue
         if fence[1][0] == "`" and "`" in fence[2]:  # ```code``` within a line
             continue
@@ -283,19 +283,19 @@ def _inline(text: str, lookup: Lookup, inlined: _Inlined, missing: dict[str, Non
     pieces: list[str] = []
     at = 0
     for reference in references(text):
-        found = resolve(reference, lookup)
-        if found and inlined.chars + len(found[2]) > MAX_CHARS:
-            found = None  # one large file, inlined many times
-        if found is None and reference.protocol not in (*KINDS, "file"):
+        target = resolve(reference, lookup)
+        if target and inlined.chars + len(target[2]) > MAX_CHARS:
+            target = None  # one large file, inlined many times
+        if target is None and reference.protocol not in (*KINDS, "file"):
             continue  # another program's protocol, such as @tool://, which the model may know
         pieces.append(text[at : reference.start])
-        if found is None:
+        if target is None:
             at = reference.end
             line = missing_line(text[reference.start : reference.end])
             missing[line] = None
             pieces.append(f"\n\n{line}\n\n")
             continue
-        kind, key, content = found
+        kind, key, content = target
         at = reference.start + text[reference.start : reference.end].index("://") + 3 + len(key)
         inlined.files[kind, key] = None
         inlined.chars += len(content)
@@ -348,7 +348,12 @@ def title(text: str) -> str:
     lines = (document.text[first.start : first.end] if first else document.text).splitlines()
     plain = [_MARKUP.sub("", _REFERENCE.sub("", line)).strip() for line in lines]
     heading = next(
-        (said for line, said in zip(lines, plain, strict=True) if said and line.lstrip().startswith("#")), ""
+        (
+            plain_line
+            for line, plain_line in zip(lines, plain, strict=True)
+            if plain_line and line.lstrip().startswith("#")
+        ),
+        "",
     )
     return (heading or next(filter(None, plain), ""))[:120]
 

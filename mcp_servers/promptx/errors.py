@@ -48,9 +48,9 @@ class BadRoleId(RoleError):
         self.field = field
 
     def __str__(self) -> str:
-        shown = ascii(self.value[:80])
+        quoted = ascii(self.value[:80])
         return (
-            f"{self.field} {shown} is not a valid id: 1 to 64 letters (any script), digits, '_', '.' or '-', "
+            f"{self.field} {quoted} is not a valid id: 1 to 64 letters (any script), digits, '_', '.' or '-', "
             "starting with a letter, digit or '_'."
         )
 

@@ -271,8 +271,8 @@ class Ledger:
         SQLite opens the last component of its path without following links.
         """
         for name in (DATABASE, *COMPANIONS):
-            found = self._folder.check(name)
-            if found is not None and found.st_size > MAX_BYTES:
+            file_status = self._folder.check(name)
+            if file_status is not None and file_status.st_size > MAX_BYTES:
                 raise MemoryUnavailable(self._folder.path, f"{name} has more than {MAX_BYTES >> 20} MiB")
         connection = sqlite3.connect(
             f"{Path(path, DATABASE).as_uri()}?{mode}",
@@ -300,8 +300,8 @@ class Ledger:
         for kind, name, table, sql in rows:
             own_index = sql is None and kind == "index" and table in ("engrams", "cue_index")
             if not own_index and _plain_sql(str(sql)) not in _STATEMENTS:
-                said = f"{DATABASE} holds the {str(kind)[:20]} {str(name)[:40]!a}, which is not of a memory's schema"
-                raise MemoryUnavailable(self._folder.path, f"{said}; it is not opened")
+                problem = f"{DATABASE} holds the {str(kind)[:20]} {str(name)[:40]!a}, which is not of a memory's schema"
+                raise MemoryUnavailable(self._folder.path, f"{problem}; it is not opened")
 
     def close(self) -> None:
         """Close the connection under the writers' lock, because closing the last connection also checkpoints."""
@@ -412,9 +412,9 @@ class Ledger:
         """
         with self.writing() as connection:
             added = self._add(connection, engrams, limit)
-            for index, each in enumerate(engrams):
-                if each.replaces:
-                    self._supersede(connection, index, each)
+            for index, engram in enumerate(engrams):
+                if engram.replaces:
+                    self._supersede(connection, index, engram)
         return added
 
     def _supersede(self, connection: sqlite3.Connection, index: int, new: Engram) -> None:
@@ -446,8 +446,8 @@ class Ledger:
 
     def find_damage(self) -> list[str]:
         """Return the first three messages of SQLite's quick check; empty if the database is intact."""
-        found = [str(row[0]) for row in self._rows("PRAGMA quick_check(3)")]
-        return [] if found == ["ok"] else found
+        problems = [str(row[0]) for row in self._rows("PRAGMA quick_check(3)")]
+        return [] if problems == ["ok"] else problems
 
     def tip(self) -> Tip:
         """Return the newest row and the number of rows."""
@@ -492,7 +492,7 @@ class Ledger:
             "AND instr(coalesce(metadata, ''), '\"replaces\": \"') > 0",
             (after, upto.rowid),
         )
-        return self.fetch([each.replaces for each in map(_engram, rows)])
+        return self.fetch([engram.replaces for engram in map(_engram, rows)])
 
     def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
         """Yield rowid, id, keywords and content of the engrams after rowid `after`, ordered by rowid."""
@@ -587,23 +587,23 @@ def _engram(row: Sequence[Any]) -> Engram:
 
 def _metadata(engram: Engram) -> str:
     """Return the fields that PromptX's schema lacks, as JSON for its free-form ``metadata`` column."""
-    known = {
+    fields = {
         "author": engram.author,
         "turn": engram.turn,
         "replaces": engram.replaces,
         "replacedBy": engram.replaced_by,
         "proposed": "yes" if engram.proposed else "",
     }
-    return json.dumps({name: value for name, value in known.items() if value}, ensure_ascii=False)
+    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
 
 def _read_notes(metadata: object) -> dict[str, str]:
     """Return the fields that `_metadata` wrote; none if another program wrote the column."""
     try:
-        known = json.loads(metadata) if isinstance(metadata, str) else {}
+        fields = json.loads(metadata) if isinstance(metadata, str) else {}
     except (ValueError, RecursionError):
-        known = {}
-    items = known.items() if isinstance(known, dict) else ()
+        fields = {}
+    items = fields.items() if isinstance(fields, dict) else ()
     return {name: value for name, value in items if isinstance(value, str) and is_plain(value)}
 
 
@@ -617,7 +617,7 @@ def _plain_sql(statement: str) -> str:
     return re.sub(r"\s+", "", statement).lower().replace("ifnotexists", "")
 
 
-_STATEMENTS: Final = frozenset(_plain_sql(each) for each in SCHEMA.split(";") if each.strip())
+_STATEMENTS: Final = frozenset(_plain_sql(statement) for statement in SCHEMA.split(";") if statement.strip())
 
 
 def _distrust(connection: sqlite3.Connection) -> None:

@@ -65,15 +65,16 @@ _Found = tuple[int, Severity, str, str, str]
 
 def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
     """Return the first `MAX_FINDINGS` findings of one file, ordered by position."""
-    found = _examine(kind, text)
+    findings = _examine(kind, text)
     if kind == "role":
-        leading = {(at, code): (at, severity, code, said, hint) for at, severity, code, said, hint in found}
+        leading = {(at, code): (at, severity, code, message, hint) for at, severity, code, message, hint in findings}
         for item in _lint_references(text, lookup):
             leading.setdefault((item[0], item[2]), item)
-        found = tuple(leading.values())
-    ordered = sorted(found, key=lambda item: item[0])[:MAX_FINDINGS]
+        findings = tuple(leading.values())
+    ordered = sorted(findings, key=lambda item: item[0])[:MAX_FINDINGS]
     return [
-        Finding(file, *position(text, at), severity, code, said, hint) for at, severity, code, said, hint in ordered
+        Finding(file, *position(text, at), severity, code, message, hint)
+        for at, severity, code, message, hint in ordered
     ]
 
 
@@ -81,10 +82,10 @@ def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
 def _examine(kind: Kind, text: str) -> tuple[_Found, ...]:
     """Return the findings that depend on the text alone, so not those of missing referenced files."""
     document = parse(kind, text)
-    found: dict[tuple[int, str], _Found] = {}
+    by_place: dict[tuple[int, str], _Found] = {}
     for item in (*_lint_body(document), *_lint_tags(document), *_lint_nested(document)):
-        found.setdefault((item[0], item[2]), item)
-    return tuple(sorted(found.values(), key=lambda item: item[0])[:MAX_FINDINGS])
+        by_place.setdefault((item[0], item[2]), item)
+    return tuple(sorted(by_place.values(), key=lambda item: item[0])[:MAX_FINDINGS])
 
 
 def _lint_body(document: Document) -> Iterator[_Found]:
@@ -103,13 +104,13 @@ def _lint_body(document: Document) -> Iterator[_Found]:
     if not document.sections:
         hint = "add at least one of " + ", ".join(f"<{name}>" for name in SECTIONS)
         yield body.at, "error", "no-section", "the role has no section, so it says nothing", hint
-    at, seen = body.start, set[str]()
+    at, section_names = body.start, set[str]()
     for section in document.sections:
         yield from _lint_outside(text, at, section.at)
-        if section.name in seen:
+        if section.name in section_names:
             hint = "merge the two; PromptX reads only one"
             yield section.at, "warning", "repeated-section", f"<{section.name}> appears again", hint
-        seen.add(section.name)
+        section_names.add(section.name)
         at = section.after
     yield from _lint_outside(text, at, body.end)
 
@@ -139,12 +140,12 @@ def _without_spans(line: str) -> str:
 
 def _lint_tags(document: Document) -> Iterator[_Found]:
     text = _without_code(document.text)
-    known = (document.kind, *SECTIONS, *CHILDREN) if document.kind == "role" else (document.kind, *CHILDREN)
+    known_names = (document.kind, *SECTIONS, *CHILDREN) if document.kind == "role" else (document.kind, *CHILDREN)
     tags = list(TAG.finditer(text))
-    ours = [tag for tag in tags if tag_name(tag) in known]
-    pairs = tag_pairs(ours)
+    known_tags = [tag for tag in tags if tag_name(tag) in known_names]
+    pairs = tag_pairs(known_tags)
     closings = set(pairs.values())
-    for number, tag in enumerate(ours):
+    for number, tag in enumerate(known_tags):
         name = tag_name(tag)
         if tag[1]:
             if number not in closings:
@@ -158,21 +159,21 @@ def _lint_tags(document: Document) -> Iterator[_Found]:
             yield tag.start(), "warning", "case", f"<{tag[2]}> is not in lower case", hint
         if number not in pairs:
             yield tag.start(), "error", "unclosed", f"<{name}> is never closed", f"add </{name}> where it ends"
-        elif not document.text[tag.end() : ours[pairs[number]].start()].strip():
+        elif not document.text[tag.end() : known_tags[pairs[number]].start()].strip():
             yield tag.start(), "warning", "empty", f"<{name}> is empty", "write something in it or remove it"
-    yield from _lint_unknown([tag for tag in tags if tag_name(tag) not in known], known)
+    yield from _lint_unknown([tag for tag in tags if tag_name(tag) not in known_names], known_names)
 
 
-def _lint_unknown(tags: Sequence[re.Match[str]], known: Sequence[str]) -> Iterator[_Found]:
-    seen: set[str] = set()
+def _lint_unknown(tags: Sequence[re.Match[str]], known_names: Sequence[str]) -> Iterator[_Found]:
+    names: set[str] = set()
     for tag in tags:
         name = tag_name(tag)
-        if name in seen:
+        if name in names:
             continue
-        seen.add(name)
-        if len(seen) > MAX_FINDINGS:  # comparing names is expensive, and no more findings are reported
+        names.add(name)
+        if len(names) > MAX_FINDINGS:  # comparing names is expensive, and no more findings are reported
             return
-        close = get_close_matches(name, known, 1, 0.8) if len(name) <= LONGEST_TYPO else ()
+        close = get_close_matches(name, known_names, 1, 0.8) if len(name) <= LONGEST_TYPO else ()
         if close:
             yield tag.start(), "error", "unknown-tag", f"<{name}> is not a tag of DPML", f"did you mean <{close[0]}>?"
         else:
@@ -185,20 +186,20 @@ def _lint_nested(document: Document) -> Iterator[_Found]:
         return
     for reference in references(_without_code(document.text)):
         hint = "references are followed one level; name the file in the role itself"
-        said = f"a reference inside a {document.kind} file is not followed"
-        yield reference.start, "info", "nested-reference", said, hint
+        message = f"a reference inside a {document.kind} file is not followed"
+        yield reference.start, "info", "nested-reference", message, hint
 
 
 def _lint_references(text: str, lookup: Lookup) -> Iterator[_Found]:
     for reference in references(text):
-        at, written = reference.start, text[reference.start : reference.end]
+        at, reference_text = reference.start, text[reference.start : reference.end]
         if reference.protocol == "file" or (reference.protocol in KINDS and not reference.candidates):
             hint = "put the text into a file such as NAME.knowledge.md and write @!knowledge://NAME"
-            yield at, "error", "bad-reference", f"{written} is refused: paths and files cannot be read", hint
+            yield at, "error", "bad-reference", f"{reference_text} is refused: paths and files cannot be read", hint
         elif reference.protocol not in KINDS:
             hint = f"known protocols: {', '.join(KINDS)}"
-            yield at, "info", "unknown-protocol", f"{written} is passed on as text", hint
+            yield at, "info", "unknown-protocol", f"{reference_text} is passed on as text", hint
         elif resolve(reference, lookup) is None:
             severity: Severity = "warning" if reference.force == "?" else "error"
             hint = f"create {reference.candidates[-1]}.{reference.protocol}.md or correct the id"
-            yield at, severity, "missing-reference", f"{written} leads nowhere", hint
+            yield at, severity, "missing-reference", f"{reference_text} leads nowhere", hint

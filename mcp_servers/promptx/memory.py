@@ -26,7 +26,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Final, Literal
 
-from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import (
     BadEngram,
     BadRecall,
@@ -38,7 +37,7 @@ from mcp_servers.promptx.errors import (
     UnknownReplaced,
 )
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import BATCH, DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, has_memory
+from mcp_servers.promptx.ledger import BATCH, EMPTY, Engram, Lesson, Tip, Which
 from mcp_servers.promptx.memory_cache import FILES, CachedMemory, Stock
 from mcp_servers.promptx.network import (
     MODES,
@@ -56,7 +55,7 @@ from mcp_servers.promptx.network import (
     rank,
     spread,
 )
-from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
+from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, make_engram
 from mcp_servers.promptx.similarity import is_known, is_same, near_words, nearest
 from mcp_servers.promptx.tokenizer import WordIndex, gist_of, newest_first, words_of
 from mcp_servers.promptx.visible_memory import without_engrams
@@ -136,7 +135,7 @@ class Remembered:
     @property
     def others(self) -> list[Engram]:
         """The stored engrams that are shown: duplicates and similar ones."""
-        return [*self.known, *(old for each in self.near for old in each.known)]
+        return [*self.known, *(old for pair in self.near for old in pair.known)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +175,6 @@ class Page:
 
     total: int
     engrams: tuple[Engram, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportReport:
-    """The result of an import: the number of added engrams, and one reason per rejected engram."""
-
-    added: int
-    skipped: tuple[str, ...]
 
 
 class Memory:
@@ -254,25 +245,31 @@ class Memory:
         ]
         with self._write_lock:
             replaced = {
-                each.id: each for each in self._writer.fetch([each.replaces for each in engrams if each.replaces])
+                engram.id: engram
+                for engram in self._writer.fetch([engram.replaces for engram in engrams if engram.replaces])
             }
-            for index, each in enumerate(engrams):
-                if each.replaces and each.replaces not in replaced:
-                    raise UnknownReplaced(index, each.replaces)
+            for index, engram in enumerate(engrams):
+                if engram.replaces and engram.replaces not in replaced:
+                    raise UnknownReplaced(index, engram.replaces)
             if own_only:
                 _check_author(replaced.values(), author)
-            there = [(each, self._writer.near(near_words(each))) for each in engrams]
-            same = {each.id: next((old for old in old_ones if is_same(each, old)), None) for each, old_ones in there}
-            new = [each for each in engrams if each.replaces or same[each.id] is None]
+            there = [(engram, self._writer.near(near_words(engram))) for engram in engrams]
+            same = {
+                engram.id: next((old for old in old_ones if is_same(engram, old)), None) for engram, old_ones in there
+            }
+            new = [engram for engram in engrams if engram.replaces or same[engram.id] is None]
             if new:
                 self._lag += self._writer.replace(new, limit)
         self.save_if_behind()
-        gone = {each.replaces for each in new}
-        near = [Near(each, nearest(each, [old for old in old_ones if old.id not in gone])) for each, old_ones in there]
+        replaced_ids = {engram.replaces for engram in new}
+        near = [
+            Near(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
+            for engram, old_ones in there
+        ]
         return Remembered(
             tuple(new),
-            tuple(old for each in engrams if each not in new and (old := same[each.id])),
-            tuple(each for each in near if each.known and each.engram in new),
+            tuple(old for engram in engrams if engram not in new and (old := same[engram.id])),
+            tuple(pair for pair in near if pair.known and pair.engram in new),
         )
 
     def propose(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
@@ -282,7 +279,7 @@ class Memory:
             MemoryFull: there would be more than ``limit`` engrams.
         """
         with self._write_lock:
-            new = [each for each in engrams if not is_known(each, self._writer.near(near_words(each)))]
+            new = [engram for engram in engrams if not is_known(engram, self._writer.near(near_words(engram)))]
         added = self._insert(new, limit) if new else 0
         self.save_if_behind()
         return added
@@ -309,16 +306,18 @@ class Memory:
                 depths = collect(network, mind)
                 ids = rank(depths, self._traces, MODES[mode].limit, now_ms)
                 engrams = self._ledger.fetch(ids)
-            found, matched, fits = self._find(network, query, engrams, MODES[mode].limit)
+            matches, matched, fits = self._find(network, query, engrams, MODES[mode].limit)
             relevance = {
-                each.id: round(fits[each.id] if each.id in fits else ASSOCIATED / (1 + depths.get(each.id, 1)), 4)
-                for each in found
+                engram.id: round(
+                    fits[engram.id] if engram.id in fits else ASSOCIATED / (1 + depths.get(engram.id, 1)), 4
+                )
+                for engram in matches
             }
             overview = self._overview() if query in (None, "null") or fallback == "dmn" else ()
             if counted:
                 self._count_recall(network, mind, center, now_ms)
         return Recollection(
-            mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)), found, matched, relevance
+            mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)), matches, matched, relevance
         )
 
     def _find(
@@ -331,21 +330,21 @@ class Memory:
         if query is None or query == "null":
             return tuple(engrams), 0, {}
         fits = self._fits(network, query)
-        places = {each.id: place for place, each in enumerate(engrams)}
+        places = {engram.id: place for place, engram in enumerate(engrams)}
         last = len(engrams)
         best = nsmallest(
             limit,
             (key for key in fits if key in self._traces),
             key=lambda key: (-round(fits[key], 2), places.get(key, last), -self._traces[key][2]),
         )
-        known = {each.id: each for each in engrams}
-        known |= {each.id: each for each in self._ledger.fetch([key for key in best if key not in known])}
-        matched = [key for key in best if key in known]
-        rest = [each.id for each in engrams if each.id not in fits][: limit - len(matched)]
-        words = {key: gist_of(known[key].content, known[key].cues) for key in (*matched, *rest)}
+        by_id = {engram.id: engram for engram in engrams}
+        by_id |= {engram.id: engram for engram in self._ledger.fetch([key for key in best if key not in by_id])}
+        matched = [key for key in best if key in by_id]
+        rest = [engram.id for engram in engrams if engram.id not in fits][: limit - len(matched)]
+        words = {key: gist_of(by_id[key].content, by_id[key].cues) for key in (*matched, *rest)}
         times = {key: self._traces[key][2] for key in words}
         ordered = [*newest_first(matched, words, times), *newest_first(rest, words, times)]
-        return tuple(known[key] for key in ordered), len(matched), fits
+        return tuple(by_id[key] for key in ordered), len(matched), fits
 
     def _fits(self, network: Network, query: str | Sequence[str]) -> dict[str, float]:
         """Return the fit of engrams to the words of a query, by id.
@@ -401,13 +400,13 @@ class Memory:
 
     def lineage(self, engram_id: str) -> list[Engram]:
         """Return an engram and its predecessors, each of which the one before replaced. Empty if it does not exist."""
-        found: list[Engram] = []
+        chain: list[Engram] = []
         following = self.fetch([engram_id])
-        while following and following[0].id not in {each.id for each in found}:
-            found += following
+        while following and following[0].id not in {engram.id for engram in chain}:
+            chain += following
             older = self.fetch([following[0].replaces])
-            following = [each for each in older if each.replaced_by == following[0].id]
-        return found
+            following = [engram for engram in older if engram.replaced_by == following[0].id]
+        return chain
 
     def check_known(self, engram_id: str) -> None:
         """Check that the memory has an engram. Raises `UnknownMemory` if it has none of this id."""
@@ -428,7 +427,7 @@ class Memory:
             raise UnknownMemory(engram_id)
         if own_only:
             _check_author(lineage, author)
-        self.delete([each.id for each in lineage])
+        self.delete([engram.id for engram in lineage])
         return lineage[0]
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -446,12 +445,12 @@ class Memory:
         Raises:
             MemoryFull: there would be more than ``limit`` engrams.
         """
-        wanted = list(dict.fromkeys(ids))
+        unique_ids = list(dict.fromkeys(ids))
         with self._lock:
-            parts = [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
-            known = sum(len(self._ledger.fetch(part)) for part in parts)
+            parts = [unique_ids[start : start + BATCH] for start in range(0, len(unique_ids), BATCH)]
+            stored_count = sum(len(self._ledger.fetch(part)) for part in parts)
             total, _ = self._ledger.page(0, 0, "", "all")
-        if known < len(wanted) and total + len(wanted) - known > limit:
+        if stored_count < len(unique_ids) and total + len(unique_ids) - stored_count > limit:
             raise MemoryFull(self.folder.path, limit)
 
     def export(self) -> list[Engram]:
@@ -480,30 +479,6 @@ class Memory:
                     network.frequency[word] = count
                     self._unsaved[word] += more
         return added
-
-    def import_folder(self, folder: Folder) -> ImportReport:
-        """Add the engrams of a PromptX folder (``engrams.db``, and recall frequencies from `network.json`).
-
-        Existing ids are left unchanged. Imported engrams keep their ids, times and strengths.
-        """
-        if not has_memory(folder):
-            raise MemoryUnavailable(folder.path, f"there is no {DATABASE} in the folder to import")
-        source = Ledger(folder, read_only=True)
-        good: list[Engram] = []
-        skipped: list[str] = []
-        try:
-            for number, engram in enumerate(source.all()):
-                try:
-                    nobodys = replace(engram, author="", turn="")  # ids of another server mean nothing here
-                    good.append(check_engram(number, nobodys, sum(map(len, engram.cues))))
-                except BadEngram as exc:
-                    skipped.append(f"{engram.id[:40]}: {exc.reason}")
-        finally:
-            source.close()
-        file = snapshot.read_network(folder)
-        added = self.add(good, file.frequencies if file else {})
-        self.save()
-        return ImportReport(added, tuple(skipped))
 
     # --- the cached network and its file ------------------------------------------------------------
 
@@ -537,9 +512,9 @@ class Memory:
             # Engrams were deleted. Edges cannot be removed one by one, so rebuild the network.
             return self._build(self._network.frequency, tip)
         self._learn(self._network, self._ledger.lessons(self._tip.rowid, tip))
-        for each in self._ledger.replaced_since(self._tip.rowid, tip):
-            self._network.leave(each.id, each.cues)
-            self._traces.pop(each.id, None)
+        for engram in self._ledger.replaced_since(self._tip.rowid, tip):
+            self._network.leave(engram.id, engram.cues)
+            self._traces.pop(engram.id, None)
         return self._network
 
     def _build(self, frequency: Mapping[str, int], tip: Tip) -> Network:
@@ -580,8 +555,8 @@ class Memory:
                 with self._write_lock:
                     self._lag = 0
                 tip = self._tip
-                if theirs := self._counts.read_changed():
-                    both = Counter(theirs.frequencies) + self._unsaved
+                if newer := self._counts.read_changed():
+                    both = Counter(newer.frequencies) + self._unsaved
                     network.frequency = {word: count for word, count in both.items() if word in network.edges}
                 saved, self._unsaved = self._unsaved, Counter()
                 words = object_order(network.edges)
@@ -641,7 +616,7 @@ class MemoryCache:
         with self._lock:
             memory = self._memories.setdefault(folder, Memory(folder, self._stock.place(folder)))
             self._memories.move_to_end(folder)
-            engrams = sum(each.size for each in self._memories.values())
+            engrams = sum(memory.size for memory in self._memories.values())
             while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
                 evicted.append(self._memories.popitem(last=False)[1])
                 engrams -= evicted[-1].size
@@ -659,7 +634,7 @@ class MemoryCache:
         use alone, and recalls are not counted.
         """
         memory = self.memory(folder)
-        hidden = {each.id for each in memory.export() if each.turn in hidden_turns} if hidden_turns else set()
+        hidden = {engram.id for engram in memory.export() if engram.turn in hidden_turns} if hidden_turns else set()
         if not hidden:
             yield memory
             return
@@ -677,8 +652,8 @@ class MemoryCache:
     def drop(self, around: Folder) -> None:
         """Close the memories in a folder that is about to be removed."""
         with self._lock:
-            gone = [each for each in self._memories if each.parent == around]
-            memories = [self._memories.pop(each) for each in gone]
+            folders = [folder for folder in self._memories if folder.parent == around]
+            memories = [self._memories.pop(folder) for folder in folders]
         for memory in memories:
             memory.close()
 
@@ -699,8 +674,8 @@ class MemoryCache:
 
 
 def _close_all(memories: Sequence[Memory]) -> None:
-    for each in memories:
-        each.close()
+    for memory in memories:
+        memory.close()
 
 
 SHELF: Final = MemoryCache()
@@ -710,9 +685,9 @@ atexit.register(SHELF.close)
 
 
 def _check_author(engrams: Iterable[Engram], author: str) -> None:
-    for each in engrams:
-        if each.author != author:
-            raise NotYours(each.id)
+    for engram in engrams:
+        if engram.author != author:
+            raise NotYours(engram.id)
 
 
 def _check_query(query: Query) -> None:

@@ -133,7 +133,7 @@ class FileStock:
 
     def roles(self, around: Folder) -> list[str]:
         """See `Stock.roles`. Links are ignored, because they could lead out of the workspace."""
-        names = (each.name for each in around.entries() if each.kind == "folder" and ID.match(each.name))
+        names = (entry.name for entry in around.entries() if entry.kind == "folder" and ID.match(entry.name))
         return [name for name in names if has_memory(around.at(name))]
 
     def remove(self, around: Folder) -> None:

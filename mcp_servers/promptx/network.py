@@ -57,10 +57,10 @@ def is_array_index(word: str) -> bool:
 def object_order(words: Iterable[str]) -> list[str]:
     """Return `words` in the key order of a JavaScript object: ascending integers, then the others by insertion."""
     integers: list[str] = []
-    others: list[str] = []
+    names: list[str] = []
     for word in words:
-        (integers if is_array_index(word) else others).append(word)
-    return sorted(integers, key=int) + others
+        (integers if is_array_index(word) else names).append(word)
+    return sorted(integers, key=int) + names
 
 
 @dataclass(slots=True)
@@ -102,15 +102,15 @@ class Network:
         """Remove an engram from its keywords, because another one has replaced it."""
         for word in dict.fromkeys(words):
             members = self.members.get(word, array("L"))
-            for index in [each for each in members if self.engrams[each] == engram_id]:
+            for index in [member for member in members if self.engrams[member] == engram_id]:
                 members.remove(index)
 
     def count_recall(self, words: Iterable[str]) -> list[str]:
         """Count one recall of `words`. Return the words that are cues and were counted."""
-        known = [word for word in words if word in self.edges]
-        for word in known:
+        counted = [word for word in words if word in self.edges]
+        for word in counted:
             self.frequency[word] = self.frequency.get(word, 0) + RECALL_STEP
-        return known
+        return counted
 
     def engrams_of(self, word: str) -> list[str]:
         """Return the ids of a cue's engrams in the order in which they were learned; none for an unknown word."""
@@ -240,7 +240,7 @@ def spread(network: Network, centres: Sequence[str], mode: Mode) -> RecallActiva
                     edges.setdefault((word, target), weight)
         cycle += 1
         depth.update(dict.fromkeys(reached, cycle))  # so the first targets share depth 1 with the centres
-        pool = {target: left for target, energy in reached.items() if (left := energy * mode.decay) >= 0.01}
+        pool = {target: remaining for target, energy in reached.items() if (remaining := energy * mode.decay) >= 0.01}
     return RecallActivation(depth, [Edge(source, target, weight) for (source, target), weight in edges.items()])
 
 
@@ -251,9 +251,9 @@ def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tu
     if not degree:
         return
     keep = min(8, max(3, math.ceil(math.log2(degree + 1))))
-    kept = nlargest(keep, outgoing.items(), key=lambda edge: edge[1])
-    share = energy * (1 + 0.3 * math.log(1 + degree)) * mode.synaptic / len(kept)
-    for target, weight in kept:
+    strongest = nlargest(keep, outgoing.items(), key=lambda edge: edge[1])
+    share = energy * (1 + 0.3 * math.log(1 + degree)) * mode.synaptic / len(strongest)
+    for target, weight in strongest:
         yield target, weight, share * (1 + mode.boost * math.log(1 + network.frequency.get(target, 0)))
 
 
@@ -273,13 +273,13 @@ def rank(depths: Mapping[str, int], traces: Mapping[str, Trace], limit: int, now
     """Return the ids of the best `limit` engrams of `collect`: first by each type's quota, then the rest, by score."""
     ids = list(depths)
     scores = [_score(traces[engram_id], depth, now_ms) for engram_id, depth in depths.items()]
-    taken = dict.fromkeys(TYPE_QUOTA, 0)
+    used = dict.fromkeys(TYPE_QUOTA, 0)
     chosen: list[str] = []
     rest: list[str] = []
     for number in sorted(range(len(ids)), key=scores.__getitem__, reverse=True):
         kind = traces[ids[number]][0]
-        if taken.get(kind, 0) < TYPE_QUOTA.get(kind, 0) and len(chosen) < limit:
-            taken[kind] += 1
+        if used.get(kind, 0) < TYPE_QUOTA.get(kind, 0) and len(chosen) < limit:
+            used[kind] += 1
             chosen.append(ids[number])
         else:
             rest.append(ids[number])
@@ -303,14 +303,14 @@ def mindmap(mind: RecallActivation) -> list[str]:
     for edge in mind.edges:
         children.setdefault(edge.source, []).append(edge)
     lines = ["mindmap", f"  root(({ROOT}))"]
-    seen = {ROOT}
+    nodes = {ROOT}
 
     def draw(word: str, level: int) -> None:
         if level > MAX_MAP_DEPTH:
             return
         for edge in sorted(children.get(word, ()), key=lambda edge: edge.weight, reverse=True):
-            if edge.target not in seen and len(seen) < MAX_MAP_NODES:
-                seen.add(edge.target)
+            if edge.target not in nodes and len(nodes) < MAX_MAP_NODES:
+                nodes.add(edge.target)
                 lines.append("  " * (level + 2) + edge.target)
                 draw(edge.target, level + 1)
 

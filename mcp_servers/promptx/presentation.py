@@ -40,7 +40,7 @@ def describe_recollection(recollection: Recollection, *, others_text: bool = Fal
 
     ``others_text``: whether other people than the user wrote some engrams. In the structured content: `othersText`.
     """
-    others = {"othersText": True} if others_text else {}
+    marks = {"othersText": True} if others_text else {}
     if len(recollection.mind.depth) == 1:
         return "This role has no memories yet.", _structure(recollection)
     lines = "\n".join(map(_line, recollection.found))
@@ -55,7 +55,7 @@ def describe_recollection(recollection: Recollection, *, others_text: bool = Fal
         parts = [mindmap, lines]
     if recollection.overview and not recollection.found:
         parts.append("\n".join(["Strongest memories:", *map(_line, recollection.overview)]))
-    return "\n\n".join(part for part in parts if part), _structure(recollection) | others
+    return "\n\n".join(part for part in parts if part), _structure(recollection) | marks
 
 
 def _line(engram: Engram, longest: int = MAX_SHOWN) -> str:
@@ -84,7 +84,7 @@ def _structure(recollection: Recollection) -> Json:
         "center": recollection.center,
         "mode": recollection.mode,
         "fallback": recollection.fallback,
-        "turns": sorted({each.turn for each in (*recollection.found, *recollection.overview) if each.turn}),
+        "turns": sorted({engram.turn for engram in (*recollection.found, *recollection.overview) if engram.turn}),
     }
 
 
@@ -99,17 +99,17 @@ def describe_saved(done: Remembered, role: str, *, others_text: bool = False) ->
         count = f"{len(done.saved)} {'memory' if len(done.saved) == 1 else 'memories'}"
         parts.append(f"Saved {count} under the role {role}. Cues: {' · '.join(cues)}")
     if done.known:
-        parts += ["Known already, not saved again:", *(_line(each, MAX_NAMED) for each in done.known)]
+        parts += ["Known already, not saved again:", *(_line(engram, MAX_NAMED) for engram in done.known)]
     if done.near:
         parts.append("These are about the same; what no longer holds, save anew with replaces, or promptx_forget:")
-        near = {old.id: old for each in done.near for old in each.known}
-        parts += [_line(each, MAX_NAMED) for each in near.values()]
+        near = {old.id: old for pair in done.near for old in pair.known}
+        parts += [_line(engram, MAX_NAMED) for engram in near.values()]
     return "\n".join(parts), ({"othersText": True} if others_text else {}) | {
         "role": role,
         "saved": len(done.saved),
         "engrams": [engram.to_json() for engram in done.saved],
         "known": [engram.to_json() for engram in done.known],
-        "near": [{"id": each.engram.id, "known": [engram.to_json() for engram in each.known]} for each in done.near],
+        "near": [{"id": pair.engram.id, "known": [engram.to_json() for engram in pair.known]} for pair in done.near],
     }
 
 
@@ -118,18 +118,18 @@ def describe_forgotten(engram: Engram) -> Result:
     return f"Forgotten: {engram.content[:MAX_NAMED]}", {"forgotten": engram.id}
 
 
-def describe_roles(known: Sequence[RoleInfo]) -> Result:
+def describe_roles(infos: Sequence[RoleInfo]) -> Result:
     """Describe roles, one line per role."""
-    lines = [f"- {info.id}: {info.title}" if info.title else f"- {info.id}" for info in known]
-    items = [{"id": info.id, "title": info.title, "source": info.source, "findings": info.findings} for info in known]
+    lines = [f"- {info.id}: {info.title}" if info.title else f"- {info.id}" for info in infos]
+    items = [{"id": info.id, "title": info.title, "source": info.source, "findings": info.findings} for info in infos]
     return "\n".join(["Roles (activate one with promptx_action):", *lines]), {"roles": items}
 
 
-def describe_written(role: str, written: WrittenRole, workspace: Path) -> Result:
+def describe_written(role: str, result: WrittenRole, workspace: Path) -> Result:
     """Describe written files: their paths relative to the workspace, and the remaining lint findings."""
-    paths = [path.relative_to(workspace).as_posix() for path in written.paths]
-    text = "\n".join([f"Role {role!r} written and live from its next activation:", *paths, *map(str, written.findings)])
-    return text, {"role": role, "paths": paths, "findings": [asdict(finding) for finding in written.findings]}
+    paths = [path.relative_to(workspace).as_posix() for path in result.paths]
+    text = "\n".join([f"Role {role!r} written and live from its next activation:", *paths, *map(str, result.findings)])
+    return text, {"role": role, "paths": paths, "findings": [asdict(finding) for finding in result.findings]}
 
 
 def describe_findings(findings: Sequence[Finding]) -> Result:
@@ -140,8 +140,8 @@ def describe_findings(findings: Sequence[Finding]) -> Result:
 
 def describe_skill(skill: Skill) -> Result:
     """Describe a skill: its instructions and the names of its other files, which the model reads one by one."""
-    others = [each.path for each in skill.files if each.path != BODY]
-    listed = f"[files of this skill, to be read and never run: {', '.join(others)}]" if others else ""
+    other_files = [file.path for file in skill.files if file.path != BODY]
+    listed = f"[files of this skill, to be read and never run: {', '.join(other_files)}]" if other_files else ""
     text, _ = _page(skill.body, 0)
     return "\n\n".join(part for part in (text, listed) if part), {"skill": skill.name, "digest": skill.digest}
 

@@ -59,7 +59,7 @@ def _examine_entry(around: Folder, entry: Entry, repair: bool) -> Iterator[Memor
 
 def _is_unwritten(folder: Folder) -> bool:
     """Return whether a memory was created but never written. Its next use creates the tables, so nothing is lost."""
-    sizes = [0 if (found := folder.status(name)) is None else found.st_size for name in (DATABASE, f"{DATABASE}-wal")]
+    sizes = [0 if (status := folder.status(name)) is None else status.st_size for name in (DATABASE, f"{DATABASE}-wal")]
     return not any(sizes) and folder.status(snapshot.NETWORK) is None
 
 

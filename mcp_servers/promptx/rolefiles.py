@@ -151,8 +151,8 @@ def collect(index: Index, source: Origin, root: Folder) -> None:
             index.findings.append(Finding(file.shown, 1, 1, "error", "bad-id", f"{key!a} is not a valid id", hint))
             continue
         if (earlier := own.get(file.key)) is not None:
-            said = f"the {kind} {key!r} is also in {file.shown}, which is used"
-            index.findings.append(Finding(earlier.shown, 1, 1, "warning", "duplicate", said, "remove or rename one"))
+            message = f"the {kind} {key!r} is also in {file.shown}, which is used"
+            index.findings.append(Finding(earlier.shown, 1, 1, "warning", "duplicate", message, "remove or rename one"))
         own[file.key] = file
         index.files.append(file)
     index.winners.update(own)
@@ -170,25 +170,27 @@ def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> No
 
 def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:
     """Return the files with a role file's suffix, in path order. Other links become findings: one may mean a folder."""
-    found: list[tuple[str, Kind, str]] = []
+    files: list[tuple[str, Kind, str]] = []
     try:
         for entry in root.walk():
             kind = next((kind for kind in KINDS if entry.name.endswith(f".{kind}.md")), None)
             if kind is not None:
                 key = unicodedata.normalize("NFC", entry.name.removesuffix(f".{kind}.md"))
-                found.append((entry.path, kind, key))
-            elif entry.kind == "file" and (meant := _meant_name(entry.name)):
-                shown = _path_for_people(source, root, entry.path)
-                said = f"{entry.name} is not read: its name does not end in .{meant.rsplit('.', 2)[1]}.md"
-                index.findings.append(Finding(shown, 1, 1, "warning", "name", said, f"rename it to {meant}"))
+                files.append((entry.path, kind, key))
+            elif entry.kind == "file" and (intended := _meant_name(entry.name)):
+                shown_path = _path_for_people(source, root, entry.path)
+                message = f"{entry.name} is not read: its name does not end in .{intended.rsplit('.', 2)[1]}.md"
+                index.findings.append(Finding(shown_path, 1, 1, "warning", "name", message, f"rename it to {intended}"))
             elif entry.kind == "link":
-                shown = _path_for_people(source, root, entry.path)
-                index.findings.append(Finding(shown, 1, 1, "warning", "link", "the link is not followed", COPY))
+                shown_path = _path_for_people(source, root, entry.path)
+                index.findings.append(Finding(shown_path, 1, 1, "warning", "link", "the link is not followed", COPY))
     except OSError as exc:
-        shown = _path_for_people(source, root, "")
-        said = f"the folder cannot be read: {exc.strerror}"
-        index.findings.append(Finding(shown, 1, 1, "error", "unreadable", said, "put a folder with role files here"))
-    return sorted(found)
+        shown_path = _path_for_people(source, root, "")
+        message = f"the folder cannot be read: {exc.strerror}"
+        index.findings.append(
+            Finding(shown_path, 1, 1, "error", "unreadable", message, "put a folder with role files here")
+        )
+    return sorted(files)
 
 
 def _meant_name(name: str) -> str:
@@ -196,10 +198,10 @@ def _meant_name(name: str) -> str:
 
     For example, Notepad adds `.txt`, which Explorer hides. Backup copies of editors are no role files.
     """
-    found = _NEAR_NAME.fullmatch(name)
-    if found is None or name.startswith((".", "#", "~")):
+    match = _NEAR_NAME.fullmatch(name)
+    if match is None or name.startswith((".", "#", "~")):
         return ""
-    return f"{found['id']}.{found['kind'].lower()}.md"
+    return f"{match['id']}.{match['kind'].lower()}.md"
 
 
 def _path_for_people(source: Origin, root: Folder, inner: str) -> str:

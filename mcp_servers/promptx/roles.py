@@ -127,12 +127,12 @@ class RoleLibrary:
         file, text = self._role(reading, role)
         document = parse("role", text)
         whole = render(document, "all", reading.lookup)
-        shown = whole if resources == "all" else render(document, resources, reading.lookup)
+        rendered = whole if resources == "all" else render(document, resources, reading.lookup)
         used = [file, *(reading.index.find(kind, key) for kind, key in whole.inlined)]
         findings = [finding for one in dict.fromkeys(used) if one for finding in reading.lint(one)]
-        told = [finding for finding in findings if finding.severity != "info"]
-        notes = [*reading.notes, *map(str, told[:NOTED_FINDINGS])]
-        return Activation(role, _digest(reading, text, whole), shown.text, tuple(notes), tuple(findings))
+        noted = [finding for finding in findings if finding.severity != "info"]
+        notes = [*reading.notes, *map(str, noted[:NOTED_FINDINGS])]
+        return Activation(role, _digest(reading, text, whole), rendered.text, tuple(notes), tuple(findings))
 
     def hash(self, role: str) -> str | None:
         """Return the hash that `activate` reports, without running lint. None if the role is unknown or unusable."""
@@ -179,10 +179,10 @@ class RoleLibrary:
         findings: Findings = []
         targets: list[tuple[str, str]] = []
         for file in sorted(files, key=lambda file: file.kind == "role"):
-            shown, said = self._target(reading, role, file, replace)
-            problems += said
-            targets.append((shown, normalise(file.content)))
-            findings += lint(file.kind, file.content, shown, lambda k, i: new.get((k, i)) or reading.lookup(k, i))
+            path, target_problems = self._target(reading, role, file, replace)
+            problems += target_problems
+            targets.append((path, normalise(file.content)))
+            findings += lint(file.kind, file.content, path, lambda k, i: new.get((k, i)) or reading.lookup(k, i))
         problems += [str(finding) for finding in findings if finding.severity == "error"]
         if self.workspace is None:
             problems.append("there is no workspace to write to")
@@ -202,7 +202,7 @@ class RoleLibrary:
             changed.
         """
         name = path.rpartition("/")[2]
-        kind = next((each for each in KINDS if name.endswith(f".{each}.md")), None)
+        kind = next((candidate for candidate in KINDS if name.endswith(f".{candidate}.md")), None)
         ident = name.removesuffix(f".{kind}.md")
         if kind is None or not path.startswith(f"{RESOURCE_FOLDER}/") or not ID.match(ident) or self.workspace is None:
             raise RoleRefused(ident, [f"{path!a} is no place of a role's file"])
@@ -213,8 +213,8 @@ class RoleLibrary:
                 return ident
             problems = list(_batch_problems(ident, [RoleFile(kind, ident, content)]))
             text = normalise(content)
-            found = lint(kind, text, path, Reading(self._scan()).lookup)
-            problems += [str(each) for each in found if each.severity == "error"]
+            findings = lint(kind, text, path, Reading(self._scan()).lookup)
+            problems += [str(finding) for finding in findings if finding.severity == "error"]
             if problems:
                 raise RoleRefused(ident, problems)
             put(root, [(path, text)])
@@ -226,8 +226,8 @@ class RoleLibrary:
         """Return the path of a file relative to the workspace, and the reasons against writing it."""
         path = f"{RESOURCE_FOLDER}/{layout(role, file)}"
         current = reading.index.find(file.kind, file.id)
-        if current is not None and file.kind != "role" and (others := _users(reading, file, role)):
-            return path, (f"{file.kind} {file.id!r} is used by {', '.join(others)} too; choose another id",)
+        if current is not None and file.kind != "role" and (users := _users(reading, file, role)):
+            return path, (f"{file.kind} {file.id!r} is used by {', '.join(users)} too; choose another id",)
         if current is not None and current.source == "workspace":
             if not replace:
                 return path, (f"{current.shown} exists already",)
@@ -302,7 +302,7 @@ def _role_ids(index: Index) -> tuple[str, ...]:
 def _find_references(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
     text, _ = reading.raw(file)
     for reference in references(text or ""):
-        if found := resolve(reference, reading.lookup):
-            one = reading.index.find(found[0], found[1])
+        if target := resolve(reference, reading.lookup):
+            one = reading.index.find(target[0], target[1])
             if one is not None:
                 yield one

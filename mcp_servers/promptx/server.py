@@ -126,10 +126,10 @@ class _Caller:
         """Whether the caller may change only their own engrams: in a host's shared memory, unless they are an admin."""
         return bool(self.role) and self.scope == "domain" and not self.admin
 
-    def is_of_others(self, shown: Iterable[Engram]) -> bool:
+    def is_of_others(self, engrams: Iterable[Engram]) -> bool:
         """Return whether other people than this user may have written engrams. True in any shared memory of a host."""
         shared = self.scope == "domain" and bool(self.turn)
-        return any(shared or engram.author not in ("", self.user or "") for engram in shown)
+        return any(shared or engram.author not in ("", self.user or "") for engram in engrams)
 
     def role_named(self, role: str) -> str:
         """Return the role whose memory a call uses: ``role``, or the conversation's role if the call names none.
@@ -158,8 +158,8 @@ class _Caller:
         if self.role:
             return self.shelf.memory(memory_folder(self.workspace, self.scope, self.user, role))
         folder = memory_folder(self.workspace, self.scope, self.user, role)
-        if not self.shelf.has(folder) and folder.name not in (known := self.roles.ids()):
-            raise UnknownRole(role, known)
+        if not self.shelf.has(folder) and folder.name not in (role_ids := self.roles.ids()):
+            raise UnknownRole(role, role_ids)
         return self.shelf.memory(folder)
 
 
@@ -266,8 +266,10 @@ class _Tools:
     async def recall_as(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
         def work(caller: _Caller) -> Result:
             with caller.memory(role) as memory:
-                found = memory.recall(query or None, mode, _now_ms())
-            return describe_recollection(found, others_text=caller.is_of_others((*found.found, *found.overview)))
+                recollection = memory.recall(query or None, mode, _now_ms())
+            return describe_recollection(
+                recollection, others_text=caller.is_of_others((*recollection.found, *recollection.overview))
+            )
 
         return await self._run(ctx, work)
 
@@ -367,8 +369,8 @@ class _Tools:
         turn = turn if isinstance(turn, str) else ""
         drafts = _files(meta.get(META_DRAFT) or [])
         roles = RoleLibrary(workspace, config.builtin_roles, drafted=role, drafts=drafts)
-        admin, named = meta.get(META_ADMIN) is True, meta.get(META_MEMORY_ROLES)
-        memory_roles = tuple(str(each) for each in named) if isinstance(named, list | tuple) else ()
+        admin, named_roles = meta.get(META_ADMIN) is True, meta.get(META_MEMORY_ROLES)
+        memory_roles = tuple(str(role) for role in named_roles) if isinstance(named_roles, list | tuple) else ()
         return _Caller(workspace, scope, user, admin, roles, self._shelf, turn, role, memory_roles)
 
 
@@ -388,7 +390,7 @@ def _files(items: Sequence[Any]) -> list[RoleFile]:
     for index, item in enumerate(items):
         values = item if isinstance(item, dict) else {}
         kind, key, content = values.get("kind"), values.get("id"), values.get("content")
-        known_kind = next((known for known in KINDS if known == kind), None)
+        known_kind = next((candidate for candidate in KINDS if candidate == kind), None)
         if known_kind is None or not isinstance(key, str) or not isinstance(content, str):
             raise BadRoleFile(index)
         files.append(RoleFile(known_kind, key, content))

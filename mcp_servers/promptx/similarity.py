@@ -36,18 +36,18 @@ def is_same(first: Engram, second: Engram) -> bool:
 def is_known(engram: Engram, others: Sequence[Engram]) -> bool:
     """Return whether another engram has nearly the same words as an engram."""
     text = gist_of(engram.content)
-    return any(likeness(text, gist_of(each.content)) >= KNOWN for each in others)
+    return any(likeness(text, gist_of(other.content)) >= KNOWN for other in others)
 
 
 def nearest(engram: Engram, others: Sequence[Engram]) -> tuple[Engram, ...]:
     """Return the engrams that are similar to an engram, at most `MAX_NEAR`, the most similar first."""
     text, everything = _words(engram)
     rated: list[tuple[float, int, Engram]] = []
-    for each in others:
-        other_text, other = _words(each)
-        rated.append((max(likeness(text, other_text), likeness(everything, other)), each.created_at, each))
-    near = sorted((each for each in rated if each[0] >= ALIKE), key=lambda each: each[:2], reverse=True)
-    return tuple(each for *_, each in near[:MAX_NEAR])
+    for candidate in others:
+        other_text, other = _words(candidate)
+        rated.append((max(likeness(text, other_text), likeness(everything, other)), candidate.created_at, candidate))
+    near = sorted((rating for rating in rated if rating[0] >= ALIKE), key=lambda rating: rating[:2], reverse=True)
+    return tuple(candidate for *_, candidate in near[:MAX_NEAR])
 
 
 def _words(engram: Engram) -> tuple[frozenset[str], frozenset[str]]:

@@ -79,7 +79,7 @@ class Skill:
     @property
     def digest(self) -> str:
         """A digest that changes with any file of the skill."""
-        return _digest("\n".join(f"{each.path} {each.digest}" for each in self.files).encode())
+        return _digest("\n".join(f"{file.path} {file.digest}" for file in self.files).encode())
 
 
 class SkillLibrary:
@@ -98,8 +98,8 @@ class SkillLibrary:
             entries = self._folder.entries()
         except OSError:
             return []
-        folders = [each for each in entries if not each.name.startswith(".") and each.kind != "file"]
-        return [self._skill(each, with_files=with_files) for each in folders[:MAX_SKILLS]]
+        folders = [entry for entry in entries if not entry.name.startswith(".") and entry.kind != "file"]
+        return [self._skill(entry, with_files=with_files) for entry in folders[:MAX_SKILLS]]
 
     def get(self, name: str) -> Skill:
         """Return one skill.
@@ -125,62 +125,64 @@ class SkillLibrary:
         except Refused as exc:
             raise SkillUnreadable(name, path, exc.strerror or exc.why) from exc
         except OSError as exc:
-            known = ", ".join(each.path for each in skill.files[:20])
-            raise SkillUnreadable(name, path, f"it is not there; there are {known}") from exc
+            first_paths = ", ".join(file.path for file in skill.files[:20])
+            raise SkillUnreadable(name, path, f"it is not there; there are {first_paths}") from exc
 
     def findings(self) -> Findings:
         """Return the findings of all skills."""
         return [finding for skill in self.list() for finding in skill.findings]
 
     def _skill(self, entry: Entry, *, with_files: bool) -> Skill:
-        name, shown = entry.name, f"{SKILLS_FOLDER}/{entry.name}"
+        name, shown_path = entry.name, f"{SKILLS_FOLDER}/{entry.name}"
         folder = self._folder.at(name)
         try:
             content = folder.read(BODY, MAX_BODY_BYTES)
             text = content.decode("utf-8-sig").replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as exc:
-            return Skill(name, "", {}, "", (), (_unreadable(shown, exc),))
-        front, body, findings = read_front_matter(text, f"{shown}/{BODY}")
-        findings = [*findings, *_check_fields(name, front, text, f"{shown}/{BODY}")]
-        files = list(_files(folder, f"{shown}/", findings)) if with_files else []
+            return Skill(name, "", {}, "", (), (_unreadable(shown_path, exc),))
+        front, body, findings = read_front_matter(text, f"{shown_path}/{BODY}")
+        findings = [*findings, *_check_fields(name, front, text, f"{shown_path}/{BODY}")]
+        files = list(_files(folder, f"{shown_path}/", findings)) if with_files else []
         description = clean_line(str(front.get("description") or ""))[:MAX_DESCRIPTION]
         return Skill(name, description, front, body, tuple(files), tuple(findings))
 
 
-def _unreadable(shown: str, exc: Exception) -> Finding:
+def _unreadable(shown_path: str, exc: Exception) -> Finding:
     if isinstance(exc, UnicodeDecodeError):
         reason = f"it is not UTF-8 at byte {exc.start}"
     elif isinstance(exc, FileNotFoundError):
         reason = "it is not there"
     else:
         reason = (exc.strerror if isinstance(exc, OSError) else None) or type(exc).__name__
-    return Finding(f"{shown}/{BODY}", 1, 1, "error", "skill-unreadable", f"{BODY} cannot be read: {reason}", _COPY)
+    return Finding(f"{shown_path}/{BODY}", 1, 1, "error", "skill-unreadable", f"{BODY} cannot be read: {reason}", _COPY)
 
 
 _COPY: Final = f"put a folder with a text file {BODY} here, copies and no links"
 
 
-def _files(folder: Folder, shown: str, findings: Findings) -> Iterator[SkillFile]:
+def _files(folder: Folder, shown_path: str, findings: Findings) -> Iterator[SkillFile]:
     """Yield the files of a skill in path order. Other entries and files that are too large become findings."""
     entries: list[Entry] = []
     try:
-        entries = list(islice((each for each in folder.walk(hidden=False) if each.kind != "folder"), MAX_FILES + 1))
+        entries = list(islice((entry for entry in folder.walk(hidden=False) if entry.kind != "folder"), MAX_FILES + 1))
     except OSError as exc:
-        findings.append(_warn(shown, "skill-files", f"its files cannot be listed: {exc.strerror}", _COPY))
+        findings.append(_warn(shown_path, "skill-files", f"its files cannot be listed: {exc.strerror}", _COPY))
     if len(entries) > MAX_FILES:
-        findings.append(_warn(shown, "skill-files", f"only {MAX_FILES} files count", "split the skill"))
+        findings.append(_warn(shown_path, "skill-files", f"only {MAX_FILES} files count", "split the skill"))
     room = MAX_SKILL_BYTES
-    for each in sorted(entries[:MAX_FILES], key=lambda each: each.path):
-        if each.status is None:
-            findings.append(_warn(f"{shown}{each.path}", "skill-link", f"it is a {each.kind}: it is not read", _COPY))
+    for entry in sorted(entries[:MAX_FILES], key=lambda item: item.path):
+        if entry.status is None:
+            findings.append(
+                _warn(f"{shown_path}{entry.path}", "skill-link", f"it is a {entry.kind}: it is not read", _COPY)
+            )
             continue
         try:
-            content = folder.read(each.path, min(MAX_FILE_BYTES, room))
+            content = folder.read(entry.path, min(MAX_FILE_BYTES, room))
         except OSError as exc:
-            findings.append(_warn(f"{shown}{each.path}", "skill-link", f"it is not read: {exc.strerror}", _COPY))
+            findings.append(_warn(f"{shown_path}{entry.path}", "skill-link", f"it is not read: {exc.strerror}", _COPY))
             continue
         room -= len(content)
-        yield SkillFile(each.path, len(content), _digest(content))
+        yield SkillFile(entry.path, len(content), _digest(content))
 
 
 def _warn(file: str, code: str, message: str, hint: str, line: int = 1) -> Finding:
@@ -229,7 +231,7 @@ def _check_fields(name: str, front: Json, text: str, file: str) -> Iterator[Find
 
     def make_finding(severity: Severity, field: str, code: str, message: str, hint: str) -> Finding:
         lines = text.splitlines()
-        line = next((number for number, each in enumerate(lines, 1) if each.startswith(f"{field}:")), 1)
+        line = next((number for number, line_text in enumerate(lines, 1) if line_text.startswith(f"{field}:")), 1)
         return Finding(file, line, 1, severity, code, message, hint)
 
     if len(name) > NAME_CHARS or not _NAME.fullmatch(name):

@@ -71,16 +71,16 @@ def split_words(text: str, *, pairs: bool = True) -> list[str]:
 
     ``pairs`` False: text without spaces is split into single characters, to compare texts that differ in a few words.
     """
-    found: list[str] = []
+    tokens: list[str] = []
     for run, word in _RUN.findall(fold(text)):
         if word:
             if word not in _STOP:
-                found.append(_stem(word))
+                tokens.append(_stem(word))
         elif len(run) == 1 or not pairs:
-            found += run
+            tokens += run
         else:
-            found += (pair for pair in map("".join, pairwise(run)) if pair not in _STOP)
-    return [word for word in found if word not in _STOP]
+            tokens += (pair for pair in map("".join, pairwise(run)) if pair not in _STOP)
+    return [word for word in tokens if word not in _STOP]
 
 
 def words_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:
@@ -133,21 +133,21 @@ class WordIndex:
         """
         words = list(dict.fromkeys(split_words(query)[:MAX_TERMS]))
         unknown = [word for word in words if word not in self._places][:MAX_UNKNOWN]
-        known: dict[str, Sequence[int]] = {word: self._places[word] for word in words if word in self._places}
-        weights = {word: self._rarity(len(found)) for word, found in known.items()}
+        places: dict[str, Sequence[int]] = {word: self._places[word] for word in words if word in self._places}
+        weights = {word: self._rarity(len(numbers)) for word, numbers in places.items()}
         for word in unknown:
             parts = self._parts(word)
             if parts:
-                known[word], weights[word] = parts, PART_WEIGHT * self._rarity(len(parts))
+                places[word], weights[word] = parts, PART_WEIGHT * self._rarity(len(parts))
         most = max(FEW, len(self._ids) // COMMON)
-        sought = {word: found for word, found in known.items() if len(found) <= most}
-        return self._fit(sought or known, weights, sum(weights.values()))
+        sought = {word: numbers for word, numbers in places.items() if len(numbers) <= most}
+        return self._fit(sought or places, weights, sum(weights.values()))
 
     def _fit(self, sought: Mapping[str, Sequence[int]], weights: Mapping[str, float], total: float) -> dict[str, float]:
         sums: dict[int, float] = {}
-        for word, found in sought.items():
+        for word, numbers in sought.items():
             weight = weights[word] / total
-            for number in found:
+            for number in numbers:
                 sums[number] = sums.get(number, 0.0) + weight
         least = CLOSE * max(sums.values(), default=0.0)
         return {self._ids[number]: fit for number, fit in sums.items() if fit >= least}
@@ -159,8 +159,12 @@ class WordIndex:
         """Return the indexes of memories with a word that contains ``word`` or is contained in it."""
         if len(word) < MIN_PART:
             return ()
-        longer = [each for each in self._places if len(each) >= MIN_PART and (word in each or each in word)]
-        return sorted({number for each in longer for number in self._places[each]})
+        longer = [
+            candidate
+            for candidate in self._places
+            if len(candidate) >= MIN_PART and (word in candidate or candidate in word)
+        ]
+        return sorted({number for candidate in longer for number in self._places[candidate]})
 
 
 def newest_first(ids: Sequence[str], words: Mapping[str, frozenset[str]], times: Mapping[str, float]) -> list[str]:

@@ -31,7 +31,7 @@ class _VisibleLedger:
         self._hidden = hidden
 
     def _visible(self, engrams: Sequence[Engram]) -> list[Engram]:
-        return [each for each in engrams if each.id not in self._hidden]
+        return [engram for engram in engrams if engram.id not in self._hidden]
 
     def reading(self) -> AbstractContextManager[None]:
         return self._ledger.reading()
@@ -43,7 +43,7 @@ class _VisibleLedger:
         return self._ledger.replace(engrams, limit)
 
     def delete(self, ids: Sequence[str]) -> int:
-        return self._ledger.delete([each for each in ids if each not in self._hidden])
+        return self._ledger.delete([engram_id for engram_id in ids if engram_id not in self._hidden])
 
     def tip(self) -> Tip:
         return self._ledger.tip()
@@ -55,13 +55,13 @@ class _VisibleLedger:
         return self._ledger.count_since(since, upto)
 
     def lessons(self, after: int, upto: Tip) -> Iterator[Lesson]:
-        return (each for each in self._ledger.lessons(after, upto) if each[0] not in self._hidden)
+        return (lesson for lesson in self._ledger.lessons(after, upto) if lesson[0] not in self._hidden)
 
     def replaced_since(self, after: int, upto: Tip) -> list[Engram]:
         return self._visible(self._ledger.replaced_since(after, upto))
 
     def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
-        return (each for each in self._ledger.texts(after) if each[1] not in self._hidden)
+        return (row for row in self._ledger.texts(after) if row[1] not in self._hidden)
 
     def near(self, words: Sequence[str]) -> list[Engram]:
         return self._visible(self._ledger.near(words))
@@ -73,8 +73,8 @@ class _VisibleLedger:
         return self._visible(self._ledger.strongest(limit + len(self._hidden)))[:limit]
 
     def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
-        found = self._visible(self._ledger.page(0, ALL, text, which)[1])
-        return len(found), found[offset : offset + limit]
+        engrams = self._visible(self._ledger.page(0, ALL, text, which)[1])
+        return len(engrams), engrams[offset : offset + limit]
 
     def all(self) -> list[Engram]:
         return self._visible(self._ledger.all())

@@ -13,4 +13,4 @@ async def test_what_fails_while_the_program_is_heard_ends_it_with_the_documented
         raise OverflowError("a number that is none")
 
     with pytest.raises(ProgramFailed, match="a number that is none"):
-        await run_program(settings_for(tmp_path), "--help", hear=hear)
+        await run_program(settings_for(tmp_path), "--help", on_line=hear)

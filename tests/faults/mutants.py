@@ -123,14 +123,14 @@ MUTANTS = (
     Mutant(
         "drop tool results on interrupt",
         "runtime/core/turn.py",
-        "Turn._closing",
+        "Turn._stop_commit",
         "messages = (self._results(),)",
         "messages = ()",
     ),
     Mutant(
         "run an unsafe call again on resume",
         "runtime/tool_calls.py",
-        "ToolCalls.end_unknown",
+        "ToolCalls.end_unfinished",
         "call.refusal is None",
         "call.refusal is not None",
     ),
@@ -145,8 +145,8 @@ MUTANTS = (
         "the terminal event twice",
         "runtime/agent.py",
         "Agent._commit",
-        "(*left, *commit.bodies, final)",
-        "(*left, *commit.bodies, final, final)",
+        "(*cancelled, *commit.bodies, final)",
+        "(*cancelled, *commit.bodies, final, final)",
     ),
     Mutant(
         "no repair of unanswered calls on resume",
@@ -158,14 +158,14 @@ MUTANTS = (
     Mutant(
         "lose queued turns at a restart",
         "runtime/turn_persistence.py",
-        "take_left",
+        "take_abandoned",
         "tuple((row.replace(owner=owner), images.domain_of(conn, row.image_id)) for row in queued)",
         "()",
     ),
     Mutant(
         "keep partial thinking without its signature",
         "base/messages.py",
-        "kept_of_partial",
+        "sendable_part",
         'whole_content(block for block in blocks if block["type"] in ("text", "redacted_thinking")'
         ' or (block["type"] == "thinking" and block.get("signature")))',
         '[block for block in blocks if block["type"] in ("text", "thinking", "redacted_thinking")]',

@@ -259,32 +259,13 @@ def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_pa
 
 def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tmp_path: Path) -> None:
     copy = Memory(Folder(tmp_path / "imported"))
-    done = copy.import_folder(Folder(recorded))
-    assert (done.added, done.skipped) == (72, ())
-    assert copy.import_folder(Folder(recorded)).added == 0
-    original = Memory(Folder(recorded)).recall("w03", "creative", NOW)
+    source = Memory(Folder(recorded))
+    assert copy.add(source.export(), source.frequencies()) == 72
+    assert copy.add(source.export(), source.frequencies()) == 0
+    original = source.recall("w03", "creative", NOW)
     found = copy.recall("w03", "creative", NOW)
     assert (found.mindmap, found.engrams, found.edges) == (original.mindmap, original.engrams, original.edges)
-    assert copy.export() == Memory(Folder(recorded)).export()
-
-
-def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path) -> None:
-    connection = sqlite3.connect(recorded / "engrams.db")
-    connection.execute("UPDATE engrams SET type='FACT', strength=NULL WHERE content='c0_0'")
-    connection.execute("UPDATE engrams SET schema='not json' WHERE content='c0_1'")
-    connection.commit()
-    connection.close()
-    done = Memory(Folder(tmp_path / "imported")).import_folder(Folder(recorded))
-    assert done.added == 70
-    assert [reason.partition(": ")[2] for reason in done.skipped] == [
-        "type must be ATOMIC, LINK or PATTERN, not 'FACT'.",
-        "schema gives 0 keyword(s), at least 2 are needed.",
-    ]
-
-
-def test_importing_a_folder_without_a_database_says_so(tmp_path: Path) -> None:
-    with pytest.raises(MemoryUnavailable, match=r"there is no engrams\.db"):
-        Memory(Folder(tmp_path / ROLE)).import_folder(Folder(tmp_path))
+    assert copy.export() == source.export()
 
 
 def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path, tmp_path: Path) -> None:

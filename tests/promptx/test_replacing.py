@@ -112,7 +112,7 @@ def test_a_copy_keeps_what_was_replaced_and_does_not_recall_it(memory: Memory, t
     save(memory, new("lives in Paris", replaces=old), NOW + 1)
     memory.close()
     copy = Memory(Folder(tmp_path / "copy" / ROLE))
-    assert copy.import_folder(memory.folder).added == 2
+    assert copy.add(memory.export(), memory.frequencies()) == 2
     assert shown(copy, "home") == ["lives in Paris"] * 2
     exported = [each.to_json() for each in memory.export()]
     again = Memory(Folder(tmp_path / "again" / ROLE))

@@ -12,7 +12,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.roles.extraction import AGENT
-from agentic_rag.roles.proposals import MAX_ASKED, MAX_SAID, Said, ask, newest, read_answer, said_in
+from agentic_rag.roles.proposals import MAX_ASKED, MAX_UTTERANCE, Utterance, ask, newest, read_answer, words_in_turn
 from agentic_rag.store import extractions
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.testing.scripted import Scripted
@@ -238,7 +238,7 @@ async def test_what_one_user_said_is_not_remembered_for_all(tmp_path: Path) -> N
         assert "settings.memory.extract" in str(refused)
 
 
-SAID = [Said("turn_1", "user", TOLD), Said("turn_2", "assistant", "Then I use SI units.")]
+SAID = [Utterance("turn_1", "user", TOLD), Utterance("turn_2", "assistant", "Then I use SI units.")]
 BAD_ANSWERS = {
     "no JSON": ("I propose to remember metric units.", "end_turn"),
     "cut": (json.dumps({"memories": [REPORT]}), "max_tokens"),
@@ -295,16 +295,19 @@ def test_only_words_are_said_and_those_after_texts_of_others_are_not_the_assista
         {"type": "text", "text": "I will."},
         {"type": "text", "text": "quoted", "citations": [{}]},
     )
-    assert [each.text for each in said_in("turn_1", "Do it", [row("user", result), answered])] == ["Do it", "I will."]
+    assert [each.text for each in words_in_turn("turn_1", "Do it", [row("user", result), answered])] == [
+        "Do it",
+        "I will.",
+    ]
     others = row("user", result | {"_others": True})
-    assert [each.text for each in said_in("turn_1", "Do it", [others, answered])] == ["Do it"]
+    assert [each.text for each in words_in_turn("turn_1", "Do it", [others, answered])] == ["Do it"]
 
 
 def test_what_one_call_is_asked_is_bounded() -> None:
-    said = [each for n in range(20) for each in said_in(f"turn_{n}", "x" * 100_000, [])]
+    said = [each for n in range(20) for each in words_in_turn(f"turn_{n}", "x" * 100_000, [])]
     kept = newest(said)
     assert kept == said[-len(kept) :]
-    assert len(kept) == MAX_ASKED // MAX_SAID
+    assert len(kept) == MAX_ASKED // MAX_UTTERANCE
     request: ModelRequest = ask("claude-sonnet-5-5", kept)
     assert len(str(request.messages)) < MAX_ASKED + 1_000
     assert (request.tools, request.thinking) == ((), "off")

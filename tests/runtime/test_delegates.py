@@ -291,9 +291,8 @@ async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: P
 
     def end(conn: Any) -> bool:
         at = "2026-01-01T00:00:00.000Z"
-        return turns.finish(
-            conn, accepted.turn_id, status=TurnStatus.FAILED, end_reason="error", ended_at=at, steps=1, usage=None
-        )
+        end = turns.TurnEnd(status=TurnStatus.FAILED, end_reason="error", ended_at=at, steps=1, usage=None)
+        return turns.finish(conn, accepted.turn_id, end)
 
     async with crew(tmp_path, Crew()) as b:
         await b.database.write(end)

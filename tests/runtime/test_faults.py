@@ -17,7 +17,7 @@ from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.turn_persistence import take_left
+from agentic_rag.runtime.turn_persistence import take_abandoned
 from agentic_rag.store import run_events, turns
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
@@ -221,7 +221,7 @@ async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) 
         assert row.lease_until is not None
 
         def take(conn: Connection) -> int:
-            left = take_left(conn, "other", alone=True, first=False)
+            left = take_abandoned(conn, "other", alone=True, first=False)
             return left.running[0].fence
 
         assert await b.database.write(take) == 2

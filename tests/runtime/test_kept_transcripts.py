@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.base.messages import text_block
 from agentic_rag.runtime.core.window import memory_of
-from agentic_rag.runtime.transcript_cache import KeptTranscripts
+from agentic_rag.runtime.transcript_cache import TranscriptCache
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
 from agentic_rag.store.sessions import SessionLabels
@@ -46,7 +46,7 @@ uses = st.tuples(st.integers(0, 5), st.integers(0, 40), st.booleans())
 @given(st.lists(uses, max_size=30), st.integers(0, 60))
 def test_what_is_kept_fits_and_is_what_was_used_last(said: Sequence[tuple[int, int, bool]], most: int) -> None:
     made = [Kept(SessionId(f"sess_{number}")) for number in range(6)]
-    kept = KeptTranscripts(most)
+    kept = TranscriptCache(most)
     sizes: dict[int, int] = {}
     used: set[int] = set()
     for number, size, busy in said:
@@ -68,7 +68,7 @@ def test_what_is_kept_fits_and_is_what_was_used_last(said: Sequence[tuple[int, i
 
 
 async def test_a_session_that_became_busy_keeps_its_transcript() -> None:
-    kept, busy = KeptTranscripts(10), Kept(SessionId("sess_busy"))
+    kept, busy = TranscriptCache(10), Kept(SessionId("sess_busy"))
     kept.keep(busy, 8)
     busy.idle = False
     kept.keep(Kept(SessionId("sess_other")), 8)

@@ -29,7 +29,7 @@ from agentic_rag.models.base import (
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
-from agentic_rag.runtime.model_stream import Receiving
+from agentic_rag.runtime.model_stream import ModelStream
 from tests.runtime.desk import Desk, running
 
 IDLE = 60.0
@@ -89,7 +89,7 @@ async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIter
     async with anyio.create_task_group() as reading:
         reading.start_soon(desk.reader().next, heard.push)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Receiving(turn, desk.log, redaction or Redaction(), IDLE).run, call())
+            tasks.start_soon(ModelStream(turn, desk.log, redaction or Redaction(), IDLE).run, call())
             await anyio.wait_all_tasks_blocked()
             answer.say(BlockStarted(0, text_block("")))
             yield answer, heard
@@ -121,7 +121,7 @@ async def test_a_silent_call_is_ended_and_its_late_events_are_dropped(tmp_path: 
 
     async with running(tmp_path) as desk:
         with pytest.raises(GenerationTimeout):
-            await Receiving(turn, desk.log, Redaction(), 0.001).run(call())
+            await ModelStream(turn, desk.log, Redaction(), 0.001).run(call())
         assert desk.log.last == 0
 
 
@@ -155,7 +155,7 @@ async def test_an_answer_that_waits_unread_after_a_suspension_is_no_silence(tmp_
 
     with theirs:
         async with running(tmp_path) as desk:
-            await Receiving(turn, desk.log, Redaction(), 0.05).run(call())
+            await ModelStream(turn, desk.log, Redaction(), 0.05).run(call())
             assert received == ["It is here.\n"]
 
 

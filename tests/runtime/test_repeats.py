@@ -20,7 +20,7 @@ from agentic_rag.base.messages import (
     user_message,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.passage_dedup import without_repeats
+from agentic_rag.runtime.core.passage_dedup import Repeats, without_repeats_in
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript
@@ -33,6 +33,12 @@ from tests.runtime.strict_model import NAME, StrictModel
 
 Run = tuple[int, int, int]
 """Of a passage: its document, its first chunk and how many chunks it is joined from."""
+
+
+def without_repeats(messages: Sequence[Message]) -> list[Message]:
+    """Return messages as a request shows them: each passage once, and its title at later places."""
+    repeats = Repeats()
+    return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
 
 
 def sentences_of(document: int, chunk: int) -> list[str]:
@@ -188,7 +194,9 @@ def test_another_text_under_a_known_chunk_is_shown() -> None:
 
 
 def test_where_removed_texts_are_not_sent_nothing_points_to_them() -> None:
-    built = build_request(definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone={"c0-0"})
+    built = build_request(
+        definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone_chunks={"c0-0"}
+    )
     assert SHOWN_BEFORE not in str(built.request.messages)
     assert "Document 0" not in str(built.request.messages)
 

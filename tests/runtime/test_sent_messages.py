@@ -203,7 +203,7 @@ class Talk:
             definition(model=self.model),
             self.tools,
             self.transcript.window(),
-            gone=self.deleted & self.transcript.cited,
+            gone_chunks=self.deleted & self.transcript.cited,
             pictures=pictures,
             before=before,
         )
@@ -292,7 +292,7 @@ def take_turn(talk: Transcript, number: int) -> None:
             definition(model=MODELS[0]),
             TOOLS,
             talk.window(),
-            gone=talk.cited & {"c1-1"},
+            gone_chunks=talk.cited & {"c1-1"},
             before=talk.take_sent(),
         )
         talk.keep_sent(built.messages)

@@ -142,11 +142,11 @@ async def test_an_answer_that_is_told_while_others_are_looked_after_is_gone_on_w
         (wait,) = await open_waits(b)
         await put_down(b, accepted)
         held.hold = 2  # that of what is due, and that after which what is awake was taken
-        answers.tell(WaitId("wait_other"))
+        answers.notify(WaitId("wait_other"))
         with anyio.fail_after(240):
             await held.reading.wait()
         await b.database.write(store_answer(wait))
-        answers.tell(wait.id)
+        answers.notify(wait.id)
         held.permitted.set()
         assert kinds(await events_of(b, accepted))[-1] == "done"
     await own.aclose()
@@ -174,7 +174,7 @@ async def test_an_interrupt_that_comes_while_a_turn_is_put_down_ends_it(tmp_path
         disk.refused = anyio.Event()
         disk.fill(refusals=1)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(b.runtime.look_after_waits)
+            tasks.start_soon(b.runtime.check_waits)
             with anyio.fail_after(240):
                 await disk.refused.wait()
             assert await b.runtime.interrupt(SESSION)

@@ -91,7 +91,7 @@ async def put_down(b: Bench, accepted: Accepted) -> None:
     """Wait until the turn has left memory."""
     with anyio.fail_after(240):
         while (await b.turn(accepted.turn_id)).status is not TurnStatus.WAITING:
-            await b.runtime.look_after_waits()
+            await b.runtime.check_waits()
             await pause()
 
 
@@ -298,7 +298,7 @@ async def test_a_wait_whose_time_is_over_counts_as_declined(tmp_path: Path, rest
             await b.database.write(lambda conn: conn.execute(waits.WAITS.update().values(expires_at=now())))
         with anyio.fail_after(240):
             while (await b.turn(accepted.turn_id)).status is not TurnStatus.DONE:
-                await b.runtime.look_after_waits()
+                await b.runtime.check_waits()
                 await pause()
         events = await events_of(b, accepted)
     assert fields_of(events, "input_answered")[0]["action"] == "expire"
@@ -316,7 +316,7 @@ async def test_other_calls_of_the_step_go_on_and_keep_the_turn_in_memory(tmp_pat
     tools = toolset(write=echo, search_documents=slow)
     async with asked(tmp_path, step, say("Done."), tools=tools) as (b, accepted):
         (wait,) = await open_waits(b)
-        await b.runtime.look_after_waits()
+        await b.runtime.check_waits()
         assert (await b.turn(accepted.turn_id)).status is TurnStatus.RUNNING
         release.set()
         await put_down(b, accepted)

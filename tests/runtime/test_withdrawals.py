@@ -32,7 +32,7 @@ async def ended(b: Bench, turn_id: str) -> None:
     """Let the runtime look after its waits until a turn has ended."""
     with anyio.fail_after(240):
         while (await b.turn(turn_id)).status is not TurnStatus.DONE:
-            await b.runtime.look_after_waits()
+            await b.runtime.check_waits()
             await pause()
 
 
@@ -48,8 +48,8 @@ async def test_what_a_server_says_is_done_lets_its_turn_go_on(tmp_path: Path, aw
         await open_waits(b)
         if away:
             await put_down(b, accepted)
-        page.withdrawal.tell(action)
-        page.withdrawal.tell(WaitAction.DECLINE)  # the first word counts
+        page.withdrawal.end(action)
+        page.withdrawal.end(WaitAction.DECLINE)  # the first word counts
         await ended(b, accepted.turn_id)
         events = await events_of(b, accepted)
     assert kinds(events)[-1] == "done"
@@ -68,7 +68,7 @@ async def test_a_person_who_was_first_is_not_overruled(tmp_path: Path) -> None:
         (wait,) = await open_waits(b)
         await put_down(b, accepted)
         await answer(b, wait, WaitAction.DECLINE)
-        page.withdrawal.tell(WaitAction.ACCEPT)
+        page.withdrawal.end(WaitAction.ACCEPT)
         await ended(b, accepted.turn_id)
         events = await events_of(b, accepted)
     assert [each["action"] for each in fields_of(events, "input_answered")] == ["decline"]

@@ -147,7 +147,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
             conn.exec_driver_sql("UPDATE conversations SET updated_at = '2020-01-01T00:00:00.000Z' WHERE transient")
 
         await rig.application.database.write(age)
-        await rig.application.business.runtime.look_after_waits()
+        await rig.application.business.runtime.check_waits()
         failed = await read(await rig.openai.responses.retrieve(f"{kept.id}_1", stream=True))
         assert failed[-1].response.error.type == "FUNCTION_RESULT_MISSING"
         with pytest.raises(openai.ConflictError, match="its time is over"):

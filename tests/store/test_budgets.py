@@ -137,8 +137,8 @@ async def test_only_what_the_last_call_reserved_is_given_back_where_that_one_has
     account = spending.account(PAYER, "turn_1")
     for tokens in (1000, 2000):
         await account.reserve(REQUEST, 60, tokens=tokens)
-    await account.give_back()
-    await account.give_back()
+    await account.release_unused()
+    await account.release_unused()
     (left,) = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
     assert left.sent == 1100, "that of the call before, which broke off"
     await account.aclose()
@@ -152,7 +152,7 @@ async def test_a_call_that_was_answered_by_a_model_without_a_price_is_not_free(d
     await spending.refresh()
     account = spending.account(PAYER)
     await account.reserve(REQUEST, 60, tokens=0)
-    await account.give_back()
+    await account.release_unused()
     stranger, silent = spent(COST).replace(model="stranger-2"), spent(0).replace(model="silent-3")
     await database.write(lambda conn: usage.put(conn, [silent]))
     await account.reserve(REQUEST, 60, tokens=0)

@@ -103,9 +103,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
     await database.write(lambda conn: turn(lease_until=LATER).insert(conn))
 
     def finish(conn: Connection, status: TurnStatus = TurnStatus.DONE) -> bool:
-        return turns.finish(
-            conn,
-            TurnId("turn_1"),
+        end = turns.TurnEnd(
             status=status,
             end_reason="end_turn",
             ended_at=LATER,
@@ -114,6 +112,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
             references=(CITED,),
             timings={"total": 9},
         )
+        return turns.finish(conn, TurnId("turn_1"), end)
 
     assert await database.write(finish) is True
     assert await database.write(lambda conn: finish(conn, TurnStatus.FAILED)) is False
@@ -133,16 +132,10 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
     error = Error("LLM_SERVICE_ERROR", "gone", True)
 
     def fail(conn: Connection) -> bool:
-        return turns.finish(
-            conn,
-            TurnId("turn_1"),
-            status=TurnStatus.FAILED,
-            end_reason="error",
-            ended_at=LATER,
-            steps=0,
-            usage=None,
-            error=error,
+        end = turns.TurnEnd(
+            status=TurnStatus.FAILED, end_reason="error", ended_at=LATER, steps=0, usage=None, error=error
         )
+        return turns.finish(conn, TurnId("turn_1"), end)
 
     assert await database.write(fail) is True
     found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))

@@ -149,8 +149,6 @@ async def test_lists_of_domains_and_of_users_are_apart(tmp_path: Path) -> None:
         "anna",
         "ben",
     ]
-    await database.write(lambda conn: tool_lists.remove_domain(conn, "law"))
-    assert await database.read(lambda conn: tool_lists.of_domain(conn, "law")) == []
     await database.aclose()
 
 

@@ -12,7 +12,7 @@ import pytest
 from agentic_rag.base.messages import ToolSpec
 from agentic_rag.runtime.core.deferred_tools import find_tools, shown_tools
 from agentic_rag.runtime.core.definition import Definition, Persona
-from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
+from agentic_rag.runtime.core.request import begin_prompt_state, prompt_of, tool_specs
 from agentic_rag.runtime.payload_reader import with_own_tools
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import BY_NAME
@@ -47,7 +47,7 @@ def _request(model: str, tools: tuple[ToolInfo, ...]) -> str:
     definition = _definition(model)
     by_service = model == MODELS["deferred by the service"]
     every = with_own_tools(definition, tools)
-    told = begin_told(definition, prompt_of(definition, every, "2026-11-25"), every)
+    told = begin_prompt_state(definition, prompt_of(definition, every, "2026-11-25"), every)
     shown = shown_tools(told.first.tools, told.late, by_service=by_service)
     texts = [block["text"] for block in told.first.system]
     outcome = find_tools(every, told.late, {"query": QUERY}, model=model) if told.late else None

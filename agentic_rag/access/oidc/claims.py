@@ -71,14 +71,14 @@ def check_claims(claims: Claims, expected: Expected, now: float) -> None:
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_TEXT:
         raise Unauthenticated("This token does not say whose it is.")
     if expected.nonce is not None:
-        given = claims.get("nonce")
-        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), expected.nonce.encode()):
+        nonce = claims.get("nonce")
+        if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), expected.nonce.encode()):
             raise Unauthenticated("This token is of another sign-in.")
 
 
 def _check_audience(claims: Claims, expected: Expected) -> None:
-    said = claims.get("aud")
-    audiences = [said] if isinstance(said, str) else said
+    audience = claims.get("aud")
+    audiences = [audience] if isinstance(audience, str) else audience
     if not isinstance(audiences, list) or expected.audience not in audiences:
         raise Unauthenticated("This token is for another audience.")
     party = claims.get("azp")
@@ -112,17 +112,17 @@ def groups_in(claims: Claims, path: str) -> tuple[str, ...]:
 
     A claim with the whole name takes precedence over a path (``https://rag.example/groups`` contains dots, too).
     """
-    found = _at(claims, path)
-    listed = [found] if isinstance(found, str) else found
+    claim = _at(claims, path)
+    listed = [claim] if isinstance(claim, str) else claim
     if not isinstance(listed, list):
         return ()
-    return tuple(each for each in listed[:MAX_GROUPS] if isinstance(each, str))
+    return tuple(group for group in listed[:MAX_GROUPS] if isinstance(group, str))
 
 
 def text_in(claims: Claims, *names: str) -> str:
     """Return the first of these claims that is a non-empty text, or an empty text."""
-    found = (_at(claims, name) for name in names)
-    return next((each for each in found if isinstance(each, str) and each), "")
+    values = (_at(claims, name) for name in names)
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 def _at(claims: Claims, path: str) -> Any:

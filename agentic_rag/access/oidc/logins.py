@@ -117,8 +117,8 @@ class ProviderLogins:
             raise Unauthenticated("The provider did not sign you in.")
         claims = await self._provider.redeem(returned.code, begun.verifier, redirect, begun.nonce)
         user = await self._user(claims)
-        made, token = await self._logins.begin_provided(user.id)
-        return Ended(made, token, begun.return_to)
+        record, token = await self._logins.begin_provided(user.id)
+        return Ended(record, token, begun.return_to)
 
     async def check(self, token: str) -> Entrant | None:
         """Return the entrant of a provider's token presented by an API client.
@@ -147,8 +147,14 @@ class ProviderLogins:
         entrant = self._access.provided_entrant(user.id)
         if entrant is None:
             raise Unauthenticated("The user of this token is not active.")
-        said = claims.get("scope", claims.get("scp", ""))
-        scopes = said.split() if isinstance(said, str) else said if isinstance(said, list) else []
+        scope_claim = claims.get("scope", claims.get("scp", ""))
+        scopes = (
+            scope_claim.split()
+            if isinstance(scope_claim, str)
+            else scope_claim
+            if isinstance(scope_claim, list)
+            else []
+        )
         return replace(
             entrant,
             user=narrow(entrant.user, place.domain_id),
@@ -221,7 +227,7 @@ def _is_own_path(path: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_NAME]
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())[:MAX_NAME]
 
 
 class ProviderDoor:

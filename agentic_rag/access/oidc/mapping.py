@@ -104,7 +104,7 @@ class GroupGrants:
         Raises:
             BadConfiguration: as `rights_of`.
         """
-        return [each.form for each in self._read()]
+        return [grant.form for grant in self._read()]
 
     def _read(self) -> list[_Line]:
         try:

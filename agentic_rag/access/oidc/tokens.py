@@ -63,7 +63,7 @@ class ProviderClient:
         return Expected(self.issuer, self.id if nonce is not None else audience, self.parties | {self.id}, nonce)
 
 
-class _Fetched(Generic[T]):
+class _FetchedResource(Generic[T]):
     """A resource of the provider, cached for `KEEP_SECONDS`.
 
     A cached value is returned without waiting, even during a fetch. Callers that need a newer value share one fetch. A
@@ -117,8 +117,8 @@ class Provider:
         self._plain = issuer.scheme == "http"
         transport = CheckedTransport(CheckedBackend(frozenset({own})))
         self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
-        self._metadata = _Fetched(self._fetch_metadata, clock)
-        self._keys = _Fetched(self._fetch_keys, clock)
+        self._metadata = _FetchedResource(self._fetch_metadata, clock)
+        self._keys = _FetchedResource(self._fetch_keys, clock)
 
     async def aclose(self) -> None:
         """End the connections."""
@@ -200,20 +200,20 @@ class Provider:
         if not isinstance(listed, list):
             raise unavailable("its keys are no set of keys")
         keys = []
-        for each in listed:
-            if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC") or each.get("use", "sig") != "sig":
+        for jwk in listed:
+            if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC") or jwk.get("use", "sig") != "sig":
                 continue
             try:
-                keys.append(JWKRegistry.import_key(each))
+                keys.append(JWKRegistry.import_key(jwk))
             except (JoseError, ValueError, TypeError, KeyError):
                 continue  # one unusable key must not exclude the others
         return keys
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
-        found = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
-        if found.get("issuer") != self.client.issuer:
+        metadata = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
+        if metadata.get("issuer") != self.client.issuer:
             raise unavailable("it says that it is another issuer than AGENTIC_RAG_OIDC_ISSUER")
-        return found
+        return metadata
 
     async def _description(self) -> Mapping[str, Any]:
         return await self._metadata.get()

@@ -54,14 +54,14 @@ def describe_problem(error: SchemaProblem, names: Mapping[str, str] = NO_NAMES) 
             for name in missing
         ]
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
-        known = list(error.schema.get("properties", ()))
-        extra = [name for name in error.instance if name not in known][:SHOWN_NAMES]
-        listed = ", ".join(names.get(name, name) for name in known[:SHOWN_NAMES]) or "none"
+        allowed_names = list(error.schema.get("properties", ()))
+        extra = [name for name in error.instance if name not in allowed_names][:SHOWN_NAMES]
+        listed = ", ".join(names.get(name, name) for name in allowed_names[:SHOWN_NAMES]) or "none"
         return [f"{_inside(place, name)} is not known, leave it out (known: {listed})" for name in extra]
     if error.validator in ("anyOf", "oneOf") and error.context:
         inner = _of_same_kind(error)
         if inner:
-            return [sentence for each in inner for sentence in describe_problem(each, names)]
+            return [sentence for problem in inner for sentence in describe_problem(problem, names)]
     return [f"{place or 'the arguments'} {_rule(error)}"]
 
 
@@ -110,12 +110,12 @@ def _of_same_kind(error: SchemaProblem) -> list[SchemaProblem]:
     kind = _kind_of(error.instance)
     fitting = [
         place
-        for place, each in enumerate(error.validator_value)
-        if isinstance(each, Mapping) and each.get("type") == kind
+        for place, alternative in enumerate(error.validator_value)
+        if isinstance(alternative, Mapping) and alternative.get("type") == kind
     ]
     if len(fitting) != 1:
         return []
-    return [each for each in error.context or () if getattr(each, "schema_path", (None,))[0] == fitting[0]]
+    return [problem for problem in error.context or () if getattr(problem, "schema_path", (None,))[0] == fitting[0]]
 
 
 def _quote(value: object) -> str:

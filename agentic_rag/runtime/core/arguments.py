@@ -50,7 +50,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 _PLAIN: Mapping[str, Callable[[Any], bool]] = {
@@ -99,14 +99,14 @@ class _Meter:
         self._sizes[id(value)] = size
         return size
 
-    def spend(self, wanted: Any, value: Any) -> None:
+    def spend(self, keyword_value: Any, value: Any) -> None:
         """Count one keyword applied to one value of the arguments.
 
         Raises:
             _TooMuch: the check took more than `STEPS` steps.
         """
         size = len(value) if isinstance(value, str) else self._sizes.get(id(value), 8)
-        items = len(wanted) if isinstance(wanted, Mapping | list | tuple) else 0
+        items = len(keyword_value) if isinstance(keyword_value, Mapping | list | tuple) else 0
         self._left -= 1 + items + size // STEP_CHARS
         if self._left < 0:
             raise _TooMuch
@@ -158,13 +158,13 @@ def without_nulls(schema: Any, arguments: Json) -> Json:
 
 
 def _problems(checker: Any, arguments: Json, names: Mapping[str, str]) -> str | None:
-    given = dict(arguments)
-    _meter.set(_Meter(given))
-    found: dict[str, None] = {}
+    values = dict(arguments)
+    _meter.set(_Meter(values))
+    sentences: dict[str, None] = {}
     with suppress(_TooMuch):  # the problems found before the limit are real
-        for error in islice(checker.iter_errors(given), MAX_PROBLEMS):
-            found.update(dict.fromkeys(describe_problem(error, names)))
-    return "; ".join(found)[:PROBLEM_CHARS] or None
+        for error in islice(checker.iter_errors(values), MAX_PROBLEMS):
+            sentences.update(dict.fromkeys(describe_problem(error, names)))
+    return "; ".join(sentences)[:PROBLEM_CHARS] or None
 
 
 _CHECKERS: dict[int, tuple[Any, Any]] = {}
@@ -172,16 +172,16 @@ _CHECKERS: dict[int, tuple[Any, Any]] = {}
 
 
 def _checker(schema: Any) -> Any:
-    known = _CHECKERS.get(id(schema))
-    if known is not None and known[0] is schema:
-        return known[1]
+    cached = _CHECKERS.get(id(schema))
+    if cached is not None and cached[0] is schema:
+        return cached[1]
     from referencing import Registry
 
-    made = _bounded_validator()(_with_known_references(_harmless(schema)), registry=Registry())
+    checker = _bounded_validator()(_with_known_references(_harmless(schema)), registry=Registry())
     if len(_CHECKERS) >= KEPT_SCHEMAS:
         _CHECKERS.clear()
-    _CHECKERS[id(schema)] = schema, made
-    return made
+    _CHECKERS[id(schema)] = schema, checker
+    return checker
 
 
 def _own_checker(schema: Any) -> Any:
@@ -200,16 +200,16 @@ def _bounded_validator() -> Any:
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import Draft202012Validator, extend
 
-    def unique(validator: Any, wanted: bool, value: Any, schema: Any) -> Iterator[ValidationError]:
-        if wanted and isinstance(value, list):
-            seen = {json.dumps(item, sort_keys=True) for item in value}  # the library compares every pair of items
-            if len(seen) < len(value):
+    def unique(validator: Any, enabled: bool, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if enabled and isinstance(value, list):
+            distinct = {json.dumps(item, sort_keys=True) for item in value}  # the library compares every pair of items
+            if len(distinct) < len(value):
                 yield ValidationError("the array has non-unique elements")
 
     def count(check: Any) -> Any:
-        def spend_first(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-            _meter.get().spend(wanted, value)
-            yield from check(validator, wanted, value, schema) or ()
+        def spend_first(validator: Any, keyword_value: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+            _meter.get().spend(keyword_value, value)
+            yield from check(validator, keyword_value, value, schema) or ()
 
         return spend_first
 
@@ -221,40 +221,40 @@ def _harmless(schema: Any) -> Any:
     """Return the part of a user server's schema that is checked. A value that is no schema allows everything."""
     if not isinstance(schema, Mapping):
         return schema if isinstance(schema, bool) else True
-    kept: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _ONE:
-            kept[name] = _harmless(value)
+            cleaned[name] = _harmless(value)
         elif name in _LIST and isinstance(value, list | tuple) and value:
-            kept[name] = [_harmless(each) for each in value]
+            cleaned[name] = [_harmless(item) for item in value]
         elif name in _NAMED and isinstance(value, Mapping):
-            kept[name] = {key: _harmless(each) for key, each in value.items()}
+            cleaned[name] = {key: _harmless(item) for key, item in value.items()}
         elif name in _PLAIN and _PLAIN[name](value):
-            kept[name] = value
+            cleaned[name] = value
     if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
-        kept["$ref"] = schema["$ref"]
-    _read_older_drafts(kept, schema)
+        cleaned["$ref"] = schema["$ref"]
+    _read_older_drafts(cleaned, schema)
     if "patternProperties" in schema:  # only the patterns say which names are additional
-        kept.pop("additionalProperties", None)
-    return kept
+        cleaned.pop("additionalProperties", None)
+    return cleaned
 
 
-def _read_older_drafts(kept: Json, schema: Mapping[Any, Any]) -> None:
-    """Translate keywords of older JSON Schema drafts and of OpenAPI into ``kept``."""
+def _read_older_drafts(cleaned: Json, schema: Mapping[Any, Any]) -> None:
+    """Translate keywords of older JSON Schema drafts and of OpenAPI into ``cleaned``."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if schema.get(exclusive) is True and bound in kept:
-            kept[exclusive] = kept.pop(bound)
+        if schema.get(exclusive) is True and bound in cleaned:
+            cleaned[exclusive] = cleaned.pop(bound)
     if isinstance(schema.get("items"), list):
-        kept.pop("items", None)
+        cleaned.pop("items", None)
         if schema["items"]:
-            kept["prefixItems"] = [_harmless(each) for each in schema["items"]]
-    if schema.get("nullable") is True and isinstance(kept.get("type"), str):
-        kept["type"] = [kept["type"], "null"]
+            cleaned["prefixItems"] = [_harmless(item) for item in schema["items"]]
+    if schema.get("nullable") is True and isinstance(cleaned.get("type"), str):
+        cleaned["type"] = [cleaned["type"], "null"]
     properties = schema.get("properties")
-    named = properties.items() if isinstance(properties, Mapping) else ()
-    needed = [name for name, inner in named if isinstance(inner, Mapping) and inner.get("required") is True]
+    pairs = properties.items() if isinstance(properties, Mapping) else ()
+    needed = [name for name, inner in pairs if isinstance(inner, Mapping) and inner.get("required") is True]
     if needed:
-        kept["required"] = list(dict.fromkeys([*kept.get("required", ()), *needed]))
+        cleaned["required"] = list(dict.fromkeys([*cleaned.get("required", ()), *needed]))
 
 
 def _with_known_references(root: Any) -> Any:
@@ -262,13 +262,13 @@ def _with_known_references(root: Any) -> Any:
     level = [root]
     while level:
         inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                if isinstance(each.get("$ref"), str) and not _leads_somewhere(root, each["$ref"]):
-                    del each["$ref"]
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
+        for node in level:
+            if isinstance(node, dict):
+                if isinstance(node.get("$ref"), str) and not _leads_somewhere(root, node["$ref"]):
+                    del node["$ref"]
+                inner += node.values()
+            elif isinstance(node, list):
+                inner += node
         level = inner
     return root
 

@@ -120,11 +120,16 @@ class Policy:
         """
         ruling = self._ruling(tool, others=others)
         if isinstance(ruling, Approval) and not self.has_person:
-            who = "the user" if ruling.answerer is Answerer.OWNER else "an admin of the domain"
-            return Denial(DenialReason.NOBODY, NOBODY_TO_ASK.format(tool=tool.name, who=who))
+            answerer = "the user" if ruling.answerer is Answerer.OWNER else "an admin of the domain"
+            return Denial(DenialReason.NOBODY, NOBODY_TO_ASK.format(tool=tool.name, who=answerer))
         return ruling
 
     def _ruling(self, tool: ToolInfo, *, others: bool) -> Denial | Approval | None:
+        """Return the ruling on a tool as if a person could be asked.
+
+        ``others``: the turn has read text written by others. Then a pattern of the policy, such as ``files__*``, no
+        longer allows tools with effects: a person is asked.
+        """
         if tool.server == CLIENT:  # the client's own program runs it, and may refuse
             return None
         if tool.changed:
@@ -188,8 +193,8 @@ class Policy:
     def _has_effects(self, tool: ToolInfo) -> bool:
         if tool.origin == "user":
             return not tool.read_only
-        ours = BY_NAME.get(tool.name)
-        return ours is not None and (ours.effects or (ours.shared_effects and self.shared_memory))
+        builtin = BY_NAME.get(tool.name)
+        return builtin is not None and (builtin.effects or (builtin.shared_effects and self.shared_memory))
 
     def _verdict(self, tool: ToolInfo, *, patterns_allow: bool = True) -> Verdict | None:
         """Return the verdict of the rules on a tool, None without a rule. ``patterns_allow``: patterns may allow too.
@@ -207,7 +212,7 @@ class Policy:
             exact = glob in names
             if not exact and verdict == "allow" and not patterns_allow:
                 continue
-            if exact or any(fnmatchcase(each, glob) for each in names):
+            if exact or any(fnmatchcase(candidate, glob) for candidate in names):
                 matching.append((exact, len(_WILD.sub("", glob)), _RANKS[verdict], verdict))
         return max(matching)[-1] if matching else None
 
@@ -284,15 +289,17 @@ def plan_call(
     arguments, problem = block["input"], None
     if tool is not None and BROKEN_INPUT not in block:
         arguments = own_arguments(tool, arguments)
-        names = {own: shown for shown, own in argument_names(tool).items()}
+        names = {own: shown_name for shown_name, own in argument_names(tool).items()}
         arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user", names=names)
     if tool is None and server:
         refusal = error_outcome(describe_missing(server, starting=missing[server]))
     elif tool is None:
         name = block.get(CALLED, block["name"])
-        shown = [each for each in tools if each in BY_NAME] if FIND_TOOLS.name in tools else list(tools)
-        found = f"; {FIND_TOOLS.name} finds others" if len(shown) < len(tools) else ""
-        refusal = error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(shown) or 'none'}{found}.")
+        listed = [name for name in tools if name in BY_NAME] if FIND_TOOLS.name in tools else list(tools)
+        search_hint = f"; {FIND_TOOLS.name} finds others" if len(listed) < len(tools) else ""
+        refusal = error_outcome(
+            f"There is no tool {name!r}. The tools are: {', '.join(listed) or 'none'}{search_hint}."
+        )
     elif SECRET in block:
         refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), DenialReason.SECRET
     elif BROKEN_INPUT in block:

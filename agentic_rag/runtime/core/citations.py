@@ -28,8 +28,10 @@ def with_resolving(block: Block, citations: Sequence[Citation], passages: Sequen
     """
     if "citations" not in block:
         return block
-    kept = [each.raw for each in citations if _resolves(each, passages)]
-    return {key: value for key, value in block.items() if key != "citations"} | ({"citations": kept} if kept else {})
+    resolving = [citation.raw for citation in citations if _resolves(citation, passages)]
+    return {key: value for key, value in block.items() if key != "citations"} | (
+        {"citations": resolving} if resolving else {}
+    )
 
 
 def _resolves(citation: Citation, passages: Sequence[CitablePassage | None]) -> bool:
@@ -54,9 +56,9 @@ def _is_quoted(cited: str, texts: Sequence[str]) -> bool:
 
 
 def verify(
-    citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
+    citation: Citation, passages: Sequence[CitablePassage | None], references: Sequence[Reference]
 ) -> Reference | None:
-    """Return the reference for a citation: one of ``known``, or a new one with the next number.
+    """Return the reference for a citation: one of ``references``, or a new one with the next number.
 
     Returns None if the passage does not contain the cited text. Both are compared folded, so spaces, case and character
     width do not matter. The reference holds the passage's own text. Returns None too if there are `MAX_REFERENCES`
@@ -69,18 +71,18 @@ def verify(
         return None
     texts = citable.texts[citation.start : citation.end]
     spaced = " ".join(" ".join(texts).split())
-    lost = "" in citable.source.chunk_ids[citation.start : citation.end]  # the document was deleted
-    if lost or not _is_quoted(citation.cited_text, texts):
+    deleted = "" in citable.source.chunk_ids[citation.start : citation.end]  # the document was deleted
+    if deleted or not _is_quoted(citation.cited_text, texts):
         return None
     chunk = citable.source.chunk_ids[citation.start]
     verified = None if citation.verified else False
-    for reference in known:
+    for reference in references:
         if (reference.chunk_id, reference.cited_text, reference.verified) == (chunk, spaced, verified):
             return reference
-    if len(known) >= MAX_REFERENCES:
+    if len(references) >= MAX_REFERENCES:
         return None
     return Reference(
-        number=len(known) + 1,
+        number=len(references) + 1,
         document_id=citable.source.document_id,
         document_name=citable.source.document_name,
         chunk_id=chunk,
@@ -154,20 +156,20 @@ def evidence_of(
     passages = [
         (part, passage) for block in results for part in block["content"] if (passage := Passage.of(part)) is not None
     ]
-    chosen = [found for reference in references if (found := _place_of(reference, passages)) is not None]
+    chosen = [place for reference in references if (place := _place_of(reference, passages)) is not None]
     if uncited:
-        chosen += sorted(passages, key=lambda found: -found[1].score)
+        chosen += sorted(passages, key=lambda pair: -pair[1].score)
     distinct: dict[tuple[str, tuple[str, ...]], tuple[Block, Passage]] = {}
     for part, passage in chosen:
         distinct.setdefault((passage.document_id, passage.chunk_ids), (part, passage))
-    kept: list[Block] = []
+    blocks: list[Block] = []
     for part, passage in distinct.values():
         size = len(part["title"].encode()) + sum(len(inner["text"].encode()) for inner in part["content"])
         if size <= budget:
             budget -= size
             handed_on = replace(passage, agent=passage.agent or agent)
-            kept.append(without_private(part) | {PASSAGE: to_json(handed_on)})
-    return Evidence(tuple(kept), len(distinct) - len(kept))
+            blocks.append(without_private(part) | {PASSAGE: to_json(handed_on)})
+    return Evidence(tuple(blocks), len(distinct) - len(blocks))
 
 
 def _place_of(reference: Reference, passages: Sequence[tuple[Block, Passage]]) -> tuple[Block, Passage] | None:

@@ -70,9 +70,9 @@ class ClientFunctions:
 NO_FUNCTIONS = ClientFunctions()
 
 
-def client_tools(definition: Definition, others: Iterable[ToolInfo]) -> tuple[ToolInfo, ...]:
-    """Return the client's functions as tools, without those whose name one of the ``others`` has."""
-    taken = {tool.name for tool in others}
+def client_tools(definition: Definition, other_tools: Iterable[ToolInfo]) -> tuple[ToolInfo, ...]:
+    """Return the client's functions as tools, without those whose name one of the ``other_tools`` has."""
+    used_names = {tool.name for tool in other_tools}
     return tuple(
         ToolInfo(
             name=function.name,
@@ -84,7 +84,7 @@ def client_tools(definition: Definition, others: Iterable[ToolInfo]) -> tuple[To
             idempotent=True,  # the call itself only asks the client
         )
         for function in definition.functions or ()
-        if function.name not in taken
+        if function.name not in used_names
     )
 
 
@@ -102,41 +102,41 @@ def check_function_name(path: str, name: str, servers: Collection[str]) -> None:
         raise InvalidInput(path, f"{problem}: use another name.")
 
 
-def with_functions(definition: Definition, given: ClientFunctions) -> Definition:
+def with_functions(definition: Definition, client_functions: ClientFunctions) -> Definition:
     """Add a client's functions to the definition of one turn.
 
     Raises:
         InvalidInput: there are too many functions, the domain's model cannot be shown one of them, or it cannot fill in
             a form.
     """
-    functions, choice = given.all, given.choice
+    functions, choice = client_functions.all, client_functions.choice
     if not functions:
         return definition
-    if given.form is not None and definition.model == KEYLESS_MODEL:
+    if client_functions.form is not None and definition.model == KEYLESS_MODEL:
         raise InvalidInput("response_format", "the model without a key quotes passages and cannot fill in a form.")
     if len(functions) > MAX_FUNCTIONS:
         raise InvalidInput("tools", f"{len(functions)} functions; at most {MAX_FUNCTIONS} are possible.")
-    size = sum(len(each.description) + len(to_text(each.parameters)) for each in functions)
+    size = sum(len(function.description) + len(to_text(function.parameters)) for function in functions)
     if size > MAX_DEFINITIONS:
         raise InvalidInput("tools", f"{size} characters of descriptions and schemas; at most {MAX_DEFINITIONS}.")
     for at, function in enumerate(functions):
         adapted = adapt_for(definition.model, function.parameters)
         if isinstance(adapted, Refused):
             raise InvalidInput(f"tools.{at}.parameters", f"{definition.model} cannot be shown it: {adapted.reason}.")
-    if choice == ANY_FUNCTION and len(given.offered) == 1:
-        choice = given.offered[0].name
+    if choice == ANY_FUNCTION and len(client_functions.offered) == 1:
+        choice = client_functions.offered[0].name
     return replace(definition, functions=functions, function_choice=choice or None)
 
 
-def function_note(given: ClientFunctions) -> str:
+def function_note(client_functions: ClientFunctions) -> str:
     """Return the requests to the model to call functions, since not every model accepts forced calls."""
-    choice, names = given.choice, [function.name for function in given.offered]
+    choice, names = client_functions.choice, [function.name for function in client_functions.offered]
     notes = []
     if choice == ANY_FUNCTION and len(names) > 1:
         notes.append(f"Before you answer, call at least one of these functions: {', '.join(names)}.")
     elif choice:
         notes.append(f"Before you answer, call the function {names[0] if choice == ANY_FUNCTION else choice}.")
-    if given.form is not None:
+    if client_functions.form is not None:
         notes.append(f"Give your answer only as the arguments of {FORM_FUNCTION}, and write no other text.")
     return "\n".join(notes)
 
@@ -155,14 +155,14 @@ def function_request(name: str) -> InputNeeded:
     return InputNeeded(WaitKind.FUNCTION, f"Waiting for {name}", message)
 
 
-def function_outcome(given: InputGiven) -> CallOutcome:
+def function_outcome(answer: InputGiven) -> CallOutcome:
     """Return the client's result as the outcome of the call."""
-    if given.action is not WaitAction.ACCEPT:
-        reason = given.content.get("reason")
+    if answer.action is not WaitAction.ACCEPT:
+        reason = answer.content.get("reason")
         why = f": {reason[:500]}" if isinstance(reason, str) and reason.strip() else ""
-        text = f"The client gave no result ({given.action.value}){why}. Go on without."
+        text = f"The client gave no result ({answer.action.value}){why}. Go on without."
         return CallOutcome(ToolStatus.ERROR, (text_block(text),))
-    return CallOutcome(ToolStatus.OK, (text_block(str(given.content["output"])),))
+    return CallOutcome(ToolStatus.OK, (text_block(str(answer.content["output"])),))
 
 
 class FunctionPauses:
@@ -172,13 +172,13 @@ class FunctionPauses:
     wanted part: the one after the pause with the waits ``answered``, or the part number ``wanted``, counted from 0.
     """
 
-    def __init__(self, answered: Collection[WaitId] = (), wanted: int = 0) -> None:
+    def __init__(self, answered: Collection[WaitId] = (), wanted_part: int = 0) -> None:
         self.part = 0
         """Number of the current part."""
         self.spent: Json = {}
         """The usage of the turn until its last pause."""
         self._answered = frozenset(answered)
-        self._wanted = wanted
+        self._wanted = wanted_part
         self._running: set[str] = set()
         self._asked: dict[str, Json] = {}
         self._shown: set[str] = set()
@@ -203,10 +203,10 @@ class FunctionPauses:
                 self._asked.pop(call, None)
             case _ if fields["kind"] == WaitKind.FUNCTION:
                 self._asked[call] = fields
-        new = tuple(asked for asked in self._asked.values() if asked["waitId"] not in self._shown)
+        new = tuple(event for event in self._asked.values() if event["waitId"] not in self._shown)
         if not new or not self._running <= self._asked.keys():
             return ()
-        waits = {asked["waitId"] for asked in new}
+        waits = {event["waitId"] for event in new}
         self._shown |= waits
         was_muted = self.muted
         self.part += 1
@@ -217,9 +217,9 @@ class FunctionPauses:
         return () if was_muted else new
 
 
-def form_answer(asked: Iterable[Json]) -> str | None:
+def form_answer(pauses: Iterable[Json]) -> str | None:
     """Return the filled-in form as JSON text if a pause is the end of an answer in a form, else None."""
-    return next((to_text(each.get("arguments") or {}) for each in asked if each["toolName"] == FORM_FUNCTION), None)
+    return next((to_text(pause.get("arguments") or {}) for pause in pauses if pause["toolName"] == FORM_FUNCTION), None)
 
 
 def form_in_text(text: str, form: JsonSchema) -> str | None:
@@ -231,6 +231,6 @@ def form_in_text(text: str, form: JsonSchema) -> str | None:
     return to_text(value) if find_problem(form, value, user=True) is None else None
 
 
-def function_call(asked: Json) -> Json:
+def function_call(pause: Json) -> Json:
     """Return id, name and arguments (as JSON text) of a call for the client. The id is that of the wait."""
-    return {"id": asked["waitId"], "name": asked["toolName"], "arguments": to_text(asked.get("arguments") or {})}
+    return {"id": pause["waitId"], "name": pause["toolName"], "arguments": to_text(pause.get("arguments") or {})}

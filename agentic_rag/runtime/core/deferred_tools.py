@@ -76,9 +76,9 @@ def list_deferred(tools: Iterable[ToolInfo], most: int = MANY_TOKENS) -> tuple[T
 
     ``most``: the limit for tokens of definitions; see `many_tokens`.
     """
-    theirs = tuple(tool for tool in tools if tool.origin == "user")
-    if len(theirs) > MANY_TOOLS or sum(map(definition_tokens, theirs)) > most:
-        return theirs
+    user_tools = tuple(tool for tool in tools if tool.origin == "user")
+    if len(user_tools) > MANY_TOOLS or sum(map(definition_tokens, user_tools)) > most:
+        return user_tools
     return ()
 
 
@@ -88,21 +88,21 @@ def definition_tokens(tool: ToolInfo) -> int:
 
 
 def with_search(
-    tools: Sequence[ToolInfo], told: Collection[str], *, by_service: bool, most: int = MANY_TOKENS
+    tools: Sequence[ToolInfo], prompt_names: Collection[str], *, by_service: bool, most: int = MANY_TOKENS
 ) -> tuple[ToolInfo, ...]:
     """Return `FIND` and `CALL` as far as a model needs them for deferred tools.
 
     Args:
         tools: all tools of the turn.
-        told: names of the tools in the session's earlier requests. A session keeps the tools it has.
+        prompt_names: names of the tools in the session's earlier requests. A session keeps the tools it has.
         by_service: whether the model's service supports deferred tools. Such tools may appear at any time, so `FIND`
             must
             be there from the start.
         most: see `list_deferred`.
     """
     many = bool(list_deferred(tools, most))
-    finds = by_service or many or FIND.name in told
-    calls = (many and not by_service) or CALL.name in told
+    finds = by_service or many or FIND.name in prompt_names
+    calls = (many and not by_service) or CALL.name in prompt_names
     return (*([FIND] if finds else ()), *([CALL] if calls else ()))
 
 
@@ -126,15 +126,15 @@ def catalogue(tools: Sequence[ToolInfo], *, chinese: bool = False, most: int = M
 
 
 def _line(server: str, names: Sequence[str]) -> str:
-    shown: list[str] = []
+    parts: list[str] = []
     room = CATALOGUE_CHARS
     for name in names:
         room -= len(name) + 2
         if room < 0:
-            shown.append("…")
+            parts.append("…")
             break
-        shown.append(name)
-    return f"- {server} ({len(names)}): {', '.join(shown)}"
+        parts.append(name)
+    return f"- {server} ({len(names)}): {', '.join(parts)}"
 
 
 def shown_tools(first: Sequence[ToolSpec], late: Sequence[ToolSpec], *, by_service: bool) -> tuple[ToolSpec, ...]:
@@ -164,12 +164,12 @@ def find_tools(tools: Sequence[ToolInfo], late: Sequence[ToolSpec], arguments: J
     """
     hidden = {tool["name"] for tool in late} - {FIND.name, CALL.name}
     offered = [tool for tool in tools if tool.name in hidden]
-    found = ToolIndex(offered).find(str(arguments["query"]), MAX_FOUND)
-    if not found:
+    matches = ToolIndex(offered).find(str(arguments["query"]), MAX_FOUND)
+    if not matches:
         return CallOutcome(ToolStatus.ERROR, (text_block(_nothing_found(offered)),))
     if profile_of(model).deferred_tools:
-        return CallOutcome(ToolStatus.OK, tuple({"type": "tool_reference", "tool_name": tool.name} for tool in found))
-    return CallOutcome(ToolStatus.OK, (text_block(_definitions(found, model)),))
+        return CallOutcome(ToolStatus.OK, tuple({"type": "tool_reference", "tool_name": tool.name} for tool in matches))
+    return CallOutcome(ToolStatus.OK, (text_block(_definitions(matches, model)),))
 
 
 def _nothing_found(offered: Sequence[ToolInfo]) -> str:
@@ -180,32 +180,32 @@ def _nothing_found(offered: Sequence[ToolInfo]) -> str:
     return f"No tool fits: ask in other words, in English, or by name. There are {names}{more}."
 
 
-def _definitions(found: Sequence[ToolInfo], model: str) -> str:
-    shown: list[str] = []
+def _definitions(matches: Sequence[ToolInfo], model: str) -> str:
+    parts: list[str] = []
     room = FOUND_BYTES
-    for tool in found:
+    for tool in matches:
         arguments = to_text(shown_schema(model, tool))
         text = f"{tool.name}: {tool.description[:DESCRIPTION_CHARS]}\narguments: {arguments}"
         room -= len(text.encode())
-        if shown and room < 0:
-            shown.append(f"{tool.name}: ask for it by name to see its arguments.")
+        if parts and room < 0:
+            parts.append(f"{tool.name}: ask for it by name to see its arguments.")
         else:
-            shown.append(text)
-    return "\n\n".join([*shown, f"Call them by {CALL.name}."])
+            parts.append(text)
+    return "\n\n".join([*parts, f"Call them by {CALL.name}."])
 
 
 def references_in_words(message: Message, tools: Sequence[ToolInfo], model: str) -> Message:
     """Replace references to tools by their definitions as text, for a service that does not support references."""
     if message["role"] != "user" or not any(map(has_references, message["content"])):
         return message
-    known = {tool.name: tool for tool in tools}
+    by_name = {tool.name: tool for tool in tools}
     content = []
     for block in message["content"]:
         if has_references(block):
             names = [part["tool_name"] for part in block["content"] if part["type"] == "tool_reference"]
-            found = _definitions([known[name] for name in names if name in known], model)
-            others = [part for part in block["content"] if part["type"] != "tool_reference"]
-            block = {**block, "content": [*others, text_block(found)]}
+            definitions = _definitions([by_name[name] for name in names if name in by_name], model)
+            other_parts = [part for part in block["content"] if part["type"] != "tool_reference"]
+            block = {**block, "content": [*other_parts, text_block(definitions)]}
         content.append(block)
     return {"role": "user", "content": content}
 
@@ -220,10 +220,10 @@ def unwrap_call(block: Block) -> Block:
 
     Returns the same block for another tool, or if the block contains no call.
     """
-    given = block["input"]
-    if block["name"] != CALL.name or BROKEN_INPUT in block or not isinstance(given, dict):
+    wrapper_input = block["input"]
+    if block["name"] != CALL.name or BROKEN_INPUT in block or not isinstance(wrapper_input, dict):
         return block
-    name, arguments = given.get("name"), given.get("arguments", {})
+    name, arguments = wrapper_input.get("name"), wrapper_input.get("arguments", {})
     if isinstance(arguments, str):  # some models write a nested object as text
         try:
             arguments = json.loads(arguments)

@@ -100,7 +100,7 @@ class Definition:
     role_lines: Mapping[str, str] = field(default_factory=dict)
     """One-line descriptions from the files of the roles that may be delegated to, by role id."""
     denies_effects: Absent[bool] = None
-    """True: every tool that may have effects is denied, whatever the policy says. Turns of an evaluation run so."""
+    """True: the policy does not matter, and every tool that may have effects is denied. For turns of an evaluation."""
     functions: Absent[tuple[ClientFunction, ...]] = None
     """Functions of the client's program, for this turn only."""
     function_choice: Absent[str] = None

@@ -28,8 +28,8 @@ def failure_of(error: AgenticRagError) -> Error:
 
 
 def _words_of(error: ModelError) -> str:
-    named = sorted(set(_SETTINGS.findall(error.reason))) if error.http_status in _OURS else []
-    hint = f" The operator of this server should check {' and '.join(named)}." if named else ""
+    setting_names = sorted(set(_SETTINGS.findall(error.reason))) if error.http_status in _OURS else []
+    hint = f" The operator of this server should check {' and '.join(setting_names)}." if setting_names else ""
     match error.http_status:
         case None if error.retryable:
             return f"The model's service cannot be reached.{hint}"

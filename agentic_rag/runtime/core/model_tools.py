@@ -31,26 +31,26 @@ def adapt_for(model: str, schema: Any) -> AdaptedSchema | Refused:
     """Return a tool's input schema as a model's service accepts it, or the refusal with its reason."""
     family = family_of(model)
     key = id(schema), family.name
-    known = _adapted.get(key)
-    if known is not None and known[0] is schema:
-        return known[1]
-    made = adapt(schema, family)
+    cached = _adapted.get(key)
+    if cached is not None and cached[0] is schema:
+        return cached[1]
+    adapted = adapt(schema, family)
     if len(_adapted) >= KEPT_SCHEMAS:
         _adapted.clear()
-    _adapted[key] = schema, made
-    return made
+    _adapted[key] = schema, adapted
+    return adapted
 
 
 def shown_schema(model: str, tool: ToolInfo) -> Json:
     """Return the input schema of a tool as a model sees it."""
-    made = adapt_for(model, tool.input_schema)
-    return {"type": "object"} if isinstance(made, Refused) else made.schema
+    adapted = adapt_for(model, tool.input_schema)
+    return {"type": "object"} if isinstance(adapted, Refused) else adapted.schema
 
 
 def notes_on(model: str, tool: ToolInfo) -> str:
     """Return notes on a tool's arguments for the model that the adapted schema cannot express."""
-    made = adapt_for(model, tool.input_schema)
-    return "" if isinstance(made, Refused) else "\n".join(made.notes)
+    adapted = adapt_for(model, tool.input_schema)
+    return "" if isinstance(adapted, Refused) else "\n".join(adapted.notes)
 
 
 def own_arguments(tool: ToolInfo, arguments: Json) -> Json:
@@ -65,8 +65,8 @@ def argument_names(tool: ToolInfo) -> Mapping[str, str]:
 
     The names are the same for every model.
     """
-    made = adapt_for("", tool.input_schema)
-    return {} if isinstance(made, Refused) else made.argument_map
+    adapted = adapt_for("", tool.input_schema)
+    return {} if isinstance(adapted, Refused) else adapted.argument_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
     usable: list[ToolInfo] = []
     refused: list[tuple[ToolInfo, str]] = []
     for tool in tools:
-        made = adapt_for(model, tool.input_schema)
-        if isinstance(made, Refused):
-            refused.append((tool, made.reason))
+        adapted = adapt_for(model, tool.input_schema)
+        if isinstance(adapted, Refused):
+            refused.append((tool, adapted.reason))
         else:
             usable.append(tool)
     return UsableTools(tuple(usable), tuple(refused))
@@ -92,8 +92,8 @@ def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
 
 def spec_key(spec: ToolSpec) -> str:
     """Return the SHA-256 of a tool's definition in a request."""
-    shown = [spec["name"], spec["description"], spec["input_schema"]]
-    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+    fields = [spec["name"], spec["description"], spec["input_schema"]]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def sendable_specs(
@@ -119,19 +119,21 @@ def sendable_specs(
     most = family_of(model).max_tools
     if most is not None and len(sent) > most:
         callable_now = [spec for spec in sent if spec["name"] in current][:most]
-        kept = {spec["name"] for spec in callable_now}
-        kept |= {spec["name"] for spec in [each for each in sent if each["name"] not in kept][: most - len(kept)]}
-        sent = [spec for spec in sent if spec["name"] in kept]
+        sent_names = {spec["name"] for spec in callable_now}
+        sent_names |= {
+            spec["name"] for spec in [spec for spec in sent if spec["name"] not in sent_names][: most - len(sent_names)]
+        }
+        sent = [spec for spec in sent if spec["name"] in sent_names]
     return tuple(sent)
 
 
 def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
     if spec is None:
         return None
-    made = adapt_for(model, spec["input_schema"])
-    if isinstance(made, Refused):
+    adapted = adapt_for(model, spec["input_schema"])
+    if isinstance(adapted, Refused):
         return None
-    fitting = spec if made.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": made.schema})
+    fitting = spec if adapted.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": adapted.schema})
     return None if refused and spec_key(fitting) in refused else fitting
 
 
@@ -150,8 +152,8 @@ def _without_references(message: Message, names: Collection[str]) -> Message:
     for block in message["content"]:
         inner = block.get("content") if block["type"] == "tool_result" else None
         if isinstance(inner, list) and any(map(refers, inner)):
-            kept = [part for part in inner if not refers(part)]
-            block = {**block, "content": kept or [text_block(GONE_REFERENCE)]}
+            remaining_parts = [part for part in inner if not refers(part)]
+            block = {**block, "content": remaining_parts or [text_block(GONE_REFERENCE)]}
         content.append(block)
     same = all(new is old for new, old in zip(content, message["content"], strict=True))
     return message if same else {"role": message["role"], "content": content}

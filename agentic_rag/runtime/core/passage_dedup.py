@@ -38,13 +38,13 @@ class Repeats:
         titles: list[str] = []
         changed = False
         for part in result["content"]:
-            kept, repeated = self._split(part) if PASSAGE in part else ([part], [])
+            new_parts, repeated = self._split(part) if PASSAGE in part else ([part], [])
             changed = changed or bool(repeated)
             titles += [title for title in repeated if title not in titles]
-            if kept and titles:
+            if new_parts and titles:
                 parts.append(_name_shown(titles))
                 titles = []
-            parts += kept
+            parts += new_parts
         if titles:
             parts.append(_name_shown(titles))
         return {**result, "content": parts} if changed else result
@@ -54,7 +54,10 @@ class Repeats:
         passage = part[PASSAGE]
         texts = self._texts.setdefault(passage["documentId"], set())
         sentences = list(zip(passage["chunkIds"], part["content"], strict=True))
-        chunks = [(chunk, [each for _, each in group]) for chunk, group in groupby(sentences, key=lambda pair: pair[0])]
+        chunks = [
+            (chunk, [sentence for _, sentence in group])
+            for chunk, group in groupby(sentences, key=lambda pair: pair[0])
+        ]
         earlier = self.before.shown_of(passage["documentId"]) if self.before is not None else ()
         titles = [self._title(chunk) for chunk, _ in chunks]
         again = [
@@ -63,14 +66,16 @@ class Repeats:
             and all(sentence["text"] in texts or sentence["text"] in earlier for sentence in sentences)
             for (chunk, sentences), title in zip(chunks, titles, strict=True)
         ]
-        repeated = [title for title, known in zip(titles, again, strict=True) if known and title is not None]
+        repeated = [title for title, is_repeat in zip(titles, again, strict=True) if is_repeat and title is not None]
         for (chunk, group), title in zip(chunks, titles, strict=True):
             self._titles.setdefault(chunk, part["title"] if title is None else title)
-            texts.update(each["text"] for each in group)
+            texts.update(sentence["text"] for sentence in group)
         if not repeated:
             return [part], []
         runs = groupby(zip(chunks, again, strict=True), key=lambda pair: pair[1])
-        return [_part_of(part, passage, [chunk for chunk, _ in run]) for known, run in runs if not known], repeated
+        return [
+            _part_of(part, passage, [chunk for chunk, _ in run]) for is_repeat, run in runs if not is_repeat
+        ], repeated
 
     def shown_of(self, document_id: str) -> Collection[str]:
         """Return the sentences of a document that were shown."""
@@ -90,15 +95,6 @@ def _part_of(part: Block, passage: Mapping[str, object], chunks: Sequence[tuple[
     ids = [chunk for chunk, sentences in chunks for _ in sentences]
     content = [sentence for _, sentences in chunks for sentence in sentences]
     return {**part, "content": content, PASSAGE: {**passage, "chunkIds": ids}}
-
-
-def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
-    """Return messages that show each passage once and name its title at later places.
-
-    A message without repeats is the same object. ``apart``: see `Repeats`.
-    """
-    repeats = Repeats(apart)
-    return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
 
 
 def without_repeats_in(message: Message, repeats: Repeats) -> Message:

@@ -53,9 +53,9 @@ class PromptState:
         """Return the state of a session that begins now. ``deferred``: names of tools that its model does not see."""
         if not deferred:
             return cls(current, current)
-        shown = tuple(tool for tool in current.tools if tool["name"] not in deferred)
+        visible = tuple(tool for tool in current.tools if tool["name"] not in deferred)
         hidden = tuple(tool for tool in current.tools if tool["name"] in deferred)
-        return cls(Prompt(current.system, shown), current, hidden)
+        return cls(Prompt(current.system, visible), current, hidden)
 
     @property
     def names(self) -> frozenset[str]:
@@ -71,24 +71,24 @@ class PromptState:
         return PromptState(self.first, current, (*self.late, *added))
 
 
-def changes(told: PromptState, current: Prompt, listed: Collection[str] = ()) -> list[str]:
+def changes(state: PromptState, current: Prompt, listed: Collection[str] = ()) -> list[str]:
     """Return the notes on all changes between the session's latest prompt and the current one, possibly none.
 
     ``listed``: names of tools that a catalogue in the prompt lists.
     """
-    before = told.latest
+    before = state.latest
     if before == current:
         return []
     notes = _changed_lines(_lines(before.system), _lines(current.system))
     old = {tool["name"]: tool for tool in before.tools}
     new = {tool["name"]: tool for tool in current.tools}
     added = [name for name in new if name not in old and name not in listed]
-    gone = [name for name in old if name not in new]
+    removed = [name for name in old if name not in new]
     changed = [name for name in new if name in old and _is_changed(old[name], new[name])]
     if added:
         notes.append("New tools can be called now: " + "; ".join(_in_a_line(new[name]) for name in added))
-    if gone:
-        notes.append("These tools are gone, do not call them: " + _in_short(gone))
+    if removed:
+        notes.append("These tools are gone, do not call them: " + _in_short(removed))
     for name in changed[:MAX_CHANGED]:
         notes += _changed_tool(old[name], new[name])
     if changed[MAX_CHANGED:]:
@@ -132,8 +132,8 @@ def _in_a_line(tool: ToolSpec) -> str:
 def _changed_tool(before: ToolSpec, after: ToolSpec) -> list[str]:
     name, notes = after["name"], []
     if before["description"] != after["description"]:
-        known = before["description"].splitlines()
-        lines = [line for line in after["description"].splitlines() if line not in known]
+        old_lines = before["description"].splitlines()
+        lines = [line for line in after["description"].splitlines() if line not in old_lines]
         notes.append(f"Of the tool {name} holds now: " + "\n".join(lines or after["description"].splitlines()))
     if before["input_schema"] != after["input_schema"]:
         schema = orjson.dumps(after["input_schema"]).decode()[:MAX_SCHEMA]

@@ -39,7 +39,7 @@ ASK_TOOL = ToolInfo(
 
 def question_of(arguments: Json) -> InputNeeded:
     """Return the question to the user from the tool's arguments."""
-    options = tuple(Option(each, each) for each in dict.fromkeys(arguments.get("options") or ()))
+    options = tuple(Option(text, text) for text in dict.fromkeys(arguments.get("options") or ()))
     return InputNeeded(
         WaitKind.QUESTION,
         "The assistant asks",
@@ -49,12 +49,12 @@ def question_of(arguments: Json) -> InputNeeded:
     )
 
 
-def answer_of(given: InputGiven) -> CallOutcome:
+def answer_of(answer: InputGiven) -> CallOutcome:
     """Return the user's answer as a tool outcome for the model."""
-    if given.action is not WaitAction.ACCEPT:
-        text = f"The user gave no answer ({given.action.value}). Go on with what you know, and say what you assumed."
+    if answer.action is not WaitAction.ACCEPT:
+        text = f"The user gave no answer ({answer.action.value}). Go on with what you know, and say what you assumed."
         return CallOutcome(ToolStatus.ERROR, (text_block(text),))
-    chosen, words = given.content.get("choices") or [], given.content.get("text", "")
+    chosen, words = answer.content.get("choices") or [], answer.content.get("text", "")
     parts = [f"The user chose: {to_text(chosen)}"] if chosen else []
     parts += [f"The user answered: {words}"] if words else []
     return CallOutcome(ToolStatus.OK, (text_block("\n".join(parts) or "The user answered nothing."),))

@@ -72,8 +72,8 @@ def build_request(
     tools: Sequence[ToolInfo],
     transcript: Sequence[Message],
     *,
-    told: PromptState | None = None,
-    gone: Collection[str] = (),
+    state: PromptState | None = None,
+    gone_chunks: Collection[str] = (),
     hidden: Collection[str] = (),
     tool_choice: Json | None = None,
     pictures: Mapping[str, str] = NO_PICTURES,
@@ -88,33 +88,35 @@ def build_request(
         definition: the settings of the turn.
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
-        told: the prompt state of the session, or None before its first request.
-        gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
-            its earlier messages must not change. For others the sentences are replaced by `REMOVED`.
+        state: the prompt state of the session, or None before its first request.
+        gone_chunks: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay,
+            because its earlier messages must not change. For other models `REMOVED` replaces the sentences.
         hidden: ids of documents that the reader may not see. Their names and sentences are replaced for every model.
         tool_choice: None, or an API value. Ignored without tools.
         pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
             described by text.
-        before: state of the conversation's last request, which this call uses up. A state that does not fit, after a
-            change
-            of the model or of a message, is replaced by a new one.
+        before: state of the conversation's last request, which this call uses up. A state that does not fit any more,
+            because the model or a message has changed, is replaced by a new one.
         refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
-    if before is None or not before.continues(definition.model, tools, gone, conversation, hidden):
-        before = SentMessages(definition.model, gone, hidden)
+    if before is None or not before.continues(definition.model, tools, gone_chunks, conversation, hidden):
+        before = SentMessages(definition.model, gone_chunks, hidden)
     sent = before.take(conversation, tools)
     show_pictures(sent, pictures if profile.images else None)
-    if told is None:
-        told = begin_told(definition, prompt_of(definition, tools), tools)
-    late = told.late
-    if CALL in tools and CALL.name not in told.names:  # a fallback model without deferred tools needs it
+    if state is None:
+        state = begin_prompt_state(definition, prompt_of(definition, tools), tools)
+    # System and tools are those of the session's first request, followed by the tools that came later. The beginning of
+    # the request stays the same, so the service's cache stays valid; notes describe what has changed since.
+    late = state.late
+    if CALL in tools and CALL.name not in state.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
-    specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
-    current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
+    specs = shown_tools(state.first.tools, late, by_service=profile.deferred_tools)
+    current = {spec["name"]: spec for spec in _prompt_parts_of(definition, tools).tools}
     sendable = sendable_specs(definition.model, specs, current, refused)
     messages = tuple(sent.messages)
     settled: Settled | None = before.settled
+    # A service refuses a reference to a tool that is not in the request. Removing one changes an earlier message.
     if len(sendable) < len(specs) and profile.deferred_tools:
         fewer = without_references(messages, {spec["name"] for spec in sendable})
         if fewer != messages:
@@ -122,7 +124,7 @@ def build_request(
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
-        system=told.first.system,
+        system=state.first.system,
         messages=messages,
         tools=sendable,
         tool_choice=tool_choice if sendable else None,
@@ -138,17 +140,17 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
     """Return the prompt for a session that begins now. ``today``: the date."""
     user = definition.binding.user
     present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
-    made = _made_of(definition, tools)
-    return Prompt((*made.system, *present), made.tools)
+    prompt_parts = _prompt_parts_of(definition, tools)
+    return Prompt((*prompt_parts.system, *present), prompt_parts.tools)
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return the approximate tokens of system and tools in every request."""
-    return _made_of(definition, tools).tokens
+    return _prompt_parts_of(definition, tools).tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _PromptParts:
     """System blocks and tool specs built from ``parts``, with their tokens."""
 
     parts: tuple[object, ...]
@@ -158,27 +160,29 @@ class _Made:
 
 
 MOST_MADE = 512
-_made: dict[tuple[str, str], _Made] = {}
+"""Most cached entries."""
+_prompt_parts: dict[tuple[str, str], _PromptParts] = {}
 """Cache by domain and model, most recently used last. From turn to turn a domain's prompt seldom changes."""
 
 
-def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
+def _prompt_parts_of(definition: Definition, tools: Sequence[ToolInfo]) -> _PromptParts:
+    """Return the system blocks and tool specs of a definition, from the cache if its inputs are unchanged."""
     key, binding = (definition.domain_id, definition.model), definition.binding
     parts = (definition.persona, definition.collection_note, binding.sub_roles, definition.role_lines, *tools)
-    made = _made.pop(key, None)
-    if made is None or made.parts != parts:
+    prompt_parts = _prompt_parts.pop(key, None)  # inserted again below, so that the oldest entry is the first
+    if prompt_parts is None or prompt_parts.parts != parts:
         deferred = list_deferred(tools, many_tokens(definition.model))
-        shown = [tool for tool in tools if tool not in deferred] if deferred else tools
+        visible = [tool for tool in tools if tool not in deferred] if deferred else tools
         system, specs = _system(definition, tools), tool_specs(definition, tools)
-        shown_specs = tool_specs(definition, shown) if deferred else specs
-        made = _Made(parts, system, specs, tokens_of([system, shown_specs]))
-    _made[key] = made
-    if len(_made) > MOST_MADE:
-        del _made[next(iter(_made))]
-    return made
+        shown_specs = tool_specs(definition, visible) if deferred else specs
+        prompt_parts = _PromptParts(parts, system, specs, tokens_of([system, shown_specs]))
+    _prompt_parts[key] = prompt_parts
+    if len(_prompt_parts) > MOST_MADE:
+        del _prompt_parts[next(iter(_prompt_parts))]
+    return prompt_parts
 
 
-def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
+def begin_prompt_state(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
     """Return the prompt state of a session that begins now."""
     return PromptState.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
 
@@ -189,26 +193,26 @@ def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, .
         names = [name for name in names if name != SEARCH.name]
     blocks = bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
     skills = skills_block(definition.persona, names)
-    others = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))
-    return (*blocks, *([skills] if skills else ()), *([text_block(others)] if others else ()))
+    catalogue_text = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))
+    return (*blocks, *([skills] if skills else ()), *([text_block(catalogue_text)] if catalogue_text else ()))
 
 
-def servers_back(down: Iterable[str], missing: Collection[str], known: Collection[str]) -> list[str]:
+def servers_back(down: Iterable[str], missing: Collection[str], available: Collection[str]) -> list[str]:
     """Return the servers that can be called again.
 
     Args:
         down: the servers that the newest note on servers reports as unavailable (`Transcript.down`).
         missing: the servers that are unavailable now.
-        known: the domain's servers.
+        available: the servers whose tools the turn has.
     """
-    return [name for name in down if name in known and name not in missing]
+    return [name for name in down if name in available and name not in missing]
 
 
 def turn_notes(
     missing: Mapping[str, bool],
     changed_role: str | None,
     changes: Sequence[str] = (),
-    lost: Mapping[str, str] | None = None,
+    lost_documents: Mapping[str, str] | None = None,
     back: Sequence[str] = (),
 ) -> list[Block]:
     """Return the notes before a new user message, possibly none.
@@ -221,7 +225,7 @@ def turn_notes(
             other reasons.
         changed_role: the role that was edited since its activation.
         changes: changes of the prompt since the session's last request.
-        lost: deleted documents with passages in the conversation: id and name.
+        lost_documents: deleted documents with passages in the conversation: id and name.
         back: servers that can be called again.
     """
     notes = [*changes, *(f"the server {name} is back: its tools can be called again" for name in back)]
@@ -231,14 +235,14 @@ def turn_notes(
         notes.append(f'the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again')
     notes += [
         f"the document {name} was deleted: what stands above of it holds no more and cannot be cited"
-        for name in (lost or {}).values()
+        for name in (lost_documents or {}).values()
     ]
     if not notes:
         return []
     block = note_block(notes) | {NOTE: True}
     if missing or back:
         block |= {DOWN: list(missing)}
-    return [block | {GONE: list(lost)}] if lost else [block]
+    return [block | {GONE: list(lost_documents)}] if lost_documents else [block]
 
 
 def last_step_note() -> Block:

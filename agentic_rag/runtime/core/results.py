@@ -122,25 +122,25 @@ def finished_call(
 
     ``ran``: the outcome is the server's, not a refusal of ours. ``room``: the model's limits for a result.
     """
-    ours = tool is not None and tool.origin != "user"
+    is_own = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
     size = len(_paragraphs(blocks).encode())
     blocks, pictures = _keep_images(blocks, new_ref, shown=outcome.status is ToolStatus.OK)
-    content, private, kept = _own(name, blocks, outcome, room) if ours else _users(blocks, outcome, new_ref, room)
+    content, private, payloads = _own(name, blocks, outcome, room) if is_own else _users(blocks, outcome, new_ref, room)
     if ran and tool is not None and _brings_others(tool, outcome):
         private = private | {OTHERS: True}
-    shown = _paragraphs(content) or "\n".join(map(_in_words, content))
-    hits, source = _hits(name, outcome) if ours else ((), "documents")
+    shown_text = _paragraphs(content) or "\n".join(map(_in_words, content))
+    hits, source = _hits(name, outcome) if is_own else ((), "documents")
     if hits and source == "documents":
         note = outcome.structured.get("note")
         passages = [search_result_block(hit) for hit in outcome.structured["hits"]]
         content = _within(passages, room.hits)
         content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
-    content = [*content, *_evidence(name, outcome)] if ours else content
-    named = _named_documents(name, outcome) if ours else []
-    if named:
-        private = private | {NAMED: named}
-    ids = _retrieval_ids(name, outcome) if ours else []
+    content = [*content, *_evidence(name, outcome)] if is_own else content
+    document_ids = _named_documents(name, outcome) if is_own else []
+    if document_ids:
+        private = private | {NAMED: document_ids}
+    ids = _retrieval_ids(name, outcome) if is_own else []
     if ids:
         private = private | {RETRIEVALS: ids}
     result = ToolResult(
@@ -148,8 +148,8 @@ def finished_call(
         tool_name=name,
         server=tool.server if tool else "",
         status=outcome.status,
-        content=shown,
-        truncated=len(shown.encode()) < size or REF in private,
+        content=shown_text,
+        truncated=len(shown_text.encode()) < size or REF in private,
         duration_ms=outcome.duration_ms,
         ref=private.get(REF),
         structured=private.get(STRUCTURED),
@@ -162,7 +162,7 @@ def finished_call(
         bodies=(*retrieval, result),
         size=size,
         ref=private.get(REF),
-        kept=kept + pictures,
+        kept=payloads + pictures,
     )
 
 
@@ -173,10 +173,10 @@ def _paragraphs(blocks: Iterable[Block]) -> str:
 
 def _within(passages: list[Block], room: int) -> list[Block]:
     """Return the first passages within the limit, at least one, and a note on how many were left out."""
-    sizes = accumulate(len(plain_text(each["content"]).encode()) for each in passages)
+    sizes = accumulate(len(plain_text(passage["content"]).encode()) for passage in passages)
     count = max(1, sum(size <= room for size in sizes))
-    left = len(passages) - count
-    return passages[:count] + ([text_block(LEFT_OUT.format(left=left))] if left else [])
+    omitted = len(passages) - count
+    return passages[:count] + ([text_block(LEFT_OUT.format(left=omitted))] if omitted else [])
 
 
 def _in_words(part: Block) -> str:
@@ -190,17 +190,17 @@ def _keep_images(
 
     An error result cannot have images, so there (``shown`` is False) they are described by text.
     """
-    kept: list[StoredPayload] = []
+    payloads: list[StoredPayload] = []
     content = []
     for block in blocks:
         if block["type"] == "image" and block["source"]["type"] == "base64":
             data = base64.b64decode(block["source"]["data"])
             picture = read_picture(data)
             size = (picture.width, picture.height) if picture else (0, 0)
-            kept.append(StoredPayload(new_ref(), block["source"]["media_type"], data))
-            block = kept_image(kept[-1].media_type, kept[-1].ref, size)
+            payloads.append(StoredPayload(new_ref(), block["source"]["media_type"], data))
+            block = kept_image(payloads[-1].media_type, payloads[-1].ref, size)
         content.append(block if shown or block["type"] != "image" else text_block(image_in_words(block)))
-    return content, tuple(kept)
+    return content, tuple(payloads)
 
 
 def _brings_others(tool: ToolInfo, outcome: CallOutcome) -> bool:
@@ -210,8 +210,8 @@ def _brings_others(tool: ToolInfo, outcome: CallOutcome) -> bool:
     if tool.name == READ_RESULT.name:  # a stored result came from a server, or was read before
         return outcome.status is ToolStatus.OK
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
-    found = structured.get("hits") if _reader(tool.name) is ResultReader.HITS else structured.get(OTHERS_TEXT)
-    return bool(found)
+    others_text = structured.get("hits") if _reader(tool.name) is ResultReader.HITS else structured.get(OTHERS_TEXT)
+    return bool(others_text)
 
 
 def _reader(name: str) -> ResultReader:
@@ -235,11 +235,11 @@ def _users(
 ) -> tuple[list[Block], Block, tuple[StoredPayload, ...]]:
     """Limit a user server's result. A longer one is stored in full, so that the model can read the rest."""
     private: Block = {}
-    kept: tuple[StoredPayload, ...] = ()
+    payloads: tuple[StoredPayload, ...] = ()
     whole = _paragraphs(blocks)
     if len(whole.encode()) > room.text:
         ref = new_ref()
-        kept = (StoredPayload(ref, "text/plain", whole.encode()),)
+        payloads = (StoredPayload(ref, "text/plain", whole.encode()),)
         private[REF] = ref
         blocks = _with_text(blocks, head_and_tail(whole, ref, room.text))
     data = encode_structured(outcome.structured) if outcome.encoded is None else outcome.encoded
@@ -248,9 +248,9 @@ def _users(
             private[STRUCTURED] = outcome.structured
         else:
             ref = new_ref()
-            kept += (StoredPayload(ref, "application/json", data),)
+            payloads += (StoredPayload(ref, "application/json", data),)
             private[STRUCTURED] = {REF: ref}
-    return blocks, private, kept
+    return blocks, private, payloads
 
 
 def encode_structured(structured: Any) -> bytes | None:
@@ -262,8 +262,8 @@ def head_and_tail(text: str, ref: str, room: int = RESULT_BUDGET) -> str:
     """Return three quarters of the limit from a text's head, one quarter from its tail, and how to read the middle."""
     head = first_bytes(text, room * 3 // 4)
     tail = last_bytes(text, room // 4)
-    left = len(text) - len(head) - len(tail)
-    where = f"characters {len(head)} to {len(head) + left} of {len(text)}"
+    omitted = len(text) - len(head) - len(tail)
+    where = f"characters {len(head)} to {len(head) + omitted} of {len(text)}"
     return f'{head}\n[… {where} left out; {READ_RESULT.name} with ref "{ref}" reads them …]\n{tail}'
 
 
@@ -273,7 +273,7 @@ def cut_at_section(text: str, budget: int) -> str:
     if len(head) == len(text):
         return text
     for boundary in (_SECTION, _PARAGRAPH, _LINE):
-        ends = [found.start() for found in boundary.finditer(head)]
+        ends = [match.start() for match in boundary.finditer(head)]
         if ends and ends[-1] > len(head) // 2:
             head = head[: ends[-1]]
             break
@@ -293,20 +293,23 @@ def passages_with(text: str, sought: str, start: int) -> str:
 
     The search ignores case. Overlapping excerpts are joined.
     """
-    found = [match.span() for match in re.compile(re.escape(sought), re.IGNORECASE).finditer(text, start)]
-    if not found:
+    match_spans = [match.span() for match in re.compile(re.escape(sought), re.IGNORECASE).finditer(text, start)]
+    if not match_spans:
         return f"[{sought!r} does not occur in characters {start} to {len(text)}, which is the end]"
     spans: list[tuple[int, int]] = []
-    for first, last in found[:MAX_FOUND]:
+    for first, last in match_spans[:MAX_FOUND]:
         before, after = max(0, first - AROUND), min(len(text), last + AROUND)
         if spans and before <= spans[-1][1]:
             before = spans.pop()[0]
         spans.append((before, after))
     parts = [f"[characters {before} to {after}]\n{text[before:after]}" for before, after in spans]
-    left = found[MAX_FOUND:]
-    rest = f"; for the next go on with from {left[0][0]}" if left else ""
+    remaining = match_spans[MAX_FOUND:]
+    rest = f"; for the next go on with from {remaining[0][0]}" if remaining else ""
     return "\n".join(
-        [*parts, f"[{len(found) - len(left)} of {len(found)} places, {len(text)} characters in all{rest}]"]
+        [
+            *parts,
+            f"[{len(match_spans) - len(remaining)} of {len(match_spans)} places, {len(text)} characters in all{rest}]",
+        ]
     )
 
 
@@ -324,7 +327,7 @@ def _named_documents(name: str, outcome: CallOutcome) -> list[str]:
     """Return the ids of the documents that a list of documents, or a note of our tools, names."""
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
     if name == LIST_DOCUMENTS.name:
-        return [str(each["id"]) for each in structured.get("documents") or ()]
+        return [str(document["id"]) for document in structured.get("documents") or ()]
     return (
         [str(structured["document_id"])] if _reader(name) is ResultReader.HITS and "document_id" in structured else []
     )
@@ -332,16 +335,16 @@ def _named_documents(name: str, outcome: CallOutcome) -> list[str]:
 
 def _retrieval_ids(name: str, outcome: CallOutcome) -> list[str]:
     """Return the ids of the stored searches behind a result: its own, or those of a delegate."""
-    given = outcome.structured if isinstance(outcome.structured, dict) else {}
+    fields = outcome.structured if isinstance(outcome.structured, dict) else {}
     if _reader(name) is ResultReader.HITS:
-        return [str(given["retrieval_id"])] if given.get("retrieval_id") else []
-    return list(given.get("retrievals") or ()) if _reader(name) is ResultReader.EVIDENCE else []
+        return [str(fields["retrieval_id"])] if fields.get("retrieval_id") else []
+    return list(fields.get("retrievals") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
 
 def _evidence(name: str, outcome: CallOutcome) -> list[Block]:
     """Return the passages of a delegate's result. An error has none, because the API allows only text there."""
-    given = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
-    return list(given.get("evidence") or ()) if _reader(name) is ResultReader.EVIDENCE else []
+    fields = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
+    return list(fields.get("evidence") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
 
 def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:
@@ -349,15 +352,15 @@ def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["do
     if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
     if _reader(name) is ResultReader.ENGRAMS:
-        shown = structured.get("found") or structured.get("overview") or ()  # a recall without query
-        return tuple(_memory_hit(engram) for engram in shown), "memory"
+        engrams = structured.get("found") or structured.get("overview") or ()  # a recall without query
+        return tuple(_memory_hit(engram) for engram in engrams), "memory"
     return (), "documents"
 
 
 def search_result_block(hit: Json) -> Block:
     """Return the ``search_result`` block of a passage that was found or read, with one text block per sentence."""
     heading = " › ".join(hit.get("heading_path") or [])
-    place = f" ({shown})" if (shown := _place(hit)) else ""
+    place = f" ({place_text})" if (place_text := _place(hit)) else ""
     name = hit["document_name"]
     return {
         "type": "search_result",
@@ -387,9 +390,9 @@ def search_result_block(hit: Json) -> Block:
 def _rows_of(hit: Json) -> tuple[PassageTable, ...]:
     """Return which sentences are rows of tables, without the header rows."""
     tables = (
-        PassageTable(each["first"] + bool(each["has_header"]), each["last"], tuple(each["header"]))
-        for each in hit.get("tables") or ()
-        if each["header"]
+        PassageTable(table["first"] + bool(table["has_header"]), table["last"], tuple(table["header"]))
+        for table in hit.get("tables") or ()
+        if table["header"]
     )
     return tuple(table for table in tables if table.first < table.last)
 
@@ -399,7 +402,7 @@ def _place(hit: Json) -> str:
     places = [f"p. {hit['page']}" if hit.get("page") is not None else None, hit.get("cells")]
     if hit.get("scanned"):
         places.append(f"read from a scan{' by the model' if hit.get('scanned_by') == 'model' else ''}")
-    places += [f"columns: {' | '.join(each['header'])}" for each in hit.get("tables") or () if _lacks_header(each)]
+    places += [f"columns: {' | '.join(table['header'])}" for table in hit.get("tables") or () if _lacks_header(table)]
     if hit.get("passages"):
         places += [f"passage {hit.get('passage')} of {hit['passages']}", hit.get("date")]
     return "; ".join(str(place) for place in places if place)
@@ -451,5 +454,5 @@ def _visible(blocks: tuple[Block, ...]) -> list[Block]:
 
 def _with_text(blocks: list[Block], text: str) -> list[Block]:
     """Return the blocks with one text in place of all their texts."""
-    others = [block for block in blocks if block["type"] != "text"]
-    return [text_block(text), *others] if text else others
+    other_blocks = [block for block in blocks if block["type"] != "text"]
+    return [text_block(text), *other_blocks] if text else other_blocks

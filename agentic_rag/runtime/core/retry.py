@@ -79,8 +79,8 @@ def sizes_of(error: ModelError) -> tuple[int, int] | None:
     if chat := _SIZES_OF_CHAT.search(text):
         had, most = int(chat["had"]), int(chat["most"])
         return (had, most) if had > most > 0 else None
-    found = _SIZES.search(text)
-    return (int(found[1]), int(found[2])) if found and int(found[1]) > int(found[2]) > 0 else None
+    match = _SIZES.search(text)
+    return (int(match[1]), int(match[2])) if match and int(match[1]) > int(match[2]) > 0 else None
 
 
 def after(error: ModelError, so_far: Attempts, delay: float) -> Attempts:

@@ -89,13 +89,14 @@ class SentMessages:
     last run of messages with one role: more messages may join the run, and its calls may still get results.
     """
 
-    def __init__(self, model: str, gone: Collection[str], hidden: Collection[str] = ()) -> None:
-        """``gone``: ids of chunks that no longer exist. ``hidden``: ids of documents that the reader may not see."""
+    def __init__(self, model: str, gone_chunks: Collection[str], hidden: Collection[str] = ()) -> None:
+        """``gone_chunks``: ids of deleted chunks. ``hidden``: ids of documents that the reader may not see."""
         self._model, self._hidden = model, frozenset(hidden)
-        self._gone = frozenset(gone)
+        self._gone = frozenset(gone_chunks)
         self._tools: tuple[ToolInfo, ...] = ()
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
+        """Whether sentences of deleted chunks stay, because no earlier message may change."""
         self._named = False
         """Whether messages contain definitions of tools."""
         self._repeats = Repeats(() if self._stays else self._gone)
@@ -123,15 +124,15 @@ class SentMessages:
         self,
         model: str,
         tools: Sequence[ToolInfo],
-        gone: Collection[str],
+        gone_chunks: Collection[str],
         conversation: Sequence[Message],
         hidden: Collection[str] = (),
     ) -> bool:
         """Return whether a conversation begins with the settled messages and all other inputs are the same."""
-        same = self._model == model and self._profile == profile_of(model) and self._gone == gone
+        same = self._model == model and self._profile == profile_of(model) and self._gone == gone_chunks
         same = same and self._hidden == frozenset(hidden)
-        taken = len(self._taken)
-        return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
+        settled = len(self._taken)
+        return same and (not self._named or self._tools == tuple(tools)) and conversation[:settled] == self._taken
 
     def take(self, conversation: Sequence[Message], tools: Sequence[ToolInfo]) -> Sent:
         """Return the sent form of a conversation that continues this one, with the settled part from memory.
@@ -140,14 +141,16 @@ class SentMessages:
         them.
         """
         self._tools = tuple(tools)
+        # The API requires alternating roles, so each run of messages with one role becomes one message.
         runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_ROLE)]
         for run in runs[:-1]:
             self._memory += self._add(self._settled, run, self._repeats)
             self._taken += run
         sent = self._settled.copy()
+        # The last run is converted for this request only: the state behind it must not learn its passages.
         for run in runs[-1:]:
             self._add(sent, run, Repeats(self._repeats.apart, self._repeats))
-        if sent.open_ids:
+        if sent.open_ids:  # the conversation ends with calls that have no results
             sent.messages.append({"role": "user", "content": list(map(_unknown, sent.open_ids))})
         return sent
 
@@ -172,13 +175,13 @@ class SentMessages:
         else:
             sent.open_ids = [block["id"] for block in tool_uses(message["content"])]
             sent.call_ids.update(sent.open_ids)
-        for each in _with_system_message(message) if self._profile.system_messages else (message,):
-            if any(map(has_kept_image, each["content"])):
+        for sent_message in _with_system_message(message) if self._profile.system_messages else (message,):
+            if any(map(has_kept_image, sent_message["content"])):
                 sent.pictured.append(len(sent.messages))
-            sent.messages.append(each)
+            sent.messages.append(sent_message)
         new = [passage for passage in sent.passages[passages:] if passage is not None]
-        found = sum(PASSAGE_BYTES + SENTENCE_BYTES * len(passage.texts) for passage in new)
-        return MESSAGE_BYTES + (0 if message is run[0] else MADE_BYTES) + found
+        passage_bytes = sum(PASSAGE_BYTES + SENTENCE_BYTES * len(passage.texts) for passage in new)
+        return MESSAGE_BYTES + (0 if message is run[0] else MADE_BYTES) + passage_bytes
 
     def _answering(
         self,
@@ -224,11 +227,13 @@ def _without_citations(message: Message, sources: Collection[str]) -> Message:
 
 
 def _without_cited(block: Block, sources: Collection[str]) -> Block:
-    given = block.get("citations")
-    if block["type"] != "text" or not given or not any(each.get("source") in sources for each in given):
+    citations = block.get("citations")
+    if block["type"] != "text" or not citations or not any(citation.get("source") in sources for citation in citations):
         return block
-    kept = [each for each in given if each.get("source") not in sources]
-    return {key: value for key, value in block.items() if key != "citations"} | ({"citations": kept} if kept else {})
+    remaining = [citation for citation in citations if citation.get("source") not in sources]
+    return {key: value for key, value in block.items() if key != "citations"} | (
+        {"citations": remaining} if remaining else {}
+    )
 
 
 def _blocks_of(messages: Iterable[Message]) -> list[Block]:
@@ -273,7 +278,7 @@ def _unknown(tool_use_id: str) -> Block:
 
 
 def _search_result(
-    block: Block, gone: frozenset[str], hidden: frozenset[str], *, stays: bool
+    block: Block, gone_chunks: frozenset[str], hidden: frozenset[str], *, stays: bool
 ) -> tuple[Block, CitablePassage | None]:
     """Return a passage as it is sent, and its citable form; None if nothing of it may be cited.
 
@@ -286,17 +291,19 @@ def _search_result(
     if passage.document_id in hidden:
         content = [text_block(REMOVED) for _ in block["content"]]
         return {**block, "content": content, "title": REMOVED}, None
-    if not gone.isdisjoint(passage.chunk_ids):
-        lost = all(chunk in gone for chunk in passage.chunk_ids)
+    if not gone_chunks.isdisjoint(passage.chunk_ids):
+        all_gone = all(chunk in gone_chunks for chunk in passage.chunk_ids)
         if not stays:
             content = [
-                text_block(REMOVED) if chunk in gone else part
+                text_block(REMOVED) if chunk in gone_chunks else part
                 for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
             ]
-            block = {**block, "content": content, **({"title": REMOVED} if lost else {})}
-        if lost:
+            block = {**block, "content": content, **({"title": REMOVED} if all_gone else {})}
+        if all_gone:
             return block, None
-        passage = replace(passage, chunk_ids=tuple("" if chunk in gone else chunk for chunk in passage.chunk_ids))
+        passage = replace(
+            passage, chunk_ids=tuple("" if chunk in gone_chunks else chunk for chunk in passage.chunk_ids)
+        )
     return block, CitablePassage(passage, tuple(part["text"] for part in block["content"]))
 
 
@@ -305,8 +312,8 @@ def _with_system_message(message: Message) -> tuple[Message, ...]:
     notes = [block for block in message["content"] if NOTE in block]
     if message["role"] != "user" or not notes or len(notes) == len(message["content"]):
         return (message,)
-    others = [block for block in message["content"] if NOTE not in block]
-    return {"role": "user", "content": others}, {"role": "system", "content": notes}
+    other_blocks = [block for block in message["content"] if NOTE not in block]
+    return {"role": "user", "content": other_blocks}, {"role": "system", "content": notes}
 
 
 # Images
@@ -314,12 +321,14 @@ def _with_system_message(message: Message) -> tuple[Message, ...]:
 
 def show_pictures(sent: Sent, pictures: Mapping[str, str] | None) -> None:
     """Insert the images as base64 from ``pictures`` (by ref). None: the model does not support images."""
-    shown = [sent.messages[place] for place in sent.pictured]
+    pictured = [sent.messages[place] for place in sent.pictured]
     # More images than one request allows, none of them seen by the model: the excess is described by text.
-    if pictures is not None and count_beyond([each for message in shown for each in pictures_in(message["content"])]):
-        small = [ref for ref in pictures if not _is_large(ref, shown)]
+    if pictures is not None and count_beyond(
+        [picture for message in pictured for picture in pictures_in(message["content"])]
+    ):
+        small = [ref for ref in pictures if not _is_large(ref, pictured)]
         pictures = {ref: pictures[ref] for ref in small[:MOST]}
-    for place, message in zip(sent.pictured, shown, strict=True):
+    for place, message in zip(sent.pictured, pictured, strict=True):
         sent.messages[place] = _with_content(message, [_with_picture(block, pictures) for block in message["content"]])
 
 

@@ -99,22 +99,24 @@ class Documents:
             self._sentences.setdefault(ident, {}).setdefault(chunk, []).append(sentence)
 
 
-def documents_of(messages: Iterable[Message], gone: Collection[str] = ()) -> Documents:
-    """Return the documents in a conversation or its earlier summary. ``gone``: chunks that no longer exist."""
-    known = Documents()
+def documents_of(messages: Iterable[Message], gone_chunks: Collection[str] = ()) -> Documents:
+    """Return the documents in a conversation or its earlier summary. ``gone_chunks``: chunks that no longer exist."""
+    documents = Documents()
     for message in messages:
         for block in message["content"]:
             for source in block.get(SOURCES, ()):
-                known.names.setdefault(source["document"], source["name"])
+                documents.names.setdefault(source["document"], source["name"])
                 for chunk in source["chunks"]:
-                    known.add(source["document"], source["name"], "" if chunk in gone else chunk, source["fact"])
+                    documents.add(
+                        source["document"], source["name"], "" if chunk in gone_chunks else chunk, source["fact"]
+                    )
             for part in block["content"] if block["type"] == "tool_result" else ():
                 if (passage := Passage.of(part)) is None:
                     continue
                 for chunk, sentence in zip(passage.chunk_ids, part["content"], strict=True):
-                    chunk = "" if chunk in gone else chunk
-                    known.add(passage.document_id, passage.document_name, chunk, sentence["text"])
-    return known
+                    chunk = "" if chunk in gone_chunks else chunk
+                    documents.add(passage.document_id, passage.document_name, chunk, sentence["text"])
+    return documents
 
 
 # Request
@@ -238,35 +240,35 @@ def _fact_line(value: object, documents: Documents, sources: list[Json]) -> str:
     stated = {"fact": value, "documents": []} if isinstance(value, str) else value
     if not isinstance(stated, dict):
         raise UnusableSummary("a fact is no object")
-    fact, named = _text(stated.get("fact"), "facts"), []
+    fact, references = _text(stated.get("fact"), "facts"), []
     for called in _list(stated, "documents"):
         ident = documents.find(_text(called, "documents"))
         if ident is None:
-            known = ", ".join(documents.names) or "none"
-            raise UnusableSummary(f"there is no document {called!r} in the conversation (known: {known[:500]})")
+            known_names = ", ".join(documents.names) or "none"
+            raise UnusableSummary(f"there is no document {called!r} in the conversation (known: {known_names[:500]})")
         chunks = documents.chunks(ident, fact)
         sources.append({"fact": fact, "document": ident, "name": documents.names[ident], "chunks": list(chunks)})
         passages = f", passages {' '.join(chunks)}" if chunks else ""
-        named.append(f" [{documents.names[ident]}, document {ident}{passages}]")
-    return f"- {fact}{''.join(named)}" if fact else ""
+        references.append(f" [{documents.names[ident]}, document {ident}{passages}]")
+    return f"- {fact}{''.join(references)}" if fact else ""
 
 
 # Blocks after a compaction
 
 
-def head_after(summary: Summary, messages: Sequence[Message], said: Iterable[str], limit: int) -> list[Block]:
+def head_after(summary: Summary, messages: Sequence[Message], user_texts: Iterable[str], limit: int) -> list[Block]:
     """Return the blocks that replace archived messages.
 
     Args:
         summary: the checked summary.
         messages: the archived window, with the blocks before it.
-        said: the user's messages in the window, oldest first, in their own words.
+        user_texts: the user's messages in the window, oldest first, in their own words.
         limit: tokens that a request may have.
     """
     cites = any(source["chunks"] for source in summary.sources)
     first = text_block(SUMMARY + summary.text + (f"\n{FINDABLE}" if cites else ""))
     head = [first | {SOURCES: list(summary.sources)} if summary.sources else first]
-    carried = _newest([*said_before(messages), *said], limit * CARRIED_SHARE)
+    carried = _newest([*said_before(messages), *user_texts], limit * CARRIED_SHARE)
     if carried:
         text = "\n---\n".join([CARRIED, *carried])
         head.append(text_block(text) | {SAID: carried})
@@ -276,7 +278,7 @@ def head_after(summary: Summary, messages: Sequence[Message], said: Iterable[str
 
 def said_before(messages: Iterable[Message]) -> list[str]:
     """Return the user's messages that an earlier compaction carried, oldest first."""
-    return [said for message in messages for block in message["content"] for said in block.get(SAID, ())]
+    return [text for message in messages for block in message["content"] for text in block.get(SAID, ())]
 
 
 def words_of(message: Message) -> str:
@@ -287,11 +289,11 @@ def words_of(message: Message) -> str:
     return "\n".join([*pictures, *texts[-1:]])
 
 
-def _newest(said: Sequence[str], budget: float) -> list[str]:
-    kept: list[str] = []
-    for text in reversed(said):
+def _newest(texts: Sequence[str], budget: float) -> list[str]:
+    carried: list[str] = []
+    for text in reversed(texts):
         budget -= tokens_of(text) + 2
         if budget < 0:
             break
-        kept.insert(0, text)
-    return kept
+        carried.insert(0, text)
+    return carried

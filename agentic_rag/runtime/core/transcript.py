@@ -80,39 +80,39 @@ def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limit
     # if the model reported more tokens than the bytes suggest, that holds for every turn
     scale = max(1.0, tokens / max(1, fixed + sum(turn.tokens for turn in turns)))
     most = (limits.context_messages or count) // 2 if crowded else count
-    kept = len(turns)
-    while kept > least and (
-        kept == len(turns)
-        or kept * 2 - 1 > max(1, most)
-        or (fixed + sum(turn.tokens for turn in turns[-kept:])) * scale > limits.context_tokens / 2
+    turn_count = len(turns)
+    while turn_count > least and (
+        turn_count == len(turns)
+        or turn_count * 2 - 1 > max(1, most)
+        or (fixed + sum(turn.tokens for turn in turns[-turn_count:])) * scale > limits.context_tokens / 2
     ):
-        kept -= 1
+        turn_count -= 1
     pair = (fixed + sum(turn.tokens for turn in turns[-2:])) * scale
-    if kept == 1 and len(turns) > 2 and pair <= limits.context_tokens and most >= 3:
-        kept = 2
-    return turns[-kept].first_seq
+    if turn_count == 1 and len(turns) > 2 and pair <= limits.context_tokens and most >= 3:
+        turn_count = 2
+    return turns[-turn_count].first_seq
 
 
-def move_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[Message]) -> list[Block]:
+def move_head(head: Sequence[Block], fallen: Sequence[Message], remaining: Sequence[Message]) -> list[Block]:
     """Return the blocks before a moved window: those before the old one, and the role if it fell out.
 
     A role that is activated inside the window is not repeated.
     """
-    others = [block for block in head if ACTIVATION not in block]
-    if _activation(kept) is not None:
-        return others
+    other_blocks = [block for block in head if ACTIVATION not in block]
+    if _activation(remaining) is not None:
+        return other_blocks
     before: list[Message] = [{"role": "user", "content": list(head)}, *fallen]
     role = carried_role(before)
-    return others if role is None else [*others, role]
+    return other_blocks if role is None else [*other_blocks, role]
 
 
 def carried_role(messages: Sequence[Message]) -> Block | None:
     """Return the newest role activation as a text block that needs no tool call before it, or None without one."""
-    found = _activation(messages)
-    if found is None or found["type"] == "text":
-        return found
-    role = found[ACTIVATION]
-    text = ROLE_CARRIED.format(role=role["role"], text=plain_text(found["content"]))
+    activation = _activation(messages)
+    if activation is None or activation["type"] == "text":
+        return activation
+    role = activation[ACTIVATION]
+    text = ROLE_CARRIED.format(role=role["role"], text=plain_text(activation["content"]))
     return text_block(text) | {ACTIVATION: role}
 
 
@@ -132,8 +132,8 @@ def without_bound(content: Sequence[Block]) -> list[Block]:
 
     Thinking is bound to the words before it, and citations number the search results before them.
     """
-    kept = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
-    return [{key: value for key, value in block.items() if key != "citations"} for block in kept]
+    blocks = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
+    return [{key: value for key, value in block.items() if key != "citations"} for block in blocks]
 
 
 def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
@@ -188,7 +188,7 @@ class Transcript:
         head: the blocks before that message.
         base_seq: the last number given to a message.
         measure: the last reported tokens, or None if the request has changed since in other ways than by growing.
-        told: the session's prompt state, or None if the next turn sets it.
+        prompt_state: the session's prompt state, or None if the next turn sets it.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Transcript:
         head: Iterable[Block] = (),
         base_seq: int = 0,
         measure: Measure | None = None,
-        told: PromptState | None = None,
+        prompt_state: PromptState | None = None,
     ) -> None:
         self.session_id = session_id
         self.labels = labels
@@ -209,7 +209,7 @@ class Transcript:
         self.window_start = window_start
         self.head = list(head)
         self.measure = measure
-        self.told = told
+        self.prompt_state = prompt_state
         self.compact_past = 0.0
         """Tokens below which no compaction is tried, because one has failed."""
         self._base_seq = base_seq
@@ -221,7 +221,7 @@ class Transcript:
         """How many entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by message number, each with the counted content. Other content is counted again."""
-        self._told_weighed: tuple[PromptState | None, int] = (None, 0)
+        self._weighed_prompt: tuple[PromptState | None, int] = (None, 0)
         self._weighed, self._weight = 0, 0
         """How many entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
@@ -235,16 +235,16 @@ class Transcript:
         self._weight += sum(map(_weight_of, self.entries[self._weighed :]))
         self._weighed = len(self.entries)
         sent = 0 if self._sent is None else self._sent.memory
-        asked = ASKED_BYTES * len(self.gone_chunks.asked)
-        return FIXED_BYTES + self._weight + self._told_weight() + self._window.memory + sent + asked
+        asked_bytes = ASKED_BYTES * len(self.gone_chunks.asked)
+        return FIXED_BYTES + self._weight + self._prompt_weight() + self._window.memory + sent + asked_bytes
 
-    def _told_weight(self) -> int:
-        told = self.told
-        if self._told_weighed[0] is not told:
-            parts = [] if told is None else [told.first, *([] if told.latest is told.first else [told.latest])]
+    def _prompt_weight(self) -> int:
+        state = self.prompt_state
+        if self._weighed_prompt[0] is not state:
+            parts = [] if state is None else [state.first, *([] if state.latest is state.first else [state.latest])]
             weight = sum(memory_of([*part.system, *part.tools]) for part in parts)
-            self._told_weighed = told, weight + (0 if told is None else memory_of(told.late))
-        return self._told_weighed[1]
+            self._weighed_prompt = state, weight + (0 if state is None else memory_of(state.late))
+        return self._weighed_prompt[1]
 
     @property
     def last_seq(self) -> int:
@@ -289,21 +289,21 @@ class Transcript:
     @property
     def cited_documents(self) -> dict[str, set[str]]:
         """The chunks with sentences in the sent messages, by the ids of their documents."""
-        found = self._present_window().passages.chunks_by_document()
+        by_document = self._present_window().passages.chunks_by_document()
         if self.head:
             before = Passages()
             before.add({"role": "user", "content": self.head})
             for ident, chunks in before.chunks_by_document().items():
-                found.setdefault(ident, set()).update(chunks)
-        return found
+                by_document.setdefault(ident, set()).update(chunks)
+        return by_document
 
-    def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
+    def lost_documents(self, gone_chunks: Collection[str]) -> dict[str, str]:
         """Return the documents of passages whose chunks are all gone and that no note mentions: id and name."""
-        return self._present_window().passages.find_lost(gone) if gone else {}
+        return self._present_window().passages.find_lost(gone_chunks) if gone_chunks else {}
 
-    def note_gone(self, gone: GoneChunks) -> None:
+    def note_gone(self, gone_chunks: GoneChunks) -> None:
         """Store the result of the check for deleted chunks."""
-        self.gone_chunks = gone
+        self.gone_chunks = gone_chunks
 
     @property
     def pictures(self) -> AbstractSet[str]:
@@ -352,9 +352,9 @@ class Transcript:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
-    def tell(self, told: PromptState) -> None:
+    def set_prompt_state(self, state: PromptState) -> None:
         """Set the prompt state that the store has committed."""
-        self.told = told
+        self.prompt_state = state
 
     def leave_out(self, question: Entry, content: list[Block]) -> None:
         """Mark a question that the model declined to answer, as the store has. Its turn is not sent any more."""
@@ -409,10 +409,10 @@ class Transcript:
         return pictures_to_shed(window.messages) if window.pictures else []
 
     def _size(self, entry: Entry) -> int:
-        content, known = entry.message["content"], self._sizes.get(entry.seq)
-        if known is None or known[0] is not content:
-            known = self._sizes[entry.seq] = content, message_tokens(entry.message)
-        return known[1]
+        content, cached = entry.message["content"], self._sizes.get(entry.seq)
+        if cached is None or cached[0] is not content:
+            cached = self._sizes[entry.seq] = content, message_tokens(entry.message)
+        return cached[1]
 
     @property
     def head_tokens(self) -> int:
@@ -431,7 +431,7 @@ class Transcript:
         entries = self._present_window().entries
         for entry in entries[count_seen(self._present_window().messages) :]:
             if has_results(entry.message):
-                turns = dict.fromkeys(each.turn_id for each in entries)
+                turns = dict.fromkeys(entry.turn_id for entry in entries)
                 return len(turns) - list(turns).index(entry.turn_id)
         return 0
 
@@ -440,7 +440,7 @@ class Transcript:
         self.window_start = start
         self.head = head
         self.measure = None
-        self.told = None
+        self.prompt_state = None
         self._begin_window()
 
     def is_sent(self, entry: Entry) -> bool:
@@ -458,9 +458,11 @@ class Transcript:
         steps = [] if turn_id is None else self._newest_steps(turn_id, round(limit * KEPT_SHARE))
         staying = [entry.seq for entry in self.entries if entry.turn_id in turns]
         first = min([*staying, *(entry.seq for entry in steps)], default=self.last_seq + 1)
-        kept = [entry for entry in self.entries if entry.seq >= first and (entry.turn_id != turn_id or entry in steps)]
-        places = {entry.seq for entry in kept}
-        return [entry for entry in self.entries if entry.seq not in places], kept
+        remaining = [
+            entry for entry in self.entries if entry.seq >= first and (entry.turn_id != turn_id or entry in steps)
+        ]
+        places = {entry.seq for entry in remaining}
+        return [entry for entry in self.entries if entry.seq not in places], remaining
 
     def _newest_steps(self, turn_id: TurnId, budget: int) -> list[Entry]:
         own = [entry for entry in self.entries if entry.turn_id == turn_id]
@@ -477,10 +479,10 @@ class Transcript:
         """Return the approximate tokens of the next request that a compaction would replace."""
         return sum(self._size(entry) for entry in self.split(turn_id, limit)[0] if self.is_sent(entry))
 
-    def archive(self, kept: Sequence[Entry], start: int, head: list[Block]) -> None:
+    def archive(self, remaining: Sequence[Entry], start: int, head: list[Block]) -> None:
         """Drop all other messages, which the store has archived. ``head`` replaces them."""
         self._base_seq = self.last_seq
-        self.entries = list(kept)
+        self.entries = list(remaining)
         self._sizes.clear()
         self._weighed = self._weight = 0
         self.compact_past = 0.0

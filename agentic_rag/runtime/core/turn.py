@@ -1,8 +1,18 @@
-"""A turn as a state machine without I/O: model events and tool outcomes in; next step, events and messages out.
+"""A turn as a state machine without I/O: model events and tool outcomes in; instructions, events and messages out.
 
-Owns the order of a turn: when the model is called, which calls run, what is committed and how it ends. It
-decides denials from the policy and refuses calls that do not fit. Knows no model client, no MCP, no store,
-no clock; `agentic_rag.runtime.agent` does what it asks for.
+`Turn` decides when the model is called, which tool calls run, what each commit stores and how the turn ends. It denies
+calls that the policy forbids and refuses calls whose arguments do not fit. It knows no model client, no MCP, no store
+and no clock: `agentic_rag.runtime.agent` carries out its instructions. A test can therefore drive a turn by hand::
+
+    turn.offer(tools)
+    turn.next()                    # CallModel(iteration=1)
+    turn.begin_step(passages)      # the events to send before the model's first one
+    turn.receive(event)            # for each event of the model
+    commit = turn.next()           # Commit(the answer, final=Done(...))
+    turn.take_commit(commit)       # after it is stored
+    turn.next()                    # None: the turn is over
+
+The order of the instructions:
 
 ::
 
@@ -12,8 +22,8 @@ no clock; `agentic_rag.runtime.agent` does what it asks for.
           take_commit()                                 next() → CallTools ─► finish_call…
                 └──────────── next() → Commit(results) ◄───────┘
 
-A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may come at any time between
-instructions, also while a model or tools run; the next instruction is then such a commit.
+A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may be called at any time, also while the
+model streams or tools run. The next instruction is then the final commit, which keeps the output so far.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,8 +62,8 @@ from agentic_rag.base.messages import (
     Activation,
     Block,
     Message,
-    kept_of_partial,
     reads_others,
+    sendable_part,
     sendable_use,
     tool_uses,
     user_message,
@@ -92,22 +102,22 @@ from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import CALL_TOOL, SEARCH
 
 CONTINUE = "[continue]"
-"""What answers a ``pause_turn``: a request must not end with an assistant message."""
+"""The user message after a ``pause_turn``. A request must not end with an assistant message."""
 GO_ON = "your answer was cut off at its length limit; continue exactly where you stopped, without repeating anything"
 CUT_CALL = "not run: the message was cut off at its length limit; call again, there is more room now"
 CUT_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
 MAX_CONTINUED = 2
-"""How often in a row a step that was cut off goes on."""
+"""How many steps in a row may continue an answer that was cut off at its length limit."""
 
-# What a turn asks its shell to do
+# Instructions to the agent
 
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
     """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`.
 
-    ``last``: no other step may follow, so that the model must answer and call nothing. ``room``: how many times the
-    usual length the answer may have.
+    ``last``: no other step may follow, so the model must answer without calls. ``room``: the factor by which the usual
+    length limit of an answer is raised.
     """
 
     iteration: int
@@ -117,14 +127,14 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class CallTools:
-    """Run these in parallel; hand each outcome to `Turn.finish_call` as it comes."""
+    """Run the calls in parallel, and pass each outcome to `Turn.finish_call` as soon as the call ends."""
 
     calls: tuple[PlannedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The tokens of one model call of a step, whole or cut off."""
+    """The tokens of one model call, complete or cut off. A step that was retried has several."""
 
     step: int
     model: str
@@ -145,69 +155,86 @@ class EndedCall:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then `Turn.take_commit`.
-
-    ``calls`` are started by it: their ``tool_call`` events are in ``bodies``. ``ended`` are calls that end with it,
-    their ``tool_result`` events too. ``final`` is the terminal event (not in ``bodies``); with it the turn is over.
-    ``partial`` marks a message that was cut off. ``spent`` are the model calls that no commit has stored yet.
-    """
+    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then call `Turn.take_commit`."""
 
     step: int
     messages: tuple[Message, ...]
     bodies: tuple[EventBody, ...] = ()
+    """The events of this commit, without ``final``."""
     calls: tuple[PlannedCall, ...] = ()
+    """The calls that start with this commit. Their ``tool_call`` events are in ``bodies``."""
     partial: bool = False
+    """Whether the message was cut off."""
     usage: Usage | None = None
     final: Terminal | None = None
+    """The terminal event. With it the turn is over."""
     spent: tuple[Spent, ...] = ()
+    """The model calls that no earlier commit has stored."""
     ended: tuple[EndedCall, ...] = ()
+    """The calls that end with this commit without having run. Their ``tool_result`` events are in ``bodies``."""
 
 
 Instruction = CallModel | CallTools | Commit
-"""What a turn asks its shell to do."""
+"""The next thing that the agent does for a turn."""
 
 
 # The state machine
 
 
 _State = Literal["model", "streaming", "received", "tools", "running", "results", "over"]
+"""The stage of the turn, in the order of one step.
+
+- ``model``: the next instruction is `CallModel`; ``streaming``: it was given, and the model streams
+- ``received``: the message is complete, and the next instruction commits it
+- ``tools``: the calls are stored, and the next instruction runs them; ``running``: it was given
+- ``results``: all calls have ended, and the next instruction commits their results
+- ``over``: the final commit is stored
+"""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What one model call has brought so far."""
+    """The output of one model call so far. Dictionaries have the index of a content block as key."""
 
     passages: Sequence[CitablePassage | None] = ()
+    """The passages of the request, which the model's citations refer to by number."""
     used_ids: Collection[str] = ()
+    """The ids of the calls in the request. A new call must not have one of these."""
     references_before: int = 0
+    """The number of the turn's references when the step began."""
     model: str = ""
-    """By which it was asked for."""
+    """The model that was asked."""
     blocks: dict[int, Block] = field(default_factory=dict)
-    said: dict[int, list[str]] = field(default_factory=dict)
-    """What open blocks have said since they began, in pieces: joined once, not with each of them."""
+    open_texts: dict[int, list[str]] = field(default_factory=dict)
+    """The deltas of unfinished text and thinking blocks. They are joined when needed, not with each delta."""
     citations: dict[int, list[Citation]] = field(default_factory=dict)
     call_ids: dict[int, str] = field(default_factory=dict)
-    """Of the calls that have begun, as `content` will have them."""
+    """The ids of the calls that have begun, as `content` returns them."""
     wrapped: set[int] = field(default_factory=set)
-    """Places of calls whose tool stands in their arguments: it is told once these are whole."""
+    """The indexes of uses of `CALL_TOOL`. Their tool's name is an argument, so clients see the call only when the
+    arguments are complete."""
     dropped_citations: int = 0
     unverified_citations: int = 0
     text_length: int = 0
+    """Characters of text in the step."""
     block_from: int = 0
+    """The value of ``text_length`` when the current block began."""
     emitted: bool = False
+    """Whether a client has seen any of this step, so that a retry must send ``step_reset``."""
     reported: Usage = field(default_factory=Usage)
+    """Tokens that the service has reported and that are not counted yet."""
     cache_miss: CacheMiss | None = None
     completed: MessageCompleted | None = None
 
     def content(self) -> list[Block]:
-        """Return the blocks so far, calls in a form that can be sent back."""
+        """Return the blocks so far. Calls have a form that a later request can contain."""
         used = set(self.used_ids)
         content = []
         for index in sorted(self.blocks):
             block = self.blocks[index]
-            if index in self.said:
+            if index in self.open_texts:
                 kind = block["type"]
-                block = {**block, kind: block[kind] + "".join(self.said[index])}
+                block = {**block, kind: block[kind] + "".join(self.open_texts[index])}
             if block["type"] == "tool_use":
                 block = sendable_use(block, used)
                 used.add(block["id"])
@@ -223,10 +250,11 @@ class Turn:
     Args:
         message_id: id of the answer.
         model: the model's name until the service reports its own.
-        policy: which tools may be called.
-        max_steps: model calls the turn may make.
-        new_ref: names what is kept whole beside the transcript.
-        others: what it was asked may hold text of others (the task of a delegate).
+        policy: decides which tools may be called.
+        max_steps: most model calls of the turn.
+        new_ref: returns a new name for a payload that is stored outside the transcript.
+        others: whether the question may contain text written by others, such as the task of a delegate.
+        room: the size limits of tool results.
     """
 
     def __init__(
@@ -242,7 +270,10 @@ class Turn:
     ) -> None:
         self.message_id = message_id
         self.has_read_others = others
-        """Whether text of others came in since the user's message; the calls of the running step did not know it."""
+        """Whether the turn has read text written by others since the user's message.
+
+        Set by a commit. So the calls of a step are judged by the texts that the model had read when it made them.
+        """
         self.model = model
         self.answer_id = ""
         """The service's id of the newest answer, empty if the service gives none."""
@@ -266,12 +297,14 @@ class Turn:
         self._cuts = 0
         """How many steps in a row were cut off at their length limit."""
         self._added_steps = 0
-        """Steps beyond the allowed ones, with which those that were cut off went on."""
-        self._continues = False
-        """Whether the next text goes on where the one before it was cut off."""
+        """Steps that continued a cut-off step. They do not count against ``max_steps``."""
+        self._continues_text = False
+        """Whether the next text continues one that was cut off."""
         self._spent: list[Spent] = []
         self._stop: AgenticRagError | Literal["interrupt"] | None = None
-        self._unbegun: Collection[str] = ()
+        """The reason to end the turn at the next instruction, or None."""
+        self._unstarted: Collection[str] = ()
+        """The ids of calls that wait for a person and have not run."""
 
     def offer(self, tools: Iterable[ToolInfo], missing: Mapping[str, bool] = NONE_MISSING) -> None:
         """Set the tools of the turn. Must be called before the first step, and may be called between two steps.
@@ -293,7 +326,10 @@ class Turn:
     # What to do next
 
     def next(self) -> Instruction | None:
-        """Return what to do now; None when the turn is over."""
+        """Return the next instruction, or None when the turn is over.
+
+        Carry it out before the next call: `begin_step` and `receive`, `finish_call`, or `take_commit`.
+        """
         instruction = self._next()
         return replace(instruction, spent=tuple(self._spent)) if isinstance(instruction, Commit) else instruction
 
@@ -301,14 +337,14 @@ class Turn:
         if self._state == "over":
             return None
         if self._stop is not None:
-            return self._closing()
-        if self._state in ("model", "streaming"):
+            return self._stop_commit()
+        if self._state in ("model", "streaming"):  # "streaming" again: `reset_step` lets the model repeat the step
             if self._is_last and self._state == "model":
                 return Commit(self.iteration, (), final=self._finish("max_steps"))
             if self._state == "model":
                 self.iteration += 1
                 self._state = "streaming"
-            return CallModel(self.iteration, self._is_last, 2**self._cuts)
+            return CallModel(self.iteration, self._is_last, 2**self._cuts)  # each cut doubles the room for the answer
         if self._state == "received":
             return self._commit_received()
         if self._state in ("tools", "running"):
@@ -317,7 +353,7 @@ class Turn:
         return Commit(self.iteration, (self._results(),))
 
     def take_commit(self, commit: Commit) -> None:
-        """Say that a `Commit` is stored."""
+        """Move to the next state, because the `Commit` is stored."""
         self._answered = self._answered or any(message["role"] == "assistant" for message in commit.messages)
         self.has_read_others = self.has_read_others or reads_others(commit.messages)
         del self._spent[: len(commit.spent)]
@@ -329,30 +365,31 @@ class Turn:
             self._calls, self._finished = (), {}
             self._state = "model"
 
-    # The model's side
+    # Receiving from the model
 
     def begin_step(
         self, passages: Sequence[CitablePassage | None], used_ids: Collection[str] = (), model: str = ""
     ) -> tuple[EventBody, ...]:
-        """Begin to stream a step whose request numbers its search results as ``passages``.
+        """Begin a step, and return the events that announce it.
 
-        ``used_ids``: of the calls in that request; a call of this step that repeats one gets another. ``model``: the
-        one that is asked.
+        ``passages``: the passages of the request, in the order of the numbers by which the model cites them.
+        ``used_ids``: the ids of the calls in the request. A call of this step with one of them gets a new id.
+        ``model``: the model that is asked.
         """
         before = len(self.references)
         self._step = _Step(passages=passages, used_ids=used_ids, references_before=before, model=model)
-        return (IterationStart(self.iteration, continues=self._continues),)
+        return (IterationStart(self.iteration, continues=self._continues_text),)
 
     def receive_text(self, event: TextDelta | ThinkingDelta) -> None:
-        """Take a piece of text, all of which a client should see."""
+        """Add a text or thinking delta. The caller sends the text to clients."""
         step, text = self._step, event.text
-        step.said.setdefault(event.index, []).append(text)
+        step.open_texts.setdefault(event.index, []).append(text)
         if type(event) is TextDelta:
             step.text_length += len(text)
         step.emitted = True
 
     def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
-        """Take one model event; return what a client should see of it."""
+        """Process one model event, and return the events for clients."""
         step = self._step
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             self.receive_text(event)
@@ -379,7 +416,10 @@ class Turn:
         return ()
 
     def _count_step(self, *, whole: bool = False) -> None:
-        """Count what the running step's call has reported, once; a whole one counts as a call whatever it reported."""
+        """Add the reported tokens of the running model call to the turn's usage, once.
+
+        ``whole``: the call is complete, so it counts as a call even if it reported no tokens.
+        """
         step = self._step
         reported, step.reported = step.reported, Usage()
         if whole or reported != Usage():
@@ -388,8 +428,11 @@ class Turn:
             self._spent.append(Spent(self.iteration, self.model, reported, *citations, step.cache_miss))
 
     def reset_step(self) -> tuple[EventBody, ...]:
-        """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
-        seen = self._step.emitted
+        """Discard the running step, because the model is asked again.
+
+        Returns ``step_reset`` if clients have seen a part of the step. Tokens of the discarded call stay counted.
+        """
+        emitted = self._step.emitted
         self._state = "streaming"
         self._count_step()
         del self.references[self._step.references_before :]
@@ -398,7 +441,7 @@ class Turn:
         self._step = _Step(
             passages=before.passages, used_ids=before.used_ids, references_before=count, model=before.model
         )
-        return (StepReset(self.iteration),) if seen else ()
+        return (StepReset(self.iteration),) if emitted else ()
 
     @property
     def refused(self) -> bool:
@@ -406,10 +449,10 @@ class Turn:
         completed = self._step.completed
         return self._state == "received" and completed is not None and completed.stop_reason == "refusal"
 
-    # The tools' side
+    # Receiving from tools
 
     def finish_call(self, call: PlannedCall, outcome: CallOutcome) -> FinishedCall:
-        """Take the outcome of a call; the last one makes the results ready to commit."""
+        """Store the outcome of a call. After the last outcome, the next instruction commits the results."""
         finished = finished_call(
             call.id,
             call.name,
@@ -429,23 +472,25 @@ class Turn:
         return finished
 
     def _note_result(self, block: Block) -> None:
-        """Note what a result says of the turn: the stored searches behind it, and the role it activated."""
-        self.retrieval_ids += [each for each in block.get(RETRIEVALS, ()) if each not in self.retrieval_ids]
+        """Note the stored searches behind a result, and the role that it activated."""
+        self.retrieval_ids += [
+            retrieval_id for retrieval_id in block.get(RETRIEVALS, ()) if retrieval_id not in self.retrieval_ids
+        ]
         self.take_role(Activation.of(block))
 
     def take_role(self, activation: Activation | None) -> None:
-        """Note a role by which the turn's answer is given, in the version that was activated last."""
+        """Note the version of a role that was active when the turn answered."""
         if activation is not None:
             self.role_hashes[activation.role] = activation.hash
 
     def restore(
         self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
     ) -> tuple[PlannedCall, ...]:
-        """Go on with a turn whose server stopped.
+        """Restore the state of a turn whose server stopped.
 
         Args:
-            messages: the turn's committed messages after the user's own, oldest first, archived ones too.
-            finished: ``tool_result`` blocks by call id of calls that had ended.
+            messages: the turn's committed messages after the user's own, oldest first, including archived ones.
+            finished: the ``tool_result`` blocks of ended calls that are not in a committed message, by call id.
             spent: tokens of the committed steps.
 
         Returns:
@@ -458,10 +503,10 @@ class Turn:
                 cut = any(CUT in block for block in message["content"])
                 self._cuts = self._cuts + 1 if cut else 0
                 self._added_steps += cut
-                self._continues = cut and not any(block["type"] == "tool_result" for block in message["content"])
+                self._continues_text = cut and not any(block["type"] == "tool_result" for block in message["content"])
         self.usage = spent
         self.references = references_of(messages)
-        for block in (*(block for each in messages for block in each["content"]), *finished.values()):
+        for block in (*(block for message in messages for block in message["content"]), *finished.values()):
             self._note_result(block)
         self.has_read_others = self.has_read_others or reads_others(messages)
         if not messages or not tool_uses(messages[-1]["content"]):
@@ -476,31 +521,39 @@ class Turn:
 
     # The end
 
-    def interrupt(self, unbegun: Collection[str] = ()) -> None:
-        """End as a user asked; what came so far is kept. ``unbegun``: calls that wait and have not run."""
-        if self._stop is None:
-            self._stop, self._unbegun = "interrupt", unbegun
+    def interrupt(self, unstarted: Collection[str] = ()) -> None:
+        """End the turn at a user's request, and keep the output so far.
 
-    def fail(self, error: AgenticRagError, unbegun: Collection[str] = ()) -> None:
-        """End with an error; what came so far is kept. ``unbegun``: calls that wait and have not run."""
+        ``unstarted``: ids of calls that wait for a person and have not run. Only the first call of this method or of
+        `fail` has an effect.
+        """
         if self._stop is None:
-            self._stop, self._unbegun = error, unbegun
+            self._stop, self._unstarted = "interrupt", unstarted
 
-    def _closing(self) -> Commit:
-        """Commit what may stay of the running step, answer every open call, and end."""
+    def fail(self, error: AgenticRagError, unstarted: Collection[str] = ()) -> None:
+        """End the turn with an error, and keep the output so far. ``unstarted``: see `interrupt`."""
+        if self._stop is None:
+            self._stop, self._unstarted = error, unstarted
+
+    def _stop_commit(self) -> Commit:
+        """Return the final commit after `interrupt` or `fail`.
+
+        The commit keeps the complete part of the running step. The API requires a result for each call, so each open
+        call gets an error as its result.
+        """
         messages: tuple[Message, ...] = ()
         ended: tuple[EndedCall, ...] = ()
         partial = False
         if self._state in ("streaming", "received"):
             self._count_step()
-            kept = kept_of_partial(self._step.content())
-            if kept:
-                messages = ({"role": "assistant", "content": kept},)
+            partial_blocks = sendable_part(self._step.content())
+            if partial_blocks:
+                messages = ({"role": "assistant", "content": partial_blocks},)
                 partial = True
         elif self._state in ("tools", "running", "results"):
             by_user = self._stop == "interrupt"
             still_open = [call for call in self._calls if call.id not in self._finished]
-            outcomes = [stop_outcome(by_user, call.id not in self._unbegun) for call in still_open]
+            outcomes = [stop_outcome(by_user, call.id not in self._unstarted) for call in still_open]
             both = zip(still_open, outcomes, strict=True)
             ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call, outcome in both)
             messages = (self._results(),)
@@ -534,15 +587,15 @@ class Turn:
         content = whole_content(step.content())
         messages: tuple[Message, ...]
         if reason == "pause_turn" and not tool_uses(content):
-            kept = kept_of_partial(content)
-            messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
+            partial = sendable_part(content)
+            messages = ({"role": "assistant", "content": partial}, user_message(CONTINUE)) if partial else ()
             return Commit(self.iteration, messages, usage=usage)
         content = self._mark_text(content)
         uses = tool_uses(content)
         if self._is_last and uses:
             return self._final_commit(content, "max_steps", usage)
         if reason in CUT_REASONS and self._cuts < MAX_CONTINUED:
-            return self._go_on(content, usage)
+            return self._continue_cut_step(content, usage)
         self._cuts = 0
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and uses:
             self._calls = self._plan(uses)
@@ -553,68 +606,71 @@ class Turn:
         return self._final_commit(content, reason, usage)
 
     def _mark_text(self, content: list[Block]) -> list[Block]:
-        """Return the content of a step; the first text of one that goes on is marked as such."""
-        if not self._continues:
+        """Return a step's content. If the step continues a cut-off text, the mark `CONTINUES` is on its first text."""
+        if not self._continues_text:
             return content
         first = next((block for block in content if block["type"] == "text"), None)
         return [{**block, CONTINUES: True} if block is first else block for block in content]
 
-    def _go_on(self, content: list[Block], usage: Usage) -> Commit:
-        """Commit a step that was cut off at its length limit and is gone on with: no call runs that came with it."""
+    def _continue_cut_step(self, content: list[Block], usage: Usage) -> Commit:
+        """Return the commit of a step that was cut off at its length limit and continues in another step.
+
+        None of its calls runs, because the arguments of the last one may be cut off.
+        """
         self._cuts += 1
         self._added_steps += 1
         if tool_uses(content):
-            self._continues = False
-            commit = self._unrun(content, CUT_CALL, usage)
+            self._continues_text = False
+            commit = self._commit_unrun(content, CUT_CALL, usage)
             assistant, answers = commit.messages
             marked: list[Block] = [{**block, CUT: True} for block in answers["content"]]
             return replace(commit, messages=(assistant, {"role": "user", "content": marked}))
-        kept = kept_of_partial(content)
-        if not kept:  # nothing but thinking: it is asked the same again, with more room
+        partial = sendable_part(content)
+        if not partial:  # only thinking: repeat the request with more room
             return Commit(self.iteration, (), usage=usage)
-        self._continues = True
+        self._continues_text = True
         note = note_block([GO_ON]) | {NOTE: True, CUT: True}
         messages: tuple[Message, ...] = (
-            {"role": "assistant", "content": kept},
+            {"role": "assistant", "content": partial},
             {"role": "user", "content": [note]},
         )
         return Commit(self.iteration, messages, usage=usage)
 
     def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
-        if tool_uses(content):  # refused, or there is no other step: none of them runs, each is answered
-            commit = self._unrun(content, f"not run: the message was cut off ({reason})", usage)
+        if tool_uses(content):  # refused, or no other step may follow: no call runs
+            commit = self._commit_unrun(content, f"not run: the message was cut off ({reason})", usage)
             return replace(commit, final=self._finish(reason))
-        content = kept_of_partial(content)
+        content = sendable_part(content)
         messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
-        told: tuple[EventBody, ...] = ()
+        notices: tuple[EventBody, ...] = ()
         if reason == "refusal":
-            told = (self._refusal(),)
+            notices = (self._refusal(),)
         elif reason in CUT_REASONS:
-            told = (Notice("ANSWER_CUT", "The answer reached its length limit and ends here. Ask for the rest."),)
-        return Commit(self.iteration, messages, told, usage=usage, final=self._finish(reason))
+            notices = (Notice("ANSWER_CUT", "The answer reached its length limit and ends here. Ask for the rest."),)
+        return Commit(self.iteration, messages, notices, usage=usage, final=self._finish(reason))
 
-    def _unrun(self, content: list[Block], why: str, usage: Usage) -> Commit:
-        """Commit a message with calls of which none runs; each is answered with an error."""
+    def _commit_unrun(self, content: list[Block], why: str, usage: Usage) -> Commit:
+        """Return the commit of a message whose calls do not run. Each call gets an error as its result."""
         self._calls = self._plan(tool_uses(content))
         outcome = error_outcome(why)
         ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
         self._state = "received"
         bodies = tuple(
             body
-            for each in ended
+            for ended_call in ended
             for body in (
-                ToolCall(each.call.id, each.call.name, each.call.server, each.call.arguments),
-                *each.finished.bodies,
+                ToolCall(ended_call.call.id, ended_call.call.name, ended_call.call.server, ended_call.call.arguments),
+                *ended_call.finished.bodies,
             )
         )
-        answers: Message = {"role": "user", "content": [each.finished.block for each in ended]}
+        answers: Message = {"role": "user", "content": [ended_call.finished.block for ended_call in ended]}
         messages: tuple[Message, ...] = ({"role": "assistant", "content": content}, answers)
         return Commit(self.iteration, messages, bodies, self._calls, usage=usage, ended=ended)
 
     def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
-        others = self.has_read_others
+        has_others_text = self.has_read_others
         missing = self._missing
-        return tuple(plan_call(each, self._tools, self._policy, others=others, missing=missing) for each in uses)
+        return tuple(plan_call(use, self._tools, self._policy, others=has_others_text, missing=missing) for use in uses)
 
     def _refusal(self) -> Notice:
         category = self._step.completed.category if self._step.completed else None
@@ -655,7 +711,7 @@ class Turn:
         return (ToolCallStarted(use["id"], use["name"], tool.server if tool else ""),)
 
     def _wrapped_call_started(self, index: int, call: Block) -> tuple[EventBody, ...]:
-        """Tell of a call once its name and its arguments are known."""
+        """Return the events of a call through `CALL_TOOL`, whose arguments name the tool and are complete now."""
         ident, tool = self._step.call_ids[index], self._tools.get(call["name"])
         self._step.emitted = True
         started = ToolCallStarted(ident, call["name"], tool.server if tool else "")
@@ -666,7 +722,7 @@ class Turn:
     def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)
         self._step.blocks[event.index] = block
-        self._step.said.pop(event.index, None)
+        self._step.open_texts.pop(event.index, None)
         if event.index in self._step.wrapped:
             return self._wrapped_call_started(event.index, unwrap_call(block))
         if block["type"] != "text":

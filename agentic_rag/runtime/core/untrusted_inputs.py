@@ -20,16 +20,16 @@ def sources_of(messages: Iterable[Sequence[Message]], tools: Iterable[ToolInfo])
     Documents are listed by their names, memories and results by their tool, delegates by the tool of their call.
     ``messages``: one sequence per agent.
     """
-    found: dict[Source, None] = {}
-    for said in messages:
-        called = {use["id"]: use["name"] for message in said for use in tool_uses(message["content"])}
-        for message in said:
+    sources: dict[Source, None] = {}
+    for agent_messages in messages:
+        called = {use["id"]: use["name"] for message in agent_messages for use in tool_uses(message["content"])}
+        for message in agent_messages:
             for block in message["content"]:
                 if block["type"] == "tool_result":
-                    found |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
+                    sources |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
     described = sorted({tool.server for tool in tools if tool.origin == "user"})
-    found |= dict.fromkeys(Source("description", server) for server in described)
-    return tuple(found)[:MAX_SOURCES]
+    sources |= dict.fromkeys(Source("description", server) for server in described)
+    return tuple(sources)[:MAX_SOURCES]
 
 
 def _in_result(block: Block, tool: str) -> list[Source]:

@@ -51,12 +51,12 @@ def _tokens_of_sent(value: Any) -> int:
 def memory_of(value: Any) -> int:
     """Return the approximate bytes of a JSON value in memory. Shared values count, keys do not."""
     size, values = 0, [value]
-    for each in values:  # grows during the loop: this runs for each message, and a call per value would be slow
-        size += sys.getsizeof(each)
-        if isinstance(each, dict):
-            values += each.values()
-        elif isinstance(each, list | tuple):
-            values += each
+    for node in values:  # grows during the loop: this runs for each message, and a call per value would be slow
+        size += sys.getsizeof(node)
+        if isinstance(node, dict):
+            values += node.values()
+        elif isinstance(node, list | tuple):
+            values += node
     return size
 
 
@@ -70,13 +70,13 @@ def message_tokens(message: Message) -> int:
 
 def pictures_in(content: Iterable[Block]) -> list[Picture]:
     """Return the images in some blocks as requests contain them, also those inside results."""
-    found = []
+    pictures = []
     for block in content:
         if block["type"] == "tool_result" and SHED not in block:
-            found += pictures_in(block["content"])
+            pictures += pictures_in(block["content"])
         elif block["type"] == "image" and SIZE in block:
-            found.append(Picture(block["source"]["media_type"], *block[SIZE]))
-    return found
+            pictures.append(Picture(block["source"]["media_type"], *block[SIZE]))
+    return pictures
 
 
 def picture_tokens(content: Iterable[Block]) -> int:
@@ -141,7 +141,7 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
     A role stays, because the model acts on it. A result smaller than its mark stays too.
     """
     names: dict[str, str] = {}
-    return [each for message in messages for each in sheddable_in(message, names)]
+    return [result for message in messages for result in sheddable_in(message, names)]
 
 
 def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
@@ -150,7 +150,7 @@ def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
     ``names``: tool names of earlier calls, by call id. This function adds the calls of the message.
     """
     names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
-    found = []
+    results = []
     for block in message["content"]:
         if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
             continue
@@ -161,8 +161,8 @@ def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
             alone = ref_of_image(block["content"][0]) if len(block["content"]) == 1 else None
             ref = block.get(REF) or alone or ""
             pictures = len(pictures_in([block]))
-            found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
-    return found
+            results.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
+    return results
 
 
 def choose_to_shed(
@@ -225,7 +225,7 @@ def result_text(block: Block) -> str:
         if part["type"] == "text":
             parts.append(part["text"])
         elif part["type"] == "search_result":
-            parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
+            parts.append(f"{part['title']}\n" + " ".join(sentence["text"] for sentence in part["content"]))
         elif ref_of_image(part):
             parts.append(image_in_words(part))
     return "\n\n".join(parts)
@@ -298,22 +298,22 @@ class Passages:
 
     def chunks_by_document(self) -> dict[str, set[str]]:
         """Return the chunks of the passages by document. A document that is only named has none."""
-        found: dict[str, set[str]] = {each: set() for each in self._named}
+        by_document: dict[str, set[str]] = {document_id: set() for document_id in self._named}
         for ident, _, chunks in self._passages:
-            found.setdefault(ident, set()).update(chunks)
-        return found
+            by_document.setdefault(ident, set()).update(chunks)
+        return by_document
 
-    def find_lost(self, gone: Collection[str]) -> dict[str, str]:
+    def find_lost(self, gone_chunks: Collection[str]) -> dict[str, str]:
         """Return the documents of passages whose sentences are all gone and that no note mentions: id and name."""
-        places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})
-        lost = [self._passages[place] for place in places if self._passages[place][2].issubset(gone)]
-        return {ident: name for ident, name, _ in lost if ident not in self._told_gone}
+        places = sorted({place for chunk in gone_chunks for place in self.chunks.get(chunk, ())})
+        lost_passages = [self._passages[place] for place in places if self._passages[place][2].issubset(gone_chunks)]
+        return {ident: name for ident, name, _ in lost_passages if ident not in self._told_gone}
 
 
 def last_activation(transcript: Sequence[Message]) -> Activation | None:
     """Return the newest role activation in a transcript, or None."""
     blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
-    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
+    return next((activation for block in blocks if (activation := Activation.of(block)) is not None), None)
 
 
 class Window:
@@ -365,7 +365,7 @@ class Window:
         self.pictures |= refs_of_images([message])
         self.passages.add(message)
         self.activation = last_activation([message]) or self.activation
-        self.down = next((tuple(each[DOWN]) for each in reversed(message["content"]) if DOWN in each), self.down)
+        self.down = next((tuple(block[DOWN]) for block in reversed(message["content"]) if DOWN in block), self.down)
         if not has_results(message):
             return message
         self._steps.append(len(self.entries))
@@ -398,5 +398,5 @@ class Window:
         """Return the tokens saved by leaving out all results before the newest steps."""
         old = count_old(self.messages, self._steps)
         for message in self.messages[len(self._saved) - 1 : old]:
-            self._saved.append(self._saved[-1] + sum(each.saved for each in sheddable_in(message, self._names)))
+            self._saved.append(self._saved[-1] + sum(result.saved for result in sheddable_in(message, self._names)))
         return self._saved[old]

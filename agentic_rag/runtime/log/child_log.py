@@ -74,8 +74,8 @@ class ChildLog:
         if self.closed:
             await self._journal.store(write_unseen, (), durable=durable)
             return
-        seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
-        await self._root.commit(seen, write, durable=durable, agent=self._delegate)
+        delivered = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
+        await self._root.commit(delivered, write, durable=durable, agent=self._delegate)
 
     def drop_undelivered(self) -> None:
         """Do nothing: the failed commit belongs to the parent's log, and the parent withdraws its events."""

@@ -93,8 +93,12 @@ class Encoder:
 
     def _head(self, kind: TextKind, agent: Delegate | None) -> tuple[bytes, bytes, bytes]:
         """Cache and return the bytes before the number, those of the short form, and those between time and text."""
-        whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
-        head = b'{"type":"%b%b' % (kind.encode(), self._lead), kind.encode() + b" ", b'"' + whose + b',"text":'
+        delegate_fields = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
+        head = (
+            b'{"type":"%b%b' % (kind.encode(), self._lead),
+            kind.encode() + b" ",
+            b'"' + delegate_fields + b',"text":',
+        )
         self._heads[kind if agent is None else (kind, agent)] = head
         return head
 

@@ -32,11 +32,11 @@ class Fanout(Protocol):
         """
         ...
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
-        """Subscribe to a topic soon. ``hear`` also gets None whenever messages may have been missed."""
+    def subscribe(self, topic: str, callback: Hear) -> None:
+        """Subscribe to a topic soon. ``callback`` also gets None whenever messages may have been missed."""
         ...
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """Undo `subscribe`."""
         ...
 
@@ -49,34 +49,34 @@ class Topics:
     """The subscribers of each topic."""
 
     def __init__(self) -> None:
-        self._hearers: dict[str, tuple[Hear, ...]] = {}
+        self._callbacks: dict[str, tuple[Hear, ...]] = {}
 
     def names(self) -> list[str]:
         """Return the topics with subscribers."""
-        return list(self._hearers)
+        return list(self._callbacks)
 
-    def add(self, topic: str, hear: Hear) -> bool:
+    def add(self, topic: str, callback: Hear) -> bool:
         """Add a subscriber. Return whether it is the topic's first."""
-        first = topic not in self._hearers
-        self._hearers[topic] = (*self._hearers.get(topic, ()), hear)
+        first = topic not in self._callbacks
+        self._callbacks[topic] = (*self._callbacks.get(topic, ()), callback)
         return first
 
-    def remove(self, topic: str, hear: Hear) -> bool:
+    def remove(self, topic: str, callback: Hear) -> bool:
         """Remove a subscriber. Return whether it was the topic's last."""
-        before = self._hearers.pop(topic, ())
-        left = tuple(each for each in before if each != hear)
-        if left:
-            self._hearers[topic] = left
-        return bool(before) and not left
+        before = self._callbacks.pop(topic, ())
+        remaining = tuple(subscriber for subscriber in before if subscriber != callback)
+        if remaining:
+            self._callbacks[topic] = remaining
+        return bool(before) and not remaining
 
-    def has(self, topic: str, hear: Hear) -> bool:
-        """Return whether ``hear`` is subscribed to a topic."""
-        return hear in self._hearers.get(topic, ())
+    def has(self, topic: str, callback: Hear) -> bool:
+        """Return whether ``callback`` is subscribed to a topic."""
+        return callback in self._callbacks.get(topic, ())
 
-    def tell(self, topic: str, message: bytes | None) -> None:
+    def deliver(self, topic: str, message: bytes | None) -> None:
         """Deliver a message to all subscribers of a topic."""
-        for hear in self._hearers.get(topic, ()):
-            hear(message)
+        for callback in self._callbacks.get(topic, ()):
+            callback(message)
 
 
 class InProcessFanout:
@@ -89,20 +89,20 @@ class InProcessFanout:
 
     def publish(self, topic: str, message: bytes) -> None:
         """See `Fanout.publish`."""
-        asyncio.get_running_loop().call_soon(self._topics.tell, topic, message)
+        asyncio.get_running_loop().call_soon(self._topics.deliver, topic, message)
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
+    def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
-        self._topics.add(topic, hear)
-        asyncio.get_running_loop().call_soon(partial(self._tell_new, topic, hear))
+        self._topics.add(topic, callback)
+        asyncio.get_running_loop().call_soon(partial(self._greet, topic, callback))
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.unsubscribe`."""
-        self._topics.remove(topic, hear)
+        self._topics.remove(topic, callback)
 
-    def _tell_new(self, topic: str, hear: Hear) -> None:
-        if self._topics.has(topic, hear):
-            hear(None)
+    def _greet(self, topic: str, callback: Hear) -> None:
+        if self._topics.has(topic, callback):
+            callback(None)
 
     async def run(self) -> None:
         """See `Fanout.run`."""

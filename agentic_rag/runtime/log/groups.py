@@ -102,11 +102,11 @@ class Group(Generic[H]):
 
     def write(self, conn: Connection) -> None:
         """Store the group. The transaction may be retried."""
-        written = {log.turn_id: log for log in (*self.batches, *self.settling)}
-        held = list_held(conn, {turn_id: log.fence for turn_id, log in written.items()})
+        logs_by_turn = {log.turn_id: log for log in (*self.batches, *self.settling)}
+        held_ids = list_held(conn, {turn_id: log.fence for turn_id, log in logs_by_turn.items()})
         self.lost.clear()
-        if len(held) < len(written):
-            self.lost.update(log for turn_id, log in written.items() if turn_id not in held)
+        if len(held_ids) < len(logs_by_turn):
+            self.lost.update(log for turn_id, log in logs_by_turn.items() if turn_id not in held_ids)
         batches = self._without_lost(self.batches)
         if self.number is None:
             run_events.append(conn, batches)

@@ -27,11 +27,11 @@ class Wake(Protocol):
 class Mirror:
     """The visible part of one turn's log in this process. ``stored``: the number of its last event in the store."""
 
-    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, stored: int) -> None:
+    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, stored_seq: int) -> None:
         self.conversation_id = conversation_id
         self.turn_id = turn_id
-        self.visible = stored
-        self.stored: int = stored
+        self.visible = stored_seq
+        self.stored: int = stored_seq
         """The last number known to be in the store."""
         self.ended = False
         self.moved = False
@@ -81,7 +81,7 @@ class Mirror:
         while (event := self._ahead.pop(self.visible + 1, None)) is not None:
             self._add(event)
         if self._ahead and (self.ended or min(self._ahead) <= self.visible):
-            self._ahead = {seq: each for seq, each in self._ahead.items() if seq > self.visible and not self.ended}
+            self._ahead = {seq: event for seq, event in self._ahead.items() if seq > self.visible and not self.ended}
 
     def _add(self, event: AgentEvent) -> None:
         self._tail.append(event)
@@ -91,9 +91,9 @@ class Mirror:
         if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.stored:
             self._tail.popleft()
 
-    def learn(self, stored: int) -> None:
-        """Note that the store has rows up to ``stored``."""
-        self.stored = max(self.stored, stored)
+    def learn(self, stored_seq: int) -> None:
+        """Note that the store has rows up to ``stored_seq``."""
+        self.stored = max(self.stored, stored_seq)
 
     def end(self) -> None:
         """End the log, because its rows were removed."""

@@ -25,20 +25,20 @@ class PostgresFanout:
         """See `Fanout.publish`."""
         self._notifications.notify(PREFIX + topic, message.decode())
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
+    def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
-        if self._topics.add(topic, hear):
+        if self._topics.add(topic, callback):
             self._notifications.listen(PREFIX + topic, lambda text: self._take(topic, text))
         else:
-            hear(None)
+            callback(None)
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.unsubscribe`."""
-        if self._topics.remove(topic, hear):
+        if self._topics.remove(topic, callback):
             self._notifications.unlisten(PREFIX + topic)
 
     def _take(self, topic: str, text: str | None) -> None:
-        self._topics.tell(topic, None if text is None else text.encode())
+        self._topics.deliver(topic, None if text is None else text.encode())
 
     async def run(self) -> None:
         """See `Fanout.run`."""

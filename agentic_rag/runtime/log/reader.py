@@ -89,8 +89,8 @@ class LogReader:
         Raises:
             NotFound, LogGone: as `next`.
         """
-        taken: list[AgentEvent] = []
-        while len(taken) < most and not self._over:
+        events: list[AgentEvent] = []
+        while len(events) < most and not self._over:
             self._leave_lost()
             had_log = self._log is not None
             batch = None if self._log is None else self._log.since(self._seq)
@@ -98,12 +98,12 @@ class LogReader:
                 batch = await self._read_page()
             if batch:
                 self._move(batch[-1].seq, last=batch[-1].terminal)
-                taken += batch
+                events += batch
             elif self._log is None or had_log:
                 if self._log is not None and self._log.ended and self._seq >= self._log.visible:
                     self._end(self._log.visible)
                 break
-        return taken
+        return events
 
     def _move(self, seq: int, *, last: bool) -> None:
         self._seq = seq
@@ -200,10 +200,10 @@ class LogReader:
         events = log.since(self._seq)
         if not events:  # woken for a reason other than an event
             return not (events is None or log.ended or log.moved or self._untold)
-        taken = 0 if push is None else push(events)
-        if taken:
-            self._seq = events[taken - 1].seq
-        return taken == len(events) and not log.ended
+        accepted = 0 if push is None else push(events)
+        if accepted:
+            self._seq = events[accepted - 1].seq
+        return accepted == len(events) and not log.ended
 
     async def _read_page(self) -> list[AgentEvent]:
         """Return a page from the store. An empty page means that the log continues in memory, or that all has ended."""

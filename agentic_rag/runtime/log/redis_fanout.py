@@ -75,16 +75,16 @@ class RedisFanout:
         self._waiting.append((PREFIX + topic, message))
         self._to_send.set()
 
-    def subscribe(self, topic: str, hear: Hear) -> None:
+    def subscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.subscribe`."""
-        if self._topics.add(topic, hear):
+        if self._topics.add(topic, callback):
             self._wake_reader()
         elif topic in self._places:
-            hear(None)
+            callback(None)
 
-    def unsubscribe(self, topic: str, hear: Hear) -> None:
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
         """See `Fanout.unsubscribe`."""
-        if self._topics.remove(topic, hear):
+        if self._topics.remove(topic, callback):
             self._places.pop(topic, None)
             self._wake_reader()
 
@@ -132,14 +132,14 @@ class RedisFanout:
         await client.ping()
         woken = await self._last(client, self._own)
         while True:
-            for topic in [each for each in self._topics.names() if each not in self._places]:
+            for topic in [name for name in self._topics.names() if name not in self._places]:
                 place = await self._last(client, PREFIX + topic)
                 if topic in self._topics.names():
                     self._places[topic] = place
-                    self._topics.tell(topic, None)
-            streams = {self._own.encode(): woken, **{(PREFIX + each).encode(): at for each, at in self._places.items()}}
-            found = await client.xread(streams, count=READ_MESSAGES, block=round(BLOCK_SECONDS * 1000))
-            for stream, messages in _pairs(found):
+                    self._topics.deliver(topic, None)
+            streams = {self._own.encode(): woken, **{(PREFIX + name).encode(): at for name, at in self._places.items()}}
+            response = await client.xread(streams, count=READ_MESSAGES, block=round(BLOCK_SECONDS * 1000))
+            for stream, messages in _pairs(response):
                 if stream == self._own.encode():
                     woken = messages[-1][0]
                     continue
@@ -147,16 +147,16 @@ class RedisFanout:
                 if topic in self._places:
                     self._places[topic] = messages[-1][0]
                 for _, fields in messages:
-                    self._topics.tell(topic, fields[b"m"])
+                    self._topics.deliver(topic, fields[b"m"])
 
     async def _last(self, client: Any, stream: str) -> bytes:
         """Return the id of the newest message. The reader starts after it."""
-        found = await client.xrevrange(stream, count=1)
-        return bytes(found[0][0]) if found else b"0-0"
+        messages = await client.xrevrange(stream, count=1)
+        return bytes(messages[0][0]) if messages else b"0-0"
 
 
-def _pairs(found: Any) -> list[tuple[bytes, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
+def _pairs(response: Any) -> list[tuple[bytes, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
     """Return streams and their messages from either of the two response forms of the protocol (RESP2 and RESP3)."""
-    if isinstance(found, Mapping):
-        return [(stream, parts[0]) for stream, parts in found.items()]
-    return [(stream, messages) for stream, messages in found or ()]
+    if isinstance(response, Mapping):
+        return [(stream, parts[0]) for stream, parts in response.items()]
+    return [(stream, messages) for stream, messages in response or ()]

@@ -33,7 +33,7 @@ PUBLISH_SECONDS = 0.02
 """Between two rounds of publishing."""
 WANT_SECONDS = 4.0
 """Between two announcements of the turns that this process follows."""
-WANTED_SECONDS = 15.0
+PUBLISH_SECONDS = 15.0
 """After the last announcement, how long a turn's events are published."""
 FILL_SECONDS, LAST_FILL_SECONDS = 0.05, 1.0
 """Between two reads of missing rows. The delay doubles from the first value up to the second."""
@@ -62,7 +62,7 @@ class LogSource(Protocol):
     def unlisten(self, wake: Wake) -> None: ...
 
 
-class _Wanted:
+class _PublishedLog:
     """A log that other processes read. ``sent``: number of the last published event."""
 
     def __init__(self, log: LogSource, wake: Wake) -> None:
@@ -79,8 +79,8 @@ class RemoteLogs:
         self._db = database
         self._fanout = fanout
         self._logs: dict[TurnId, LogSource] = {}
-        self._wanted: dict[TurnId, _Wanted] = {}
-        self._dirty: dict[_Wanted, None] = {}
+        self._published: dict[TurnId, _PublishedLog] = {}
+        self._dirty: dict[_PublishedLog, None] = {}
         self._to_send = anyio.Event()
         self._mirrors: dict[TurnId, Mirror] = {}
         self._hears: dict[TurnId, Hear] = {}
@@ -92,7 +92,7 @@ class RemoteLogs:
 
     async def run(self) -> None:
         """Publish, receive and fill gaps until cancelled."""
-        self._fanout.subscribe(WANTS, self._hear_wants)
+        self._fanout.subscribe(WANTS, self._on_wants)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._fanout.run)
             tasks.start_soon(self._send)
@@ -110,28 +110,28 @@ class RemoteLogs:
     def end(self, turn_id: TurnId) -> None:
         """Unregister a turn that no longer runs here. Its visible events are still published."""
         self._logs.pop(turn_id, None)
-        wanted = self._wanted.pop(turn_id, None)
-        if wanted is not None:
-            wanted.log.unlisten(wanted.wake)
-            self._send_one(wanted)
+        published = self._published.pop(turn_id, None)
+        if published is not None:
+            published.log.unlisten(published.wake)
+            self._send_one(published)
 
-    def _hear_wants(self, message: bytes | None) -> None:
+    def _on_wants(self, message: bytes | None) -> None:
         for line in (message or b"").split():
             turn_id = TurnId(line.decode())
             log = self._logs.get(turn_id)
             if log is None:
                 continue
-            wanted = self._wanted.get(turn_id)
-            if wanted is None:
-                wanted = self._wanted[turn_id] = _Wanted(log, partial(self._note, turn_id))
-                log.listen(wanted.wake)
-            wanted.until = anyio.current_time() + WANTED_SECONDS
-            wanted.sent = min(wanted.sent, log.journalled)  # a new follower has only the rows
+            published = self._published.get(turn_id)
+            if published is None:
+                published = self._published[turn_id] = _PublishedLog(log, partial(self._note, turn_id))
+                log.listen(published.wake)
+            published.until = anyio.current_time() + PUBLISH_SECONDS
+            published.sent = min(published.sent, log.journalled)  # a new follower has only the rows
             self._note(turn_id)
 
     def _note(self, turn_id: TurnId) -> None:
-        if (wanted := self._wanted.get(turn_id)) is not None:
-            self._dirty[wanted] = None
+        if (published := self._published.get(turn_id)) is not None:
+            self._dirty[published] = None
             self._to_send.set()
 
     async def _send(self) -> None:
@@ -140,22 +140,22 @@ class RemoteLogs:
             self._to_send = anyio.Event()
             due, self._dirty = self._dirty, {}
             at = anyio.current_time()
-            for wanted in due:
-                if wanted.until < at:
-                    wanted.log.unlisten(wanted.wake)
-                    self._wanted.pop(wanted.log.turn_id, None)
+            for published in due:
+                if published.until < at:
+                    published.log.unlisten(published.wake)
+                    self._published.pop(published.log.turn_id, None)
                 else:
-                    self._send_one(wanted)
+                    self._send_one(published)
             await anyio.sleep(PUBLISH_SECONDS)
 
-    def _send_one(self, wanted: _Wanted) -> None:
+    def _send_one(self, published: _PublishedLog) -> None:
         """Publish the visible events that were not published before."""
-        log, room = wanted.log, self._fanout.room
-        events = log.since(wanted.sent)
+        log, room = published.log, self._fanout.room
+        events = log.since(published.sent)
         if events is None or sum(len(event.data) for event in events) > MOST_MESSAGES * room:
             self._fanout.publish(_topic(log.turn_id), b"0 %d" % log.journalled)
-            wanted.sent = log.journalled
-            events = log.since(wanted.sent) or []
+            published.sent = log.journalled
+            events = log.since(published.sent) or []
         while events:
             count, size = 0, 64
             while count < len(events) and size + len(events[count].data) + 1 <= room:
@@ -166,8 +166,8 @@ class RemoteLogs:
                 count = 1
             else:
                 head = b"%d %d" % (events[0].seq, log.journalled)
-                self._fanout.publish(_topic(log.turn_id), b"\n".join([head, *(each.data for each in events[:count])]))
-            wanted.sent = events[count - 1].seq
+                self._fanout.publish(_topic(log.turn_id), b"\n".join([head, *(event.data for event in events[:count])]))
+            published.sent = events[count - 1].seq
             events = events[count:]
 
     # Turns that run elsewhere
@@ -178,27 +178,27 @@ class RemoteLogs:
         Raises:
             StorageError: the store cannot be read now.
         """
-        if (known := self._mirrors.get(turn_id)) is None:
+        if (mirror := self._mirrors.get(turn_id)) is None:
 
             def look(conn: Connection) -> tuple[ConversationId, int] | None:
                 row = turns.get(conn, turn_id)
-                going = row is not None and row.status not in turns.FINISHED
-                return (row.conversation_id, run_events.last_seq(conn, turn_id)) if row and going else None
+                is_running = row is not None and row.status not in turns.FINISHED
+                return (row.conversation_id, run_events.last_seq(conn, turn_id)) if row and is_running else None
 
-            found = await self._db.read(look)
-            known = self._mirrors.get(turn_id)
-            if found is None or turn_id in self._logs:
+            start = await self._db.read(look)
+            mirror = self._mirrors.get(turn_id)
+            if start is None or turn_id in self._logs:
                 return None
-            if known is None:
-                known = self._mirrors[turn_id] = Mirror(found[0], turn_id, found[1])
-                hear = self._hears[turn_id] = partial(self._hear, turn_id)
-                self._fanout.subscribe(_topic(turn_id), hear)
+            if mirror is None:
+                mirror = self._mirrors[turn_id] = Mirror(start[0], turn_id, start[1])
+                callback = self._hears[turn_id] = partial(self._hear, turn_id)
+                self._fanout.subscribe(_topic(turn_id), callback)
                 self._fanout.publish(WANTS, turn_id.encode())
         self._used[turn_id] = anyio.current_time()
-        return known
+        return mirror
 
-    def follow_anew(self, turn_id: TurnId) -> None:
-        """Announce a mirrored turn after a takeover, so that its new owner knows that the turn is read here."""
+    def announce_reader(self, turn_id: TurnId) -> None:
+        """Tell the new owner of a mirrored turn that readers in this process follow the turn."""
         if turn_id in self._mirrors:
             self._fanout.publish(WANTS, turn_id.encode())
 
@@ -223,8 +223,8 @@ class RemoteLogs:
             self._fanout.publish(WANTS, turn_id.encode())
         else:
             head, *lines = message.split(b"\n")
-            first, stored = map(int, head.split())
-            mirror.learn(stored)
+            first, stored_seq = map(int, head.split())
+            mirror.learn(stored_seq)
             if lines:
                 mirror.take_live([decode(turn_id, seq, line) for seq, line in enumerate(lines, first)])
         if mirror.behind or message is None:
@@ -236,7 +236,7 @@ class RemoteLogs:
         while True:
             await self._to_fill.wait()
             self._to_fill = anyio.Event()
-            due = [each for turn_id, each in self._mirrors.items() if each.behind or turn_id in self._doubtful]
+            due = [mirror for turn_id, mirror in self._mirrors.items() if mirror.behind or turn_id in self._doubtful]
             self._doubtful.clear()
             moved = await self._read_rows(due)
             if any(mirror.behind for mirror in due if not mirror.moved):
@@ -251,9 +251,9 @@ class RemoteLogs:
         """Add the next rows to mirrors. Return whether there were any."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
-            return [run_events.read(conn, each.turn_id, after, PAGE) for each, after in places]
+            return [run_events.read(conn, mirror.turn_id, after, PAGE) for mirror, after in places]
 
-        places = [(each, each.visible) for each in mirrors]
+        places = [(mirror, mirror.visible) for mirror in mirrors]
         try:
             pages = await self._db.read(read)
         except StorageError as exc:

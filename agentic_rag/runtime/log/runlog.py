@@ -321,7 +321,10 @@ class RunLog:
         return event
 
     def _shorten(self) -> None:
-        """Drop old events in memory that the store has as rows: many at once, because a deletion moves the others."""
+        """Drop old events from memory that the store has as rows.
+
+        Many are dropped at once, because deleting the head of a list moves all other items.
+        """
         old = min(len(self._tail) - TAIL_EVENTS, self.settled + 1 - self.first)
         if old >= TAIL_EVENTS // 8:
             del self._tail[:old]
@@ -639,6 +642,11 @@ class Journal:
                 await self._drop_groups()
 
     async def _write_group(self) -> None:
+        """Store one batch of each log that has new events, all in one transaction.
+
+        On a SQLite file they become one record (``number``), which later commits turn into rows of their turns. In a
+        shared store they become rows at once.
+        """
         # One batch per log: a later batch must not be stored before an earlier one.
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
         logs = [

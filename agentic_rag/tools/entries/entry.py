@@ -163,13 +163,13 @@ class McpEntry:
         """The names of all placeholders in the entry, except those inside sealed values."""
         texts = [text for _, text in self.open_texts]
         texts += [value.text for _, _, value in self.values if isinstance(value, Template | PlainValue)]
-        return frozenset(each.name for text in texts for each in find_placeholders(text))
+        return frozenset(placeholder.name for text in texts for placeholder in find_placeholders(text))
 
     def with_values(self, values: Mapping[tuple[str, str], Value]) -> "McpEntry":
         """Return the entry with other values, by their places and names."""
 
-        def among(wanted: str) -> dict[str, Value]:
-            return {name: value for (place, name), value in values.items() if place == wanted}
+        def among(wanted_place: str) -> dict[str, Value]:
+            return {name: value for (place, name), value in values.items() if place == wanted_place}
 
         target = self.target
         if isinstance(target, StdioTarget):
@@ -188,10 +188,10 @@ class McpEntry:
 
         ``masks``: the visible parts of sealed values, by `sealed_name`; with them the result is the form for a GET.
         """
-        shown = [
+        shown_values = [
             (place, name, _value_to_json(self.name, place, name, value, masks)) for place, name, value in self.values
         ]
-        values = {name: value for place, name, value in shown if place != "oauth"}
+        values = {name: value for place, name, value in shown_values if place != "oauth"}
         target = self.target
         document: Json
         if isinstance(target, StdioTarget):
@@ -199,7 +199,7 @@ class McpEntry:
         else:
             document = {"type": str(target.kind), "url": target.url, "headers": values}
             if target.oauth is not None:
-                secrets = {name: value for place, name, value in shown if place == "oauth"}
+                secrets = {name: value for place, name, value in shown_values if place == "oauth"}
                 document["oauth"] = _oauth_to_json(target.oauth, secrets)
         document |= {"enabled": self.enabled, "identity": str(self.identity)}
         if self.timeout_ms is not None:

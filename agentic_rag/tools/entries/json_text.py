@@ -27,10 +27,10 @@ class RepeatedKeys(dict[str, object]):
 
     def __init__(self, pairs: Sequence[tuple[str, object]]) -> None:
         super().__init__(pairs)
-        seen: set[str] = set()
+        keys: set[str] = set()
         twice: set[str] = set()
         for key, _ in pairs:
-            (twice if key in seen else seen).add(key)
+            (twice if key in keys else keys).add(key)
         self.repeated = frozenset(twice)
 
 
@@ -93,8 +93,8 @@ def _blank_comma(match: re.Match[str]) -> str:
 
 
 def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    return made if len(made) == len(pairs) else RepeatedKeys(pairs)
+    document = dict(pairs)
+    return document if len(document) == len(pairs) else RepeatedKeys(pairs)
 
 
 def _refuse_constant(name: str) -> object:
@@ -108,12 +108,12 @@ def _place(text: str, at: int) -> str:
 
 def _explain(exc: json.JSONDecodeError, text: str) -> str:
     """Explain an error and how to correct it; at most one character of the text is quoted."""
-    found = text[exc.pos : exc.pos + 1]
-    if found and found in _SMART_QUOTES:
+    character = text[exc.pos : exc.pos + 1]
+    if character and character in _SMART_QUOTES:
         return 'a typographic quotation mark; JSON needs the straight one (").'
-    if found == "'":
+    if character == "'":
         return 'a text in single quotes; JSON needs double quotes (").'
-    if not found.strip() and not text[exc.pos :].strip():
+    if not character.strip() and not text[exc.pos :].strip():
         return "the text ends too early; a closing bracket or quotation mark is missing."
     reasons = {
         "Extra data": "there is more text after the end of the JSON value.",

@@ -25,7 +25,7 @@ _LOOKALIKES = str.maketrans({pair[0]: pair[1] for pair in _PAIRS.split()})
 
 
 def skeleton(name: str) -> str:
-    """Return the appearance of a name: its letters and digits, look-alikes folded, of the first `READ_CHARS`."""
+    """Return the letters and digits of a name, with one character in place of all that look alike."""
     text = unicodedata.normalize("NFKC", name[:READ_CHARS]).casefold()
     text = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
     return "".join(char for char in text if char.isalnum())  # no mark, space, hyphen, dot or invisible character
@@ -35,7 +35,7 @@ _RESERVED = frozenset(map(skeleton, RESERVED))
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a name is one of ours or only looks like it."""
+    """Return whether a name is one of ours or only looks like it."""
     return skeleton(name) in _RESERVED
 
 

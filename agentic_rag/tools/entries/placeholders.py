@@ -73,7 +73,7 @@ def rename_foreign(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def stands_alone(text: str) -> bool:
-    """Whether a text is just another client's placeholder, perhaps after ``Bearer``, and may be quoted."""
+    """Return whether a text is just another client's placeholder, perhaps after ``Bearer``, and may be quoted."""
     scheme = _SCHEME.match(text)
     return _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is not None
 
@@ -85,7 +85,7 @@ def find_placeholders(text: str) -> Iterator[Placeholder]:
 
 
 def expand(text: str, value_of: Callable[[str], str | None]) -> str:
-    """Return the text with every placeholder replaced, once: a value that looks like one is kept.
+    """Replace every placeholder in a text by its value. A value that looks like a placeholder is not replaced again.
 
     Raises:
         PlaceholderUnset: ``value_of`` returned None for a placeholder without a default.
@@ -111,40 +111,40 @@ def split_placeholders(text: str) -> Iterator[str | Placeholder]:
 
 
 def is_behind_host(beginning: str) -> bool:
-    """Whether text after this beginning of an address is in its path or query, where it cannot change the server."""
+    """Return whether an address that begins so has its host already, so that more text cannot change the server."""
     return _BEHIND_HOST.match(beginning) is not None
 
 
 def names_before_path(address: str) -> frozenset[str]:
     """Return the names of placeholders in an address's scheme or host, or behind its ``#``."""
     names: set[str] = set()
-    made = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
+    prefix = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
     for part in split_placeholders(address):
         if isinstance(part, Placeholder):
-            if not is_behind_host(made):
+            if not is_behind_host(prefix):
                 names.add(part.name)
             part = "x"
-        made += part
+        prefix += part
     return frozenset(names)
 
 
 def refers_only(text: str) -> bool:
-    """Whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
-    if not text or any(each.default for each in find_placeholders(text)) or _OURS.search(text) is None:
+    """Return whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
+    if not text or any(placeholder.default for placeholder in find_placeholders(text)) or _OURS.search(text) is None:
         return False
     return _SCHEME.fullmatch(_OURS.sub("", text)) is not None
 
 
 def _advice(rest: str) -> str:
     """Return the message for a placeholder that begins here; it is quoted only if it clearly is one."""
-    shown = _FOREIGN.match(rest)
-    if shown is None:
+    match = _FOREIGN.match(rest)
+    if match is None:
         return _KINDS
-    parts = [part for part in re.split(r"[:.]", shown[1]) if part.strip()]
+    parts = [part for part in re.split(r"[:.]", match[1]) if part.strip()]
     name = re.sub(r"[^A-Za-z0-9]+", "_", parts[-1]).strip("_").upper()
     if name[:1].isdigit():
         name = f"VAR_{name}"
     return (
-        f"the placeholder {shown[0]!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
+        f"the placeholder {match[0]!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
         "of the domain."
     )

@@ -277,7 +277,7 @@ def collect_entries(
     if len(pasted) > MAX_SERVERS:
         raise InvalidInput(path, f"{len(pasted)} servers; at most {MAX_SERVERS} are possible.")
     rows: list[PastedRow] = []
-    taken: dict[str, str] = {}
+    names_by_folded: dict[str, str] = {}
     deleted: set[str] = set()
     for key, value in pasted:
         if key in own and is_reserved(key) and _is_same(value, own[key]):
@@ -292,12 +292,12 @@ def collect_entries(
             continue
         if key in repeated:
             row_notes.problems.append(InvalidInput(place, "this name is given twice; keep one of the two entries."))
-        other = taken.get(name.casefold()) if name else None
+        other = names_by_folded.get(name.casefold()) if name else None
         if other is not None:
             reason = f"another server is stored as {other!r} already; choose another name."
             row_notes.problems.append(InvalidInput(place, reason))
         elif name:
-            taken[name.casefold()] = name
+            names_by_folded[name.casefold()] = name
         if name and name != key:
             row_notes.change(place, f"stored as {name!r}.")
         entry = _read_entry(value, name, place, row_notes, inputs)
@@ -314,8 +314,8 @@ def collect_entries(
                 value,
             )
         )
-    known = () if inputs is None else inputs
-    return PastedRows(tuple(rows), tuple(notes.changes), tuple(notes.warnings), frozenset(deleted), tuple(known))
+    input_fields = () if inputs is None else inputs
+    return PastedRows(tuple(rows), tuple(notes.changes), tuple(notes.warnings), frozenset(deleted), tuple(input_fields))
 
 
 def _read_entry(
@@ -357,24 +357,24 @@ def _take_inputs(document: object, path: str, notes: Notes) -> tuple[list[InputF
         return None, document
     if _is_entry(document["inputs"]) or not any(_is_root(document, root) for root in (*_ROOTS, "mcp")):
         return None, document
-    given = document["inputs"]
-    if len(given) > MAX_ITEMS:
-        raise InvalidInput(f"{path}.inputs", f"{len(given)} items; at most {MAX_ITEMS} are possible.")
+    items = document["inputs"]
+    if len(items) > MAX_ITEMS:
+        raise InvalidInput(f"{path}.inputs", f"{len(items)} items; at most {MAX_ITEMS} are possible.")
     inputs: list[InputField] = []
-    for index, item in enumerate(given):
+    for index, item in enumerate(items):
         ident = item.get("id") if isinstance(item, Mapping) else None
         if not isinstance(ident, str) or not 1 <= len(ident) <= 64:
             notes.warn(f"{path}.inputs.{index}", "this input has no id of at most 64 characters; it is not used.")
             continue
         description = item.get("description") if isinstance(item, Mapping) else None
-        shown = _printable(description, 200) if isinstance(description, str) else ""
-        inputs.append(InputField(ident, secret_name(ident), shown))
+        hint = _printable(description, 200) if isinstance(description, str) else ""
+        inputs.append(InputField(ident, secret_name(ident), hint))
     return inputs, {key: value for key, value in document.items() if key != "inputs"}
 
 
 def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, object]], frozenset[str]]:
     """Return the entries with their names, and the repeated names; warn of keys next to the map."""
-    if isinstance(document, list | tuple) and document and all(_is_entry(each) for each in document):
+    if isinstance(document, list | tuple) and document and all(_is_entry(item) for item in document):
         return _named_items(document, path, notes), frozenset()
     outer = _mapping(document, path)
     inner = outer.get("mcp")
@@ -397,7 +397,7 @@ def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, 
 
 def _named_items(entries: Sequence[object], path: str, notes: Notes) -> list[tuple[str, object]]:
     notes.change(path, "a list of servers became a map.")
-    return [(_name_of(each, index), _without_name(each)) for index, each in enumerate(entries, 1)]
+    return [(_name_of(entry, index), _without_name(entry)) for index, entry in enumerate(entries, 1)]
 
 
 def _repeated_keys(value: object) -> frozenset[str]:
@@ -407,7 +407,7 @@ def _repeated_keys(value: object) -> frozenset[str]:
 def _is_root(outer: Pasted, root: str) -> bool:
     inner = outer.get(root)
     if isinstance(inner, list):
-        return all(_is_entry(each) for each in inner)
+        return all(_is_entry(item) for item in inner)
     return isinstance(inner, Mapping) and not _is_entry(inner)
 
 
@@ -416,7 +416,7 @@ def _is_entry(value: object) -> bool:
 
 
 def _is_single_entry(outer: Pasted) -> bool:
-    """Whether a document is an entry itself, and not a map of entries."""
+    """Return whether a document is an entry itself, and not a map of entries."""
     says_what = any(isinstance(outer.get(key), str) for key in ("command", "cmd", "url", "serverUrl", "httpUrl"))
     return says_what and not any(_is_entry(value) for value in outer.values())
 
@@ -429,8 +429,8 @@ def _name_of(entry: object, number: int) -> str:
         if isinstance(text, str) and fit_name(text[:200]):
             return text[:200]
     args = entry.get("args")
-    words = [each for each in args if isinstance(each, str)] if isinstance(args, list | tuple) else []
-    package = next((each for each in words if each not in ("/c", "/C", "npx", "uvx") and each[:1] != "-"), "")
+    words = [arg for arg in args if isinstance(arg, str)] if isinstance(args, list | tuple) else []
+    package = next((word for word in words if word not in ("/c", "/C", "npx", "uvx") and word[:1] != "-"), "")
     address = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if isinstance(entry.get(key), str)), "")
     try:
         host = urlsplit(address).hostname or ""
@@ -540,20 +540,22 @@ class _EntryReader:
         if isinstance(value, str) and len(value) <= MAX_TEXT:
             renamed, names = rename_foreign(value)
             if names:
-                shown = not secret or stands_alone(value)  # the text around a placeholder may be a secret
+                quotable = not secret or stands_alone(value)  # the text around a placeholder may be a secret
                 for name in dict.fromkeys(names):
                     kind, _, ident = name.partition(":")
-                    ours = f"${{{secret_name(ident)}}}"
-                    self.notes.change(path, f"${{{name}}} became {ours}." if shown else "a placeholder became ours.")
-                    if kind == "input" and self.inputs is not None and shown:
+                    placeholder = f"${{{secret_name(ident)}}}"
+                    self.notes.change(
+                        path, f"${{{name}}} became {placeholder}." if quotable else "a placeholder became ours."
+                    )
+                    if kind == "input" and self.inputs is not None and quotable:
                         self._check_input(ident, path)
                 value = renamed
         return _read_text(value, path, self.notes, secret=secret)
 
     def _check_input(self, ident: str, path: str) -> None:
-        if not any(each.id == ident for each in self.inputs or ()):
-            known = ", ".join(each.id for each in self.inputs or ())[:200] or "none"
-            self.notes.warn(path, f"there is no input {ident!r} in inputs (there are: {known}).")
+        if not any(input_field.id == ident for input_field in self.inputs or ()):
+            known_ids = ", ".join(input_field.id for input_field in self.inputs or ())[:200] or "none"
+            self.notes.warn(path, f"there is no input {ident!r} in inputs (there are: {known_ids}).")
 
     def _texts(self, value: object, path: str) -> list[str]:
         """Return a list of texts; each problem is recorded separately."""
@@ -603,16 +605,16 @@ class _EntryReader:
 
     def _command_line(self) -> tuple[str, list[str]]:
         """Return the program and its arguments."""
-        given = self.pasted.get("command")
+        program = self.pasted.get("command")
         args: list[str] = []
         with self.notes.attempt():
             args = self._texts(self.pasted.get("args"), f"{self.path}.args")
         place = f"{self.path}.command"
-        if isinstance(given, list | tuple):
-            words = self._texts(given, place)
-            given, args = words[0] if words else "", [*words[1:], *args]
+        if isinstance(program, list | tuple):
+            words = self._texts(program, place)
+            program, args = words[0] if words else "", [*words[1:], *args]
             self.notes.change(place, "a list became a command and its args.")
-        command = self._text(given, place)
+        command = self._text(program, place)
         while (simpler := _simplify(command, args)) is not None:
             command, args, change = simpler
             self.notes.change(place, change)
@@ -641,10 +643,10 @@ class _EntryReader:
             raise InvalidInput(path, "an http:// or https:// address is expected.")
         if user is not None:
             raise InvalidInput(path, f"{LOOKS_SECRET}; a name or password before the host is not taken. {_IN_URL}")
-        written = urlsplit(_without_defaults(address))  # the text of a default may be a key, a placeholder may not
-        if any(_is_plain_secret(name, text) for name, text in parse_qsl(written.query)):
+        parsed = urlsplit(_without_defaults(address))  # the text of a default may be a key, a placeholder may not
+        if any(_is_plain_secret(name, text) for name, text in parse_qsl(parsed.query)):
             raise InvalidInput(path, f"{LOOKS_SECRET} in the query. {_IN_URL}")
-        if any(_SECRET_PATH.fullmatch(part) for part in written.path.split("/")):
+        if any(_SECRET_PATH.fullmatch(part) for part in parsed.path.split("/")):
             raise InvalidInput(path, f"{LOOKS_SECRET} in the path. {_IN_URL}")
         return address
 
@@ -656,6 +658,7 @@ class _EntryReader:
         return values
 
     def _read_values(self, key: str, values: dict[str, Value]) -> None:
+        """Add the valid members of ``env`` or ``headers`` to ``values``, and note the problems of the others."""
         path, header = f"{self.path}.{key}", key == "headers"
         pasted = self.pasted.get(key)
         if isinstance(pasted, list | tuple):
@@ -663,7 +666,7 @@ class _EntryReader:
         items = _mapping({} if pasted is None else pasted, path)
         if len(items) > MAX_ITEMS:
             raise InvalidInput(path, f"{len(items)} items; at most {MAX_ITEMS} are possible.")
-        taken: set[str] = set()
+        folded_names: set[str] = set()
         for name, item in items.items():
             place = f"{path}.{_printable(name)}"
             if not (_HEADER_NAME if header else _ENV_NAME).fullmatch(name):
@@ -671,7 +674,7 @@ class _EntryReader:
                 self.notes.problems.append(InvalidInput(place, f"this is not a {noun}'s name."))
                 continue
             folded = name.lower() if header else name
-            if folded in taken:
+            if folded in folded_names:
                 self.notes.problems.append(InvalidInput(place, "the same header is given twice."))
             elif name in _repeated_keys(items):
                 self.notes.problems.append(InvalidInput(place, "this name is given twice; keep one of them."))
@@ -680,7 +683,7 @@ class _EntryReader:
             else:
                 with self.notes.attempt():
                     values[name] = self._value(item, place, header=header)
-            taken.add(folded)
+            folded_names.add(folded)
 
     def _value(self, item: object, path: str, *, header: bool) -> Value:
         """Return one value of ``env``, ``headers`` or ``oauth``."""
@@ -717,28 +720,28 @@ class _EntryReader:
         place, pasted = f"{self.path}.oauth", self.pasted.get("oauth")
         if pasted in (None, {}):
             return None
-        given = _mapping(pasted, place)
-        for key in given:
+        fields = _mapping(pasted, place)
+        for key in fields:
             if key not in _OAUTH:
                 self.notes.warn_unused(f"{place}.{_printable(key)}", f"{', '.join(_OAUTH)} are")
-        client_id = _read_text(given.get("clientId", ""), f"{place}.clientId", self.notes).strip()
+        client_id = _read_text(fields.get("clientId", ""), f"{place}.clientId", self.notes).strip()
         if not client_id:
             raise InvalidInput(f"{place}.clientId", "expected the OAuth client id that was registered for this server.")
         secrets = {
-            key: self._value(given[key], f"{place}.{key}", header=False)
+            key: self._value(fields[key], f"{place}.{key}", header=False)
             for key in OAUTH_SECRETS
-            if given.get(key) is not None
+            if fields.get(key) is not None
         }
-        scopes = given.get("scopes")
+        scopes = fields.get("scopes")
         words = scopes.split() if isinstance(scopes, str) else _read_texts(scopes, f"{place}.scopes", self.notes)
         if not all(_SCOPE.fullmatch(word) for word in words):
             raise InvalidInput(
                 f"{place}.scopes", "a list of scopes is expected: visible ASCII characters without quotes."
             )
-        issuer = _read_text(given.get("issuer", ""), f"{place}.issuer", self.notes).strip()
+        issuer = _read_text(fields.get("issuer", ""), f"{place}.issuer", self.notes).strip()
         if issuer and not issuer.startswith(("https://", "http://")):
             raise InvalidInput(f"{place}.issuer", "the https:// address of the authorization server is expected.")
-        grant = given.get("grant", Grant.CODE)
+        grant = fields.get("grant", Grant.CODE)
         if grant not in tuple(Grant):
             raise InvalidInput(f"{place}.grant", f"one of {' and '.join(Grant)} is expected.")
         if grant == Grant.CLIENT and (not secrets or self._identity() is Identity.USER):
@@ -761,10 +764,10 @@ class _EntryReader:
     def _stateful(self, target: Target | None) -> bool | None:
         """Return whether a server keeps its own state, or None if the entry does not say."""
         place = f"{self.path}.stateful"
-        given = _read_truth(self.pasted.get("stateful"), place, self.notes)
-        if given and isinstance(target, HttpTarget):
+        stateful = _read_truth(self.pasted.get("stateful"), place, self.notes)
+        if stateful and isinstance(target, HttpTarget):
             raise InvalidInput(place, "only a server with a command runs here; one with a url keeps its own state.")
-        return given if isinstance(target, StdioTarget) else None
+        return stateful if isinstance(target, StdioTarget) else None
 
     def _identity(self) -> Identity:
         value = self.pasted.get("identity")
@@ -813,9 +816,9 @@ class _EntryReader:
             include = ()
         return include, exclude
 
-    def _tool_names(self, lists: Pasted, key: str, others: Sequence[str]) -> tuple[str, ...]:
+    def _tool_names(self, lists: Pasted, key: str, other_names: Sequence[str]) -> tuple[str, ...]:
         names = _read_texts(lists.get(key), f"{self.path}.tools.{key}", self.notes)
-        for other in others:
+        for other in other_names:
             more = _read_texts(self.pasted.get(other), f"{self.path}.{other}", self.notes)
             if more:
                 self.notes.change(f"{self.path}.{other}", f"read as tools.{key}.")
@@ -832,7 +835,7 @@ def _printable(key: str, limit: int = 80) -> str:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal; ``1`` and ``true`` are not."""
+    """Return whether two JSON values are equal; ``1`` and ``true`` are not."""
     try:
         return type(one) is type(other) and one == other
     except RecursionError:  # nested deeper than any meaningful value
@@ -919,8 +922,8 @@ def _simplify(command: str, args: list[str]) -> tuple[str, list[str], str] | Non
         return command.split()[0], command.split()[1:], "a line became a command and its args."
     if command.lower() in ("cmd", "cmd.exe") and len(args) > 1 and args[0].lower() == "/c":
         return args[1], args[2:], "started without cmd /c, which only Windows has."
-    if len(command) <= MAX_TEXT and (found := _WINDOWS_PROGRAM.fullmatch(command)) and _RUNNER.fullmatch(found[1]):
-        return found[1], args, f"read as {found[1]!r}; this server has no Windows folders."
+    if len(command) <= MAX_TEXT and (match := _WINDOWS_PROGRAM.fullmatch(command)) and _RUNNER.fullmatch(match[1]):
+        return match[1], args, f"read as {match[1]!r}; this server has no Windows folders."
     runner = _RUNNER.fullmatch(command)
     if runner is not None and runner[1].lower() != command:
         name = {"py": "python3"}.get(runner[1].lower(), runner[1].lower())
@@ -939,17 +942,20 @@ def _refuse_secrets(args: list[str], path: str) -> None:
 
 
 def _is_plain_secret(name: str, text: str) -> bool:
-    """Whether a value in a query is a key in plain text."""
+    """Return whether a value in a query is a key in plain text."""
     return bool(text) and bool(_SECRET_QUERY.fullmatch(name) or _SECRET_TEXT.fullmatch(text))
 
 
 def _without_defaults(address: str) -> str:
     """Return an address with empty text in place of placeholders without a default."""
-    names = {each.name: "" for each in find_placeholders(address) if each.default is None}
+    names = {placeholder.name: "" for placeholder in find_placeholders(address) if placeholder.default is None}
     return expand(address, names.get)
 
 
 def _fill_in(address: str) -> str:
     """Return an address with its defaults in place, and with a stand-in for each variable."""
-    text = expand(address, {each.name: "x" for each in find_placeholders(address) if each.default is None}.get)
+    text = expand(
+        address,
+        {placeholder.name: "x" for placeholder in find_placeholders(address) if placeholder.default is None}.get,
+    )
     return f"https://{text}" if address.startswith("${") and "://" not in text else text

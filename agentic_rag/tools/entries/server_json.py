@@ -32,7 +32,7 @@ class ServerDescription:
 
 
 def is_server_json(document: object) -> bool:
-    """Whether a document is a ``server.json``, and not a map of entries."""
+    """Return whether a document is a ``server.json``, and not a map of entries."""
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
         return False
     return isinstance(document.get("packages"), list) or isinstance(document.get("remotes"), list)
@@ -47,20 +47,22 @@ def read_server_json(document: Mapping[str, object], path: str) -> ServerDescrip
     name = fit_name(str(document["name"])[:200])
     described = ServerDescription({})
     packages = _objects(document.get("packages"), f"{path}.packages")
-    usable = [(at, each) for at, each in enumerate(packages) if _kind(each) in _RUNNERS and _speaks_stdio(each)]
+    usable = [
+        (at, package) for at, package in enumerate(packages) if _kind(package) in _RUNNERS and _speaks_stdio(package)
+    ]
     if usable:
         at, package = usable[0]
         described.entries[name] = _read_package(package, f"{path}.packages.{at}", described)
         return described
     remotes = _objects(document.get("remotes"), f"{path}.remotes")
     if not remotes:
-        kinds = ", ".join(sorted({_kind(each) or "?" for each in packages})) or "none"
+        kinds = ", ".join(sorted({_kind(package) or "?" for package in packages})) or "none"
         reason = f"no package of npm or PyPI that speaks over stdio, and no address (its packages: {kinds})"
         raise InvalidInput(f"{path}.packages", f"{reason}. A bundle is proposed by its file: agentic-rag mcp propose.")
     headers = {}
-    for at, each in enumerate(_objects(remotes[0].get("headers"), f"{path}.remotes.0.headers")):
+    for at, header in enumerate(_objects(remotes[0].get("headers"), f"{path}.remotes.0.headers")):
         place = f"{path}.remotes.0.headers.{at}"
-        headers[_text(each, "name", place)] = _value(each, place, described, secret_here=True)
+        headers[_text(header, "name", place)] = _value(header, place, described, secret_here=True)
     kind = "sse" if remotes[0].get("type") == "sse" else "http"
     described.entries[name] = {
         "type": kind,
@@ -80,19 +82,19 @@ def _read_package(package: Mapping[str, object], path: str, described: ServerDes
         raise InvalidInput(f"{path}.runtimeArguments", "options of the runner run any program; none are taken.")
     pinned = f"{identifier}=={version}" if kind == "pypi" else f"{identifier}@{version}"
     args = [*(("-y",) if kind == "npm" else ()), pinned]
-    for at, each in enumerate(_objects(_either(package, "packageArguments"), f"{path}.packageArguments")):
+    for at, argument in enumerate(_objects(_either(package, "packageArguments"), f"{path}.packageArguments")):
         place = f"{path}.packageArguments.{at}"
-        if each.get("type") == "named":
-            args.append(_text(each, "name", place))
-            if "value" not in each and "default" not in each and not _hint(each):
+        if argument.get("type") == "named":
+            args.append(_text(argument, "name", place))
+            if "value" not in argument and "default" not in argument and not _hint(argument):
                 continue  # a switch
-        args.append(_value(each, place, described, secret_here=False))
+        args.append(_value(argument, place, described, secret_here=False))
     env = {}
-    for at, each in enumerate(_objects(_either(package, "environmentVariables"), f"{path}.environmentVariables")):
+    for at, variable in enumerate(_objects(_either(package, "environmentVariables"), f"{path}.environmentVariables")):
         place = f"{path}.environmentVariables.{at}"
-        env[_text(each, "name", place)] = _value(each, place, described, secret_here=True)
-        if _either(each, "isSecret") is True:
-            described.secrets.append(_text(each, "name", place))
+        env[_text(variable, "name", place)] = _value(variable, place, described, secret_here=True)
+        if _either(variable, "isSecret") is True:
+            described.secrets.append(_text(variable, "name", place))
     return {"type": "stdio", "command": _RUNNERS[kind], "args": args, "env": env}
 
 
@@ -143,13 +145,13 @@ def _either(value: Mapping[str, object], name: str) -> object:
 def _objects(value: object, path: str) -> Sequence[Mapping[str, object]]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MAX_FIELDS or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, list) or len(value) > MAX_FIELDS or not all(isinstance(item, Mapping) for item in value):
         raise InvalidInput(path, f"a list of at most {MAX_FIELDS} objects is expected.")
     return value
 
 
 def _text(value: Mapping[str, object], key: str, path: str) -> str:
-    found = value.get(key)
-    if not isinstance(found, str) or not 1 <= len(found) <= 1000:
+    text = value.get(key)
+    if not isinstance(text, str) or not 1 <= len(text) <= 1000:
         raise InvalidInput(f"{path}.{key}", "a text is expected.")
-    return found
+    return text

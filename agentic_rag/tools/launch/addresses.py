@@ -87,7 +87,7 @@ ANY_PORT = 0
 
 
 def is_listed(hosts: frozenset[tuple[str, int]], host: str, port: int) -> bool:
-    """Whether the operator listed a host with this port, or with all of them."""
+    """Return whether the operator listed a host with this port, or with all of them."""
     return not hosts.isdisjoint(((host.lower(), port), (host.lower(), ANY_PORT)))
 
 

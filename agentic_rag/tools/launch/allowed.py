@@ -95,21 +95,21 @@ class LaunchCatalogue:
             PackageProblem: The package cannot be installed.
         """
         command, *args = line
-        wanted = read_line(command, args)
-        if isinstance(wanted, Refusal):
-            raise InvalidInput(wanted.place, wanted.reason)
-        if wanted.registry == "mcpb":
+        program = read_line(command, args)
+        if isinstance(program, Refusal):
+            raise InvalidInput(program.place, program.reason)
+        if program.registry == "mcpb":
             raise InvalidInput("allow", "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.")
-        if wanted.registry:
-            installed = await packages.install(Package(wanted.registry, wanted.name, wanted.version))
-            package = Package(wanted.registry, wanted.name, installed.version)
-            table: dict[str, Any] = {wanted.registry: str(package)}
+        if program.registry:
+            installed = await packages.install(Package(program.registry, program.name, program.version))
+            package = Package(program.registry, program.name, installed.version)
+            table: dict[str, Any] = {program.registry: str(package)}
         else:
             assert self._folder is not None
-            table = _program_table(wanted, args, kept_out, self._folder / "local")
+            table = _program_table(program, args, kept_out, self._folder / "local")
         table |= {
-            "id": _ident(wanted, line),
-            "args": list(wanted.args),
+            "id": _ident(program, line),
+            "args": list(program.args),
             "env": dict.fromkeys(grant.env, "{text}"),
             "network": grant.network,
             "read_only": list(grant.read_only),
@@ -129,7 +129,7 @@ class LaunchCatalogue:
             InvalidInput: There is no data folder, or the existing file cannot be read.
         """
         with self._changing():
-            self._write([*(each for each in self._tables() if each["id"] != table["id"]), dict(table)])
+            self._write([*(existing for existing in self._tables() if existing["id"] != table["id"]), dict(table)])
 
     def move_programs(self, local: Path) -> None:
         """Rewrite the paths of allowed programs in the operator's folder after the data folder moved to ``local``.
@@ -155,10 +155,10 @@ class LaunchCatalogue:
         """Revoke the entry with an id; returns False if there is none."""
         with self._changing():
             tables = self._tables()
-            kept = [each for each in tables if each["id"] != ident]
-            if len(kept) < len(tables):
-                self._write(kept)
-            return len(kept) < len(tables)
+            remaining = [table for table in tables if table["id"] != ident]
+            if len(remaining) < len(tables):
+                self._write(remaining)
+            return len(remaining) < len(tables)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -177,26 +177,26 @@ class LaunchCatalogue:
             return ()
         path = self._folder / name
         try:
-            found = path.stat()
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
-            known = self._read.get(name)
-            if known is None or known[0] != stamp:
+            status = path.stat()
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+            cached = self._read.get(name)
+            if cached is None or cached[0] != stamp:
                 text = path.read_text(encoding="utf-8")
                 entries = parse_catalogue(text, name) if name == OPERATORS else entries_of(json.loads(text), name)
-                known = self._read[name] = (stamp, entries)
+                cached = self._read[name] = (stamp, entries)
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, CatalogueProblem) as exc:
             logger.error("%s allows nothing: %s", path, exc)
             return ()
-        return known[1]
+        return cached[1]
 
     def _tables(self) -> list[dict[str, Any]]:
         if self._folder is None or not (self._folder / ALLOWED).exists():
             return []
         try:
             tables: list[dict[str, Any]] = json.loads((self._folder / ALLOWED).read_text(encoding="utf-8"))["entry"]
-            entries_of({"entry": [dict(each) for each in tables]}, ALLOWED)
+            entries_of({"entry": [dict(table) for table in tables]}, ALLOWED)
         except (ValueError, KeyError, TypeError, CatalogueProblem) as exc:
             raise InvalidInput(ALLOWED, f"{self._folder / ALLOWED} cannot be read: {exc}") from exc
         return tables
@@ -256,24 +256,24 @@ def list_local_files(local: Path, name: str, path: str) -> dict[str, str]:
     if not inner:
         return {name: str(root / name)}
     folder = Folder(root).at(own)
-    found: list[Entry] = []
+    entries: list[Entry] = []
     size = 0
-    for each in folder.walk():
-        if each.status is None:
-            reason = f"{LOCAL}/{own}/{each.path} is a link or no file, so that it can be bound to no hash."
+    for entry in folder.walk():
+        if entry.status is None:
+            reason = f"{LOCAL}/{own}/{entry.path} is a link or no file, so that it can be bound to no hash."
             raise CommandNotAllowed(path, reason, "Put the file itself there.")
-        found.append(each)
-        size += each.status.st_size
-        if len(found) <= MAX_FILES and size <= MAX_BYTES:
+        entries.append(entry)
+        size += entry.status.st_size
+        if len(entries) <= MAX_FILES and size <= MAX_BYTES:
             continue
         reason = f"{LOCAL}/{own} has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB, all of which it may load."
         remedy = "Put its script into one file, or make it a package or a bundle (.mcpb)."
         raise CommandNotAllowed(path, reason, remedy)
-    return {f"{own}/{each.path}": str(root / own / each.path) for each in found}
+    return {f"{own}/{entry.path}": str(root / own / entry.path) for entry in entries}
 
 
 def _program_table(
-    wanted: RequestedProgram, args: Sequence[str], kept_out: Sequence[Path], local: Path
+    program: RequestedProgram, args: Sequence[str], kept_out: Sequence[Path], local: Path
 ) -> dict[str, Any]:
     """Bind a line to the program and to every file it names.
 
@@ -282,24 +282,24 @@ def _program_table(
     Raises:
         InvalidInput, CommandNotAllowed: The line could not start; the text names the missing part.
     """
-    path = os.path.realpath(find_program(wanted.name, "command"))
+    path = os.path.realpath(find_program(program.name, "command"))
     files = {}
     names: dict[str, str] = {}
-    scripts = scripts_of(wanted.name, args)
-    for index, each in enumerate(wanted.args):
-        named = each.partition("=")[2] or each
-        if os.path.isabs(named) and os.path.isfile(named):
-            files[os.path.realpath(named)] = file_hash(named)
-            if os.path.realpath(named) != named:
-                raise InvalidInput("args", f"{named} is a link; name {os.path.realpath(named)} itself.")
-        elif os.path.isabs(named) and each in scripts:
-            raise InvalidInput(f"args.{index}", f"there is no file {named}, so that the line could not start.")
-        elif each in scripts or each.startswith(("./", "../")) or (local_name(each) and (local / each).is_file()):
-            names |= list_local_files(local, _find_relative(each, index, local), f"args.{index}")
+    scripts = scripts_of(program.name, args)
+    for index, arg in enumerate(program.args):
+        named_path = arg.partition("=")[2] or arg
+        if os.path.isabs(named_path) and os.path.isfile(named_path):
+            files[os.path.realpath(named_path)] = file_hash(named_path)
+            if os.path.realpath(named_path) != named_path:
+                raise InvalidInput("args", f"{named_path} is a link; name {os.path.realpath(named_path)} itself.")
+        elif os.path.isabs(named_path) and arg in scripts:
+            raise InvalidInput(f"args.{index}", f"there is no file {named_path}, so that the line could not start.")
+        elif arg in scripts or arg.startswith(("./", "../")) or (local_name(arg) and (local / arg).is_file()):
+            names |= list_local_files(local, _find_relative(arg, index, local), f"args.{index}")
     files |= {place: file_hash(place) for place in names.values()}
     for file in (path, *files):
         refuse_inside(file, kept_out, "command")
-    table = {"executable": path, "command": wanted.name, "sha256": file_hash(path), "files": files}
+    table = {"executable": path, "command": program.name, "sha256": file_hash(path), "files": files}
     return {**table, "names": names} if names else table
 
 
@@ -322,6 +322,6 @@ def _find_relative(text: str, index: int, local: Path) -> str:
     raise InvalidInput(place, f"there is no {text!r} in {local}, from where a relative name is read. {remedy}")
 
 
-def _ident(wanted: RequestedProgram, line: Sequence[str]) -> str:
+def _ident(program: RequestedProgram, line: Sequence[str]) -> str:
     digest = hashlib.sha256(json.dumps(list(line)).encode()).hexdigest()[:8]
-    return f"{wanted.name.rpartition('/')[2]}-{digest}"
+    return f"{program.name.rpartition('/')[2]}-{digest}"

@@ -67,16 +67,16 @@ def read_bundle(path: Path) -> Bundle:
     """
     with _open_zip(path) as archive:
         entries = _check_entries(archive, path)
-        found = next((each for each in entries if each.filename == MANIFEST), None)
-        if found is None or found.file_size > MAX_MANIFEST_BYTES:
+        manifest_info = next((entry for entry in entries if entry.filename == MANIFEST), None)
+        if manifest_info is None or manifest_info.file_size > MAX_MANIFEST_BYTES:
             raise PackageProblem(path.name, f"it has no {MANIFEST} of at most {MAX_MANIFEST_BYTES >> 10} KiB.")
         _check_contents(archive, entries)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files = {each.filename for each in entries if not each.is_dir()}
+        files = {entry.filename for entry in entries if not entry.is_dir()}
         try:
-            manifest = Manifest(json.loads(archive.read(found)), files)
-            return manifest.read(f"sha256-{digest}", sum(each.file_size for each in entries), len(files))
+            manifest = Manifest(json.loads(archive.read(manifest_info)), files)
+            return manifest.read(f"sha256-{digest}", sum(entry.file_size for entry in entries), len(files))
         except (ValueError, RecursionError) as exc:
             raise PackageProblem(path.name, f"its {MANIFEST} cannot be used: {str(exc)[:TEXT_CHARS]}") from exc
 
@@ -94,15 +94,15 @@ def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
         raise PackageProblem(str(package), "the bundle is not the one that was approved. Propose it again.")
     with _open_zip(path) as archive:
         tree.mkdir()
-        for each in _check_entries(archive, path):
-            place = tree / each.filename
-            if each.is_dir():
+        for member in _check_entries(archive, path):
+            place = tree / member.filename
+            if member.is_dir():
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
-            runs = bool(each.external_attr >> 16 & 0o100)
+            runs = bool(member.external_attr >> 16 & 0o100)
             descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if runs else 0o644)
-            with os.fdopen(descriptor, "wb") as target, archive.open(each) as source:
+            with os.fdopen(descriptor, "wb") as target, archive.open(member) as source:
                 shutil.copyfileobj(source, target)
     interpreter, entry = bundle.start
     if not interpreter:
@@ -115,18 +115,18 @@ def read_start(tree: Path, final: Path) -> tuple[str, tuple[str, ...]]:
     Raises:
         PackageProblem: The interpreter is not on this machine.
     """
-    files = {str(each.relative_to(tree)) for each in tree.rglob("*") if each.is_file()}
+    files = {str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()}
     manifest = Manifest(json.loads((tree / MANIFEST).read_text(encoding="utf-8")), files)
     bundle = manifest.read("", 0, 0)
     interpreter, entry = bundle.start
     if not interpreter:
         return str(final / entry), ()
-    found = shutil.which(interpreter, path=":".join(SEARCH_PATH))
-    if found is None:
+    program = shutil.which(interpreter, path=":".join(SEARCH_PATH))
+    if program is None:
         raise PackageProblem(
             bundle.facts.name, f"it needs {interpreter!r}, which is not in {' or '.join(SEARCH_PATH)}."
         )
-    return os.path.realpath(found), (*(("-B",) if interpreter == "python3" else ()), str(final / entry))
+    return os.path.realpath(program), (*(("-B",) if interpreter == "python3" else ()), str(final / entry))
 
 
 @contextmanager
@@ -143,26 +143,28 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.ZipInfo]:
     """Return the entries of an archive after checking that all of them may be unpacked."""
     entries = archive.infolist()
-    if len(entries) > MAX_FILES or sum(each.file_size for each in entries) > MAX_UNPACKED_BYTES:
+    if len(entries) > MAX_FILES or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
         most = f"{MAX_FILES} files and {MAX_UNPACKED_BYTES >> 20} MiB unpacked"
         raise PackageProblem(path.name, f"a bundle has at most {most}.")
-    taken: set[str] = set()
-    for each in entries:
-        parts = PurePosixPath(each.filename).parts
-        odd = not parts or each.filename.startswith("/") or ".." in parts or re.search(r"[\x00-\x1f\\:]", each.filename)
-        kind = stat.S_IFMT(each.external_attr >> 16)
-        if odd or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or each.flag_bits & 1:
-            shown = ascii(each.filename[:80])
-            raise PackageProblem(path.name, f"{shown} is a link, encrypted, or a name that leads out of the bundle.")
-        if len(each.filename.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+    names: set[str] = set()
+    for entry in entries:
+        parts = PurePosixPath(entry.filename).parts
+        odd = (
+            not parts or entry.filename.startswith("/") or ".." in parts or re.search(r"[\x00-\x1f\\:]", entry.filename)
+        )
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if odd or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or entry.flag_bits & 1:
+            quoted = ascii(entry.filename[:80])
+            raise PackageProblem(path.name, f"{quoted} is a link, encrypted, or a name that leads out of the bundle.")
+        if len(entry.filename.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
             most = f"a name has at most {MAX_PATH_BYTES} bytes, and each part of it {MAX_NAME_BYTES}"
-            raise PackageProblem(path.name, f"{each.filename[:80]!a} is too long: {most}.")
+            raise PackageProblem(path.name, f"{entry.filename[:80]!a} is too long: {most}.")
         name = "/".join(parts).casefold()
-        if name in taken:
-            raise PackageProblem(path.name, f"{each.filename[:80]!a} is in it twice.")
-        taken.add(name)
-    files = {"/".join(PurePosixPath(each.filename).parts).casefold() for each in entries if not each.is_dir()}
-    for name in sorted(taken):
+        if name in names:
+            raise PackageProblem(path.name, f"{entry.filename[:80]!a} is in it twice.")
+        names.add(name)
+    files = {"/".join(PurePosixPath(entry.filename).parts).casefold() for entry in entries if not entry.is_dir()}
+    for name in sorted(names):
         for folder in PurePosixPath(name).parents:
             if str(folder) in files:
                 raise PackageProblem(path.name, f"{str(folder)[:80]!a} is a file, and the folder of {name[:80]!a}.")
@@ -175,8 +177,8 @@ def _check_contents(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]
     Raises:
         OSError and other errors of `zipfile`: A file is damaged, or has another size or checksum than the list says.
     """
-    for each in entries:
-        with archive.open(each) as source:
+    for entry in entries:
+        with archive.open(entry) as source:
             while source.read(COPY_BYTES):
                 pass
 
@@ -199,7 +201,7 @@ class Manifest:
             raise ValueError("name and version are needed: letters, digits, '.', '-' and '_'")
         server = _object(self._fields.get("server"), "server")
         start, rest = self._read_start(server)
-        args = tuple(self._fill_in(each, "server.mcp_config.args") for each in rest)
+        args = tuple(self._fill_in(arg, "server.mcp_config.args") for arg in rest)
         env, fixed = self._read_env(_object(server.get("mcp_config", {}), "server.mcp_config"))
         facts = Facts(
             registry="mcpb",
@@ -299,4 +301,4 @@ def _text(value: object, place: str) -> str:
 def _texts(value: object, place: str) -> list[str]:
     if not isinstance(value, list) or len(value) > MAX_FIELDS:
         raise ValueError(f"{place} has to be a list of texts")
-    return [_text(each, place) for each in value]
+    return [_text(item, place) for item in value]

@@ -163,20 +163,20 @@ def match_line(
     entries: Sequence[CatalogueEntry], command: str, args: Sequence[str], env: Mapping[str, str]
 ) -> Match | Refusal:
     """Return the match of a line, or the reason why no entry allows it."""
-    wanted = read_line(command, args)
-    if isinstance(wanted, Refusal):
-        return wanted
+    requested = read_line(command, args)
+    if isinstance(requested, Refusal):
+        return requested
     if len(args) > MAX_ARGUMENTS:
         return Refusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
     first: Refusal | None = None
     for entry in entries:
-        if not _same_program(entry, wanted):
+        if not _same_program(entry, requested):
             continue
-        found = _match_entry(entry, wanted, env)
-        if isinstance(found, Match):
-            return found
-        first = first or found
-    return first or Refusal("command", _unknown(wanted, entries))
+        result = _match_entry(entry, requested, env)
+        if isinstance(result, Match):
+            return result
+        first = first or result
+    return first or Refusal("command", _unknown(requested, entries))
 
 
 def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarget[Value]:
@@ -185,11 +185,11 @@ def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarge
     ``target``: the line as the admin wrote it.
     """
     args = target.args
-    kept = {name: value for name, value in target.env.items() if name not in entry.fixed}
+    variables = {name: value for name, value in target.env.items() if name not in entry.fixed}
     if isinstance(entry.runs, Package):
         own = 2 if args[0] in _YES and entry.runs.registry == "npm" else 1
         args = (*entry.runs.line[1:], *args[own:])
-    return StdioTarget(target.command, args, kept)
+    return StdioTarget(target.command, args, variables)
 
 
 def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
@@ -204,12 +204,12 @@ def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
         return Refusal("args", f"{command} needs a package to run.", final=True)
     if rest[0].startswith("-"):
         return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it runs any program.", final=True)
-    found = (_PYPI if registry == "pypi" else _NPM).fullmatch(rest[0])
-    if found is None:
+    match = (_PYPI if registry == "pypi" else _NPM).fullmatch(rest[0])
+    if match is None:
         return Refusal(
             "args", f"{rest[0]!r} is no plain package with an exact version (no URL, path, range).", final=True
         )
-    name, version = found["name"], found["version"] or ""
+    name, version = match["name"], match["version"] or ""
     if version == "latest":
         version = ""
     if version and not _VERSION.fullmatch(version):
@@ -244,20 +244,20 @@ def slot_problem(kind: SlotKind, text: str) -> str:
     return ""
 
 
-def _same_program(entry: CatalogueEntry, wanted: RequestedProgram) -> bool:
+def _same_program(entry: CatalogueEntry, requested: RequestedProgram) -> bool:
     if isinstance(entry.runs, Program):
-        return wanted.registry == "" and wanted.name in (entry.runs.command, entry.runs.path)
-    return entry.runs.registry == wanted.registry and entry.runs.name == wanted.name
+        return requested.registry == "" and requested.name in (entry.runs.command, entry.runs.path)
+    return entry.runs.registry == requested.registry and entry.runs.name == requested.name
 
 
-def _match_entry(entry: CatalogueEntry, wanted: RequestedProgram, env: Mapping[str, str]) -> Match | Refusal:
+def _match_entry(entry: CatalogueEntry, requested: RequestedProgram, env: Mapping[str, str]) -> Match | Refusal:
     changes: list[str] = []
     if isinstance(entry.runs, Package):
-        if wanted.version and wanted.version != entry.runs.version:
-            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.")
-        if not wanted.version:
+        if requested.version and requested.version != entry.runs.version:
+            return Refusal("args", f"version {requested.version} was asked for; {entry.runs} is allowed.")
+        if not requested.version:
             changes.append(f"args: {entry.runs.name!r} became {str(entry.runs)!r}")
-    arguments = _match_arguments(entry, wanted.args)
+    arguments = _match_arguments(entry, requested.args)
     if isinstance(arguments, Refusal):
         return arguments
     values: dict[str, SlotValue] = {}
@@ -278,7 +278,7 @@ def _match_entry(entry: CatalogueEntry, wanted: RequestedProgram, env: Mapping[s
 
 def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotValue, ...] | Refusal:
     """Walk the arguments along the template; options may stand anywhere between its parts."""
-    taken: list[SlotValue] = []
+    slots: list[SlotValue] = []
     parts = list(entry.args)
     queue = list(args)
     options = dict(entry.options)
@@ -297,10 +297,10 @@ def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotVa
             values = _unfit(entry, text)
         if isinstance(values, Refusal):
             return values
-        taken += values
+        slots += values
     if any(part.needed and not (part.many and repeated) for part in parts):
         return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", final=True)
-    return tuple(taken)
+    return tuple(slots)
 
 
 def _positional(entry: CatalogueEntry, part: ArgumentPart, text: str) -> list[SlotValue] | Refusal:
@@ -340,10 +340,10 @@ def template(entry: CatalogueEntry) -> str:
     return " ".join(words) or "no arguments"
 
 
-def _unknown(wanted: RequestedProgram, entries: Sequence[CatalogueEntry]) -> str:
-    known = ", ".join(sorted({entry.id for entry in entries})) or "none"
-    if wanted.registry:
-        what = f"the {wanted.registry} package {wanted.name!r}"
+def _unknown(requested: RequestedProgram, entries: Sequence[CatalogueEntry]) -> str:
+    known_ids = ", ".join(sorted({entry.id for entry in entries})) or "none"
+    if requested.registry:
+        subject = f"the {requested.registry} package {requested.name!r}"
     else:
-        what = f"the line {shlex.join([wanted.name, *wanted.args])[:200]!r}"
-    return f"{what} matches nothing in the launch catalogue (entries: {known})."
+        subject = f"the line {shlex.join([requested.name, *requested.args])[:200]!r}"
+    return f"{subject} matches nothing in the launch catalogue (entries: {known_ids})."

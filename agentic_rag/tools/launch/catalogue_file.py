@@ -43,17 +43,17 @@ def entries_of(document: Mapping[str, Any], source: str) -> tuple[CatalogueEntry
     tables = document.get("entry", [])
     if set(document) - {"entry"} or not isinstance(tables, list):
         raise CatalogueProblem(f"{source}: only [[entry]] tables are known")
-    found: dict[str, CatalogueEntry] = {}
-    for number, each in enumerate(tables, 1):
+    by_id: dict[str, CatalogueEntry] = {}
+    for number, table in enumerate(tables, 1):
         where = f"{source}: entry {number}"
         try:
-            entry = _entry(dict(each))
+            entry = _entry(dict(table))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise CatalogueProblem(f"{where}: {exc}") from exc
-        if entry.id in found:
+        if entry.id in by_id:
             raise CatalogueProblem(f"{where}: the id {entry.id!r} is taken")
-        found[entry.id] = entry
-    return tuple(found.values())
+        by_id[entry.id] = entry
+    return tuple(by_id.values())
 
 
 def _entry(table: dict[str, Any]) -> CatalogueEntry:
@@ -86,7 +86,7 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
 
 
 def _runs(table: dict[str, Any]) -> Package | Program:
-    registry = next((each for each in _RUNNERS if each in table), None)
+    registry = next((key for key in _RUNNERS if key in table), None)
     if registry is None:
         path = _text(table.pop("executable"))
         if not path.startswith("/"):
@@ -95,11 +95,11 @@ def _runs(table: dict[str, Any]) -> Package | Program:
         command = _text(table.pop("command", path))
         names = {_text(name): _text(place) for name, place in table.pop("names", {}).items()}
         return Program(path, command, {_text(name): _text(digest).lower() for name, digest in files.items()}, names)
-    wanted = read_line(_RUNNERS[registry], [_text(table.pop(registry))])
-    if isinstance(wanted, Refusal) or not wanted.version:
+    requested = read_line(_RUNNERS[registry], [_text(table.pop(registry))])
+    if isinstance(requested, Refusal) or not requested.version:
         raise ValueError(f"{registry}: a package name with an exact version is needed")
     program, integrity = _text(table.pop("program", "")), _text(table.pop("integrity", ""))
-    return Package(registry, wanted.name, wanted.version, program, integrity)
+    return Package(registry, requested.name, requested.version, program, integrity)
 
 
 def _parts(words: Sequence[Any]) -> Iterator[ArgumentPart]:

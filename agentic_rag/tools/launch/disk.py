@@ -45,7 +45,9 @@ class DiskMeter:
 
     def exceeds(self, now: float, pids: Iterable[int]) -> str:
         """Return the exceeded limit as a reason, or empty text. ``now``: a clock's seconds. Blocks while measuring."""
-        free = min((each for each in map(_free_bytes, self._places) if each is not None), default=None)
+        free = min(
+            (free_bytes for free_bytes in map(_free_bytes, self._places) if free_bytes is not None), default=None
+        )
         if free is None or not self._is_due(now, free):
             return ""
         begun = perf_counter()
@@ -64,28 +66,28 @@ class DiskMeter:
         return ""
 
     def _is_due(self, now: float, free: int) -> bool:
-        """Whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
+        """Return whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
         hurried = free < self._reserve or self._free - free > (self._most - self._kept) // 4
         return now - self._at >= self._cost * (HURRIED_SHARE if hurried else SHARE)
 
     def _measure(self, pids: Iterable[int]) -> int:
-        kept, disks = 0, set()
+        used, disks = 0, set()
         for place in self._places:
             with suppress(OSError):  # the folder was removed
                 disks.add(os.stat(place).st_dev)
-                kept += Folder(place).measure(self._most - kept)
-            if kept > self._most:
-                return kept
-        return kept + sum(_nameless(pids, disks).values())
+                used += Folder(place).measure(self._most - used)
+            if used > self._most:
+                return used
+        return used + sum(_nameless(pids, disks).values())
 
 
 def _outermost(places: Sequence[Path]) -> list[Path]:
     """Leave out folders that are inside another one of the list."""
-    found: list[Path] = []
-    for each in sorted({place.resolve() for place in places}, key=lambda place: len(place.parts)):
-        if not any(each.is_relative_to(around) for around in found):
-            found.append(each)
-    return found
+    outermost: list[Path] = []
+    for folder in sorted({place.resolve() for place in places}, key=lambda place: len(place.parts)):
+        if not any(folder.is_relative_to(around) for around in outermost):
+            outermost.append(folder)
+    return outermost
 
 
 def _free_bytes(place: Path) -> int | None:
@@ -97,15 +99,15 @@ def _free_bytes(place: Path) -> int | None:
 
 def _nameless(pids: Iterable[int], disks: set[int]) -> dict[tuple[int, int], int]:
     """Return the bytes of removed files that are still open on these disks, by disk and inode: no folder lists them."""
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for count, path in enumerate(_descriptors(pids)):
         if count == MOST_DESCRIPTORS:
             break
         with suppress(OSError):  # closed meanwhile, or owned by another user
             status = os.stat(path)
             if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_dev in disks:
-                found[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return found
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sizes
 
 
 def _descriptors(pids: Iterable[int]) -> Iterator[str]:

@@ -34,7 +34,7 @@ _NAMES, _PREFIXES = frozenset(_REFUSED.split()), tuple(_REFUSED_PREFIXES.split()
 
 
 def steers_a_program(name: str) -> bool:
-    """Whether a variable, in any case, can make a program load or run something else."""
+    """Return whether a variable can make a program load or run other code. Upper and lower case count as equal."""
     upper = name.upper()
     return upper in _NAMES or upper.startswith(_PREFIXES)
 

@@ -45,50 +45,52 @@ class Facts:
     warnings: tuple[str, ...] = ()
 
     def same_content(self, other: "Facts") -> bool:
-        """Whether the same bytes would run."""
-        mine, theirs = (
-            (each.registry, each.name, each.version, each.integrity, dict(each.files)) for each in (self, other)
+        """Return whether the same bytes would run."""
+        own_content, other_content = (
+            (facts.registry, facts.name, facts.version, facts.integrity, dict(facts.files)) for facts in (self, other)
         )
-        return mine == theirs
+        return own_content == other_content
 
 
-def read_npm_facts(said: str) -> Facts | None:
+def read_npm_facts(output: str) -> Facts | None:
     """Return the facts in the output of ``npm view --json`` for one version; None if the output has none."""
     try:
-        found = json.loads(said or "null")
+        document = json.loads(output or "null")
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
-    dist = _object(found.get("dist"))
-    scripts = _object(found.get("scripts"))
+    dist = _object(document.get("dist"))
+    scripts = _object(document.get("scripts"))
     declared = [f"{name}: {scripts[name]}" for name in _INSTALL_SCRIPTS if isinstance(scripts.get(name), str)]
-    if found.get("hasInstallScript") and not declared:
+    if document.get("hasInstallScript") and not declared:
         declared = ["(an install script)"]
-    programs = found.get("bin")
-    name = found["name"]
+    programs = document.get("bin")
+    name = document["name"]
     return Facts(
         registry="npm",
         name=name,
-        version=_text(found.get("version")),
+        version=_text(document.get("version")),
         integrity=_text(dist.get("integrity")),
-        license=_license(found.get("license")),
+        license=_license(document.get("license")),
         size_bytes=_count(dist.get("unpackedSize")),
         file_count=_count(dist.get("fileCount")),
-        install_scripts=tuple(_text(each) for each in declared),
-        dependencies=_names(_object(found.get("dependencies"))),
+        install_scripts=tuple(_text(script) for script in declared),
+        dependencies=_names(_object(document.get("dependencies"))),
         programs=_names(programs) if isinstance(programs, dict) else (name.rpartition("/")[2],) if programs else (),
-        warnings=(f"its authors say of this version: {_text(found['deprecated'])}",) if found.get("deprecated") else (),
+        warnings=(f"its authors say of this version: {_text(document['deprecated'])}",)
+        if document.get("deprecated")
+        else (),
     )
 
 
-def add_npm_sizes(facts: Facts, said: str) -> Facts:
+def add_npm_sizes(facts: Facts, output: str) -> Facts:
     """Return the facts with the sizes in the output of ``npm pack --json``; unchanged if the output is not JSON."""
     try:
-        found = json.loads(said or "null")
+        document = json.loads(output or "null")
     except (ValueError, RecursionError):
         return facts
-    first = _object(found[0]) if isinstance(found, list) and found else {}
+    first = _object(document[0]) if isinstance(document, list) and document else {}
     size, count = _count(first.get("unpackedSize")), _count(first.get("entryCount"))
     return replace(facts, size_bytes=size, file_count=count)
 
@@ -110,8 +112,8 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 53 else 0
 
 
-def _names(found: Mapping[str, object]) -> tuple[str, ...]:
-    names = sorted(found)
+def _names(dependencies: Mapping[str, object]) -> tuple[str, ...]:
+    names = sorted(dependencies)
     more = (f"and {len(names) - MAX_LISTED} more",) if len(names) > MAX_LISTED else ()
     return (*(_text(name) for name in names[:MAX_LISTED]), *more)
 

@@ -43,7 +43,7 @@ class Installations:
             self._waiting.put(package)
 
     def is_under_way(self, package: Package) -> bool:
-        """Whether a package is queued or being installed."""
+        """Return whether a package is queued or being installed."""
         return package in self._under_way
 
     def failure(self, package: Package) -> str:

@@ -52,10 +52,10 @@ def main() -> None:
         enter_private_mounts()  # before the folders are opened: a bind mount needs a source in the same namespace
     binds, inherited = bind_options(plan["folders"], plan["files"], user)
     for name, value in plan["limits"]:
-        which = getattr(resource, name)
-        hard = resource.getrlimit(which)[1]
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (limit, limit))
+        resource.setrlimit(kind, (limit, limit))
     os.nice(plan["nice"])
     command = [executable, *args]
     if plan["sandbox"]:
@@ -154,18 +154,18 @@ def lend(place: int | str, user: int, *, writable: bool, at: int | None = None) 
 
     ``place``: an O_PATH descriptor, or a name inside the folder ``at``.
     """
-    found = os.stat(place) if isinstance(place, int) else os.stat(place, dir_fd=at, follow_symlinks=False)
-    if needs_lending(found, writable=writable):
+    status = os.stat(place) if isinstance(place, int) else os.stat(place, dir_fd=at, follow_symlinks=False)
+    if needs_lending(status, writable=writable):
         if isinstance(place, int):
             os.chown(f"/proc/self/fd/{place}", user, user)
         else:
             os.chown(place, user, user, dir_fd=at, follow_symlinks=False)
 
 
-def needs_lending(found: os.stat_result, *, writable: bool) -> bool:
-    """Whether root owns a file or folder and other users may not use it."""
-    wanted = 0o5 if stat.S_ISDIR(found.st_mode) else 0o4
-    return found.st_uid == 0 and (writable or found.st_mode & wanted != wanted)
+def needs_lending(status: os.stat_result, *, writable: bool) -> bool:
+    """Return whether root owns a file or folder and other users may not use it."""
+    needed = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
+    return status.st_uid == 0 and (writable or status.st_mode & needed != needed)
 
 
 def checked_file(path: str, digest: str) -> int:
@@ -173,9 +173,9 @@ def checked_file(path: str, digest: str) -> int:
     descriptor = walk(path, O_PATH or os.O_RDONLY)
     readable = f"/proc/self/fd/{descriptor}" if O_PATH else descriptor
     with open(readable, "rb", closefd=bool(O_PATH)) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest:
-        refuse(f"{path} is not the file that was allowed: its SHA-256 is {found}")
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != digest:
+        refuse(f"{path} is not the file that was allowed: its SHA-256 is {actual}")
     return descriptor
 
 
@@ -200,17 +200,17 @@ def walk(path: str, flags: int) -> int:
             inner = os.open(name, (O_PATH or os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = inner
-        found = os.open(last, flags | os.O_NOFOLLOW, dir_fd=folder)
-        if is_link(found):
+        descriptor = os.open(last, flags | os.O_NOFOLLOW, dir_fd=folder)
+        if is_link(descriptor):
             refuse(f"{path} is a symbolic link now")
     except OSError as exc:
         refuse(f"{path} is not what it was: {exc.strerror}")
     os.close(folder)
-    return found
+    return descriptor
 
 
 def is_link(descriptor: int) -> bool:
-    """Whether a descriptor is a link: ``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
+    """Return whether a descriptor is a link: ``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
     return (os.fstat(descriptor).st_mode & 0o170000) == 0o120000
 
 

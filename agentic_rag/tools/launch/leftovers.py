@@ -27,17 +27,17 @@ def sweep_leftovers(marker: str) -> int:
     """
     if not sys.platform.startswith("linux"):
         return 0
-    wanted = f"{MARKER}={marker}".encode()
+    mark = f"{MARKER}={marker}".encode()
     killed = 0
     for _ in range(SWEEP_PASSES):
-        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _kill_marked(int(pid), wanted)]
-        killed += len(found)
-        if not found:
+        pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _kill_marked(int(pid), mark)]
+        killed += len(pids)
+        if not pids:
             break
     return killed
 
 
-def _kill_marked(pid: int, wanted: bytes) -> bool:
+def _kill_marked(pid: int, mark: bytes) -> bool:
     """Kill one process if it is marked. A pidfd pins it before the check, so that a reused process id is never hit."""
     if pid == os.getpid():
         return False
@@ -47,12 +47,12 @@ def _kill_marked(pid: int, wanted: bytes) -> bool:
         return False
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
-        if not any(each == wanted or each.startswith(wanted + b":") for each in variables):
+        if not any(variable == mark or variable.startswith(mark + b":") for variable in variables):
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
-        gone = select.poll()
-        gone.register(pinned, select.POLLIN)
-        gone.poll(SWEEP_MILLISECONDS)
+        poller = select.poll()
+        poller.register(pinned, select.POLLIN)
+        poller.poll(SWEEP_MILLISECONDS)
         return True
     except OSError:  # gone meanwhile, or another user's
         return False

@@ -141,19 +141,19 @@ class Packages:
 
         return await anyio.to_thread.run_sync(keep)
 
-    def forget_bundles(self, kept: Collection[str], integrity: str = "") -> None:
+    def forget_bundles(self, needed: Collection[str], integrity: str = "") -> None:
         """Remove a bundle, and every unneeded one that is older than an hour. Blocks.
 
-        ``kept``: integrities of the bundles that are needed.
+        ``needed``: integrities of the bundles that are needed.
         """
         for path in (self.folder / "bundles").glob("*"):
-            found = f"sha256-{path.stem}"
+            bundle_integrity = f"sha256-{path.stem}"
             stale = time.time() - path.stat().st_mtime > STALE_SECONDS
-            if found not in kept and (found == integrity or stale):
+            if bundle_integrity not in needed and (bundle_integrity == integrity or stale):
                 path.unlink(missing_ok=True)
 
     def has(self, package: Package) -> bool:
-        """Whether a package is installed, even if its files were changed."""
+        """Return whether a package is installed, even if its files were changed."""
         return self._place(package).is_dir()
 
     def find_installed(self, package: Package) -> Installed:
@@ -167,25 +167,25 @@ class Packages:
         """
         place = self._place(package)
         try:
-            found = read_manifest(place)
+            manifest = read_manifest(place)
         except FileNotFoundError as exc:
             raise PackageProblem(
                 str(package), "it is not installed yet. Test or restart the server: nothing is fetched at a start."
             ) from exc
         except (OSError, ValueError, TypeError, KeyError) as exc:
             raise PackageProblem(str(package), f"its record cannot be read ({exc}). Remove {place}.") from exc
-        if (found.registry, found.name, found.version) != (package.registry, package.name, package.version):
+        if (manifest.registry, manifest.name, manifest.version) != (package.registry, package.name, package.version):
             raise PackageProblem(str(package), f"{place} holds another package. Remove it.")
         tree = place / "tree"
-        seen = _tree_hash(tree, _stat_facts)
-        if package.integrity and found.integrity != package.integrity:
+        tree_hash = _tree_hash(tree, _stat_facts)
+        if package.integrity and manifest.integrity != package.integrity:
             reason = f"the installed files of this version differ from the approved ones. Remove {place}."
             raise PackageChanged(str(package), reason)
-        if self._seen.get(str(place)) != seen:
-            if _tree_hash(tree, _content_facts) != found.sha256:
+        if self._seen.get(str(place)) != tree_hash:
+            if _tree_hash(tree, _content_facts) != manifest.sha256:
                 raise PackageChanged(str(package), f"its files were changed since they were installed. Remove {place}.")
-            self._seen[str(place)] = seen
-        return found
+            self._seen[str(place)] = tree_hash
+        return manifest
 
     @contextlib.asynccontextmanager
     async def _staging(self) -> AsyncIterator[Path]:
@@ -206,6 +206,7 @@ class Packages:
         return await anyio.to_thread.run_sync(self._clients.open, package, folder)
 
     async def _install(self, package: Package, staging: Path) -> Installed:
+        """Install a package below ``staging``, check it, and move it to its final place with one rename."""
         whole = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "whole"))
         tree = whole / "tree"
         if package.registry == "mcpb":
@@ -220,10 +221,10 @@ class Packages:
             _close(package, tree)
             exact = replace(package, version=package.version or _version(package, tree))
             place = self._place(exact)
-            found = _describe(exact, tree, place / "tree")
-            if package.integrity and found.integrity != package.integrity:
+            installed = _describe(exact, tree, place / "tree")
+            if package.integrity and installed.integrity != package.integrity:
                 raise PackageProblem(str(exact), "the registry has other content under this version than was approved.")
-            (whole / "manifest.json").write_text(json.dumps(asdict(found)))
+            (whole / "manifest.json").write_text(json.dumps(asdict(installed)))
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
                 whole.rename(place)
@@ -240,9 +241,9 @@ class Packages:
         _program("node", package)
         tree = at.folder / "tree"
         await anyio.to_thread.run_sync(self._make_folder, tree)
-        wanted = f"{package.name}@{package.version}" if package.version else package.name
+        requirement = f"{package.name}@{package.version}" if package.version else package.name
         flags = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(tree))
-        await self._clients.run([npm.program, "install", *flags, wanted], at, cwd=tree, files=npm.files)
+        await self._clients.run([npm.program, "install", *flags, requirement], at, cwd=tree, files=npm.files)
         return tree
 
     async def _find_npm(self, package: Package, at: Workplace) -> RegistryClient:
@@ -253,12 +254,12 @@ class Packages:
 
     async def _inspect_npm(self, package: Package, at: Workplace) -> Facts:
         npm = await self._find_npm(package, at)
-        wanted = f"{package.name}@{package.version or 'latest'}"
+        requirement = f"{package.name}@{package.version or 'latest'}"
 
         async def ask(*words: str) -> str:
             return await self._clients.run([npm.program, *words], at, seconds=INSPECT_SECONDS, files=npm.files)
 
-        facts = read_npm_facts(await ask("view", "--json", "--loglevel=silent", wanted))
+        facts = read_npm_facts(await ask("view", "--json", "--loglevel=silent", requirement))
         if facts is None or not facts.version:
             raise PackageProblem(str(package), "the package registry does not know it in this version.")
         if facts.file_count:
@@ -270,7 +271,7 @@ class Packages:
     async def _fetch_wheel(self, package: Package, at: Workplace) -> Path:
         """Fetch the wheel of one package, without its dependencies."""
         place = Path(await anyio.to_thread.run_sync(self._make_folder, at.folder / "wheel"))
-        wanted = f"{package.name}=={package.version}" if package.version else package.name
+        requirement = f"{package.name}=={package.version}" if package.version else package.name
         python, flags = PYTHON, ("-q", "--no-input", "--disable-pip-version-check", "--no-deps", "--dest", str(place))
         try:
             await self._clients.run([python, "-c", "import pip"], at, seconds=INSPECT_SECONDS)
@@ -278,23 +279,23 @@ class Packages:
             python = str(at.folder / "pip" / "bin" / "python")
             await self._clients.run([PYTHON, "-m", "venv", str(at.folder / "pip")], at)
         bounded = ["/bin/sh", "-c", f'ulimit -f {WHEEL_BLOCKS}; exec "$@"', "sh"]
-        fetch = [*bounded, python, "-m", "pip", "download", *flags, "--only-binary", ":all:", wanted]
-        said = await self._clients.run(fetch, at, seconds=max(INSPECT_SECONDS, self._seconds))
-        if "yanked version" in said:
+        fetch = [*bounded, python, "-m", "pip", "download", *flags, "--only-binary", ":all:", requirement]
+        output = await self._clients.run(fetch, at, seconds=max(INSPECT_SECONDS, self._seconds))
+        if "yanked version" in output:
             raise PackageProblem(str(package), "its authors took this version back (yanked). Ask for another one.")
         return next(iter(await anyio.to_thread.run_sync(lambda: list(place.glob("*.whl")))))
 
     async def _pypi(self, package: Package, at: Workplace) -> Path:
         """Install a package of PyPI into an environment; return the environment's folder."""
         tree = at.folder / "tree"
-        wanted = f"{package.name}=={package.version}" if package.version else package.name
+        requirement = f"{package.name}=={package.version}" if package.version else package.name
         if package.integrity:
             wheel = await self._fetch_wheel(package, at)
             if (await anyio.to_thread.run_sync(read_wheel, wheel)).integrity != package.integrity:
                 raise PackageProblem(
                     str(package), "the registry has other content under this version than was approved."
                 )
-            wanted = str(wheel)
+            requirement = str(wheel)
         inside = str(tree / "bin" / "python")
         uv = await self._clients.find("uv", at)
         files = () if uv is None else uv.files
@@ -306,7 +307,7 @@ class Packages:
             venv = [PYTHON, "-m", "venv", str(tree)]
             install = [inside, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
         await self._clients.run(venv, at, files=files)
-        await self._clients.run([*install, "--only-binary", ":all:", wanted], at, files=files)
+        await self._clients.run([*install, "--only-binary", ":all:", requirement], at, files=files)
         return tree
 
     def _place(self, package: Package) -> Path:
@@ -317,9 +318,9 @@ class Packages:
         return str(folder)
 
     def _remove_stale(self) -> None:
-        for each in self.folder.glob(".new-*"):
-            if time.time() - each.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(each, ignore_errors=True)
+        for folder in self.folder.glob(".new-*"):
+            if time.time() - folder.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_manifest(place: Path) -> Installed:
@@ -393,19 +394,19 @@ def _version(package: Package, tree: Path) -> str:
     if package.registry == "npm":
         text = (tree / "node_modules" / package.name / "package.json").read_text()
         return str(json.loads(text)["version"])
-    wanted = package.name.replace("-", "_")
+    normal_name = package.name.replace("-", "_")
     for record in tree.glob("lib/python*/site-packages/*.dist-info"):
         name, _, version = record.name.removesuffix(".dist-info").rpartition("-")
-        if re.sub(r"[-_.]+", "_", name).lower() == wanted:
+        if re.sub(r"[-_.]+", "_", name).lower() == normal_name:
             return version
     raise PackageProblem(str(package), "its version cannot be found.")
 
 
 def _program(name: str, package: Package) -> str:
-    found = shutil.which(name, path=":".join(SEARCH_PATH))
-    if found is None:
+    program = shutil.which(name, path=":".join(SEARCH_PATH))
+    if program is None:
         raise PackageProblem(str(package), f"it needs {name!r}, which is not in {' or '.join(SEARCH_PATH)}.")
-    return os.path.realpath(found)
+    return os.path.realpath(program)
 
 
 def _tree_hash(tree: Path, facts: Callable[[str], object]) -> str:
@@ -429,5 +430,5 @@ def _content_facts(path: str) -> object:
 
 
 def _stat_facts(path: str) -> object:
-    found = os.lstat(path)
-    return [found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    status = os.lstat(path)
+    return [status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns]

@@ -268,22 +268,22 @@ class LaunchPolicy:
             CommandNotAllowed: No rule allows it; names the path in the settings and the remedy.
             InvalidInput: The entry itself cannot be run.
         """
-        target, written = spec.resolved, spec.entry.target
-        if isinstance(target, HttpTarget) or isinstance(written, HttpTarget):
+        target, entry_target = spec.resolved, spec.entry.target
+        if isinstance(target, HttpTarget) or isinstance(entry_target, HttpTarget):
             self.endpoint(spec)
-            return Review(written)
+            return Review(entry_target)
         match = self._match(spec, target)
         if match is None:
             self._check_line(spec, target)
-            return Review(written)
+            return Review(entry_target)
         self._check_folders(match.entry, spec)
         for value in (*match.args, *match.env.values()):
             if value.text != UNSET:  # a start checks again
                 self._slot_text(value, spec)
-        stored = pin_version(match.entry, written)
+        pinned = pin_version(match.entry, entry_target)
         runs = match.entry.runs
         there = not isinstance(runs, Package) or self.packages is None or self.packages.has(runs)
-        return Review(stored, match.changes, match.entry.id, None if there or not isinstance(runs, Package) else runs)
+        return Review(pinned, match.changes, match.entry.id, None if there or not isinstance(runs, Package) else runs)
 
     def unfit_paths(self, spec: LaunchSpec) -> dict[int, str]:
         """Return the path arguments that name no folder of the workspace's files: index → reason. Blocks.
@@ -296,7 +296,7 @@ class LaunchPolicy:
         match = match_line(self.catalogue.entries(), target.command, target.args, target.env)
         if not isinstance(match, Match):
             return {}
-        found: dict[int, str] = {}
+        problems: dict[int, str] = {}
         at = 0
         for value in match.args:  # in the order of the line
             text = value.prefix + value.text
@@ -307,11 +307,11 @@ class LaunchPolicy:
                 try:
                     self._slot_text(value, spec)
                 except CommandNotAllowed as exc:
-                    found[at] = exc.reason
+                    problems[at] = exc.reason
                 except InvalidInput as exc:
-                    found[at] = exc.problem
+                    problems[at] = exc.problem
             at += 1
-        return found
+        return problems
 
     def advise(self, review: Review, *, saving: bool = False) -> str:
         """Return the text for an admin whose entry needs a package that is not installed; empty if the entry can start.
@@ -333,7 +333,7 @@ class LaunchPolicy:
             self.installations.begin(package)
 
     def is_installing(self, review: Review) -> bool:
-        """Whether the package of an entry is being installed."""
+        """Return whether the package of an entry is being installed."""
         package, installations = review.uninstalled, self.installations
         return package is not None and installations is not None and installations.is_under_way(package)
 
@@ -417,10 +417,10 @@ class LaunchPolicy:
 
     def remove_homes(self, domain: str) -> None:
         """Remove the private folders of a domain's servers, which have ended. Blocks."""
-        theirs = f"{digest(domain)[:16]}-*"
-        for lock in [] if self._shared is None else (self._shared / LOCKS).glob(theirs):
+        pattern = f"{digest(domain)[:16]}-*"
+        for lock in [] if self._shared is None else (self._shared / LOCKS).glob(pattern):
             lock.unlink(missing_ok=True)
-        for home in [home for homes in self._all_homes for home in homes.glob(theirs)]:
+        for home in [home for homes in self._all_homes for home in homes.glob(pattern)]:
             try:
                 shutil.rmtree(home)
             except (OSError, RecursionError) as exc:  # a server can make its own folder hard to remove
@@ -460,8 +460,8 @@ class LaunchPolicy:
         if isinstance(plan, Refusal):
             return plan.reason
         if isinstance(plan, PackageLine):
-            known = plan.package.registry != "mcpb"
-            return "" if known else "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.mcpb"
+            from_registry = plan.package.registry != "mcpb"
+            return "" if from_registry else "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.mcpb"
         try:
             self.local.find(plan, "")
         except CommandNotAllowed as exc:
@@ -528,14 +528,14 @@ class LaunchPolicy:
 
     def _check_folders(self, entry: CatalogueEntry, spec: LaunchSpec) -> None:
         """Refuse an operator's folder that contains the server's data or is inside it: memories, documents, tenants."""
-        ours = [
+        own_folders = [
             *self._all_homes,
             *filter(None, [self._data]),
             *([Path(spec.workspace).resolve()] if spec.workspace else []),
         ]
         for folder in entry.folders:
             real = Path(folder).resolve()
-            if any(real.is_relative_to(each) or each.is_relative_to(real) for each in ours):
+            if any(real.is_relative_to(folder) or folder.is_relative_to(real) for folder in own_folders):
                 reason = f"the operator's folder {folder} contains the server's data, or is inside it."
                 raise CommandNotAllowed(f"{spec.path}.command", reason, "Allow the line again with another folder.")
 

@@ -132,9 +132,9 @@ class RegistryClients:
         if isinstance(sandbox, str):
             reason = f"as root this server fetches packages in a sandbox only, and there is none: {sandbox}."
             raise PackageProblem(str(package), reason)
-        environment, named = self._copy_settings(folder / "home")
-        shown = frozenset({*interpreter_files(Path(PYTHON)), *named})
-        return Workplace(package, folder, sandbox, environment, shown)
+        environment, named_files = self._copy_settings(folder / "home")
+        visible_files = frozenset({*interpreter_files(Path(PYTHON)), *named_files})
+        return Workplace(package, folder, sandbox, environment, visible_files)
 
     async def find(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return a client by its name, or None if this machine has none.
@@ -143,8 +143,8 @@ class RegistryClients:
             PackageProblem: The client is installed where it does not work in the sandbox.
         """
         if at.sandbox is None:
-            found = shutil.which(name, path=self.environment.get("PATH"))
-            return None if found is None else RegistryClient(found)
+            program = shutil.which(name, path=self.environment.get("PATH"))
+            return None if program is None else RegistryClient(program)
         if name not in self._found:
             self._found[name] = await self._find_confined(name, at)
         return self._found[name]
@@ -174,8 +174,8 @@ class RegistryClients:
         """
         seconds = min(seconds or self.seconds, self.seconds)
         if at.sandbox is not None:
-            folders = sorted([(str(at.folder), True), *((each, False) for each in {*at.shown, *files})])
-            options = [each for path in _SYSTEM_SETTINGS for each in ("--ro-bind-try", path, path)]
+            folders = sorted([(str(at.folder), True), *((path, False) for path in {*at.shown, *files})])
+            options = [option for path in _SYSTEM_SETTINGS for option in ("--ro-bind-try", path, path)]
             command = launch_command(at.sandbox, folders, command, network=True, options=options, limits=_LIMITS)
         with tempfile.TemporaryFile() as output:  # not a pipe: a child of the client may hold that open
             process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
@@ -199,10 +199,10 @@ class RegistryClients:
                     with anyio.CancelScope(shield=True):  # it was killed, so it ends at once
                         await anyio.to_thread.run_sync(process.wait)
             output.seek(0)
-            said = output.read().decode("utf-8", "replace")
+            text = output.read().decode("utf-8", "replace")
         if process.returncode:
-            raise PackageProblem(str(at.package), reason_of(said))
-        return said
+            raise PackageProblem(str(at.package), reason_of(text))
+        return text
 
     async def _find_confined(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return the first client of a name on the search path that works in the sandbox."""
@@ -225,8 +225,11 @@ class RegistryClients:
         """Return the clients of a name on the search path, without links in their paths. Blocks."""
         folders = filter(None, self.environment.get("PATH", "").split(":"))
         programs = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for folder in folders)
-        runnable = [each for each in programs if os.path.isfile(each) and os.access(each, os.X_OK)]
-        return [RegistryClient(each, () if each.startswith("/usr/") else _files_of(Path(each))) for each in runnable]
+        runnable = [program for program in programs if os.path.isfile(program) and os.access(program, os.X_OK)]
+        return [
+            RegistryClient(program, () if program.startswith("/usr/") else _files_of(Path(program)))
+            for program in runnable
+        ]
 
     def _copy_settings(self, home: Path) -> tuple[dict[str, str], set[str]]:
         """Copy the clients' settings files to their home folder.
@@ -239,7 +242,7 @@ class RegistryClients:
         sources = {home / name: here / name for name in _HOME_SETTINGS}
         sources |= {home / ".config" / name: config / name for name in _CONFIG_SETTINGS}
         texts = [_copy(source, target) for target, source in sources.items()]
-        texts += [_read(each) for path in _SYSTEM_SETTINGS for each in _files_below(Path(path))]
+        texts += [_read(file) for path in _SYSTEM_SETTINGS for file in _files_below(Path(path))]
         environment: dict[str, str] = {}
         for name, text in self.environment.items():
             if name.lower() in _OUR_PLACES or name.startswith("XDG_"):
@@ -264,8 +267,8 @@ class RegistryClients:
     def _named_places(self, texts: Sequence[str]) -> Iterator[str]:
         """Yield the files and folders in texts of settings that every user may read, without links in their paths."""
         for text in texts:
-            for named in _PATH.findall(text):
-                place = Path(os.path.realpath(named))
+            for written_path in _PATH.findall(text):
+                place = Path(os.path.realpath(written_path))
                 if place.name == "simple":  # the files of a static index are beside it
                     place = place.parent
                 if place.is_relative_to("/usr") or not _is_public(str(place)):

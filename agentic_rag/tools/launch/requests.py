@@ -93,11 +93,11 @@ def plan_line(command: str, args: Sequence[str], env: Sequence[str]) -> PackageL
         problem = slot_problem("literal", text)
         if problem:
             return Refusal(f"args.{index}", f"an argument that {problem} cannot be allowed.")
-    wanted = read_line(command, args)
-    if isinstance(wanted, Refusal):
-        return wanted
-    if wanted.registry:
-        return PackageLine(Package(wanted.registry, wanted.name, wanted.version), wanted.args)
+    requested = read_line(command, args)
+    if isinstance(requested, Refusal):
+        return requested
+    if requested.registry:
+        return PackageLine(Package(requested.registry, requested.name, requested.version), requested.args)
     return _plan_program(command, tuple(args))
 
 
@@ -113,8 +113,8 @@ def _plan_program(command: str, args: tuple[str, ...]) -> ProgramLine | Refusal:
     if name not in _INTERPRETERS:
         return ProgramLine(command, args)
     if not args or args[0].startswith("-"):
-        given = f"the option {args[0]!r}" if args else "nothing"
-        reason = f"{base} is given {given} where its script has to stand; options of {base} run any program."
+        first_word = f"the option {args[0]!r}" if args else "nothing"
+        reason = f"{base} is given {first_word} where its script has to stand; options of {base} run any program."
         return Refusal("args.0", f"{reason} Write: {base} ./server.js, where server.js lies in {LOCAL}.")
     return ProgramLine(command, args, (args[0],))
 
@@ -192,11 +192,15 @@ def make_table(
         files = {places[name]: sha for name, sha in facts.files.items() if name != facts.name}
         table = {"executable": program, "command": command, "sha256": facts.files[facts.name], "files": files}
         table["names"] = {name: places[name] for name in facts.files if name != facts.name}
-    options = [found for text in grant.args if (found := _WITH_VALUE.fullmatch(text)) and found[2] in SLOTS]
+    options = [
+        option_match
+        for text in grant.args
+        if (option_match := _WITH_VALUE.fullmatch(text)) and option_match[2] in SLOTS
+    ]
     table |= {
         "id": ident,
-        "args": [text for text in grant.args if not any(text == found[0] for found in options)],
-        "options": {found[1].removesuffix("="): found[2] for found in options},
+        "args": [text for text in grant.args if not any(text == option[0] for option in options)],
+        "options": {option[1].removesuffix("="): option[2] for option in options},
         "env": dict.fromkeys(env, "{text}"),
         "network": grant.network,
         "write": grant.write,
@@ -225,6 +229,6 @@ def check_covers(entry: CatalogueEntry, command: str, args: Sequence[str], env: 
         InvalidInput: Names the part that does not fit.
     """
     filled = [_PLACEHOLDER.sub(_STAND_IN, text) for text in args]
-    found = match_line([entry], command, filled, dict.fromkeys(env, "x"))
-    if isinstance(found, Refusal):
-        raise InvalidInput("args", f"the line that was asked for would not run: {found.reason}")
+    outcome = match_line([entry], command, filled, dict.fromkeys(env, "x"))
+    if isinstance(outcome, Refusal):
+        raise InvalidInput("args", f"the line that was asked for would not run: {outcome.reason}")

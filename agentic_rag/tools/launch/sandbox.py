@@ -105,12 +105,12 @@ def find_sandbox() -> Sandbox | str:
     container may forbid user namespaces. Old versions cannot bind a folder by an open descriptor; without a descriptor,
     a path could change between its check and its use.
     """
-    found = next((path for folder in SEARCH_PATH if os.access(path := f"{folder}/bwrap", os.X_OK)), None)
-    if found is None:
+    program = next((path for folder in SEARCH_PATH if os.access(path := f"{folder}/bwrap", os.X_OK)), None)
+    if program is None:
         return "bubblewrap is not installed (the package is called bubblewrap)"
-    if os.geteuid() == 0 and _try(unprivileged := Sandbox(found, NOBODY)) is None:
+    if os.geteuid() == 0 and _try(unprivileged := Sandbox(program, NOBODY)) is None:
         return unprivileged
-    return _try(Sandbox(found)) or Sandbox(found)
+    return _try(Sandbox(program)) or Sandbox(program)
 
 
 def launch_command(
@@ -156,13 +156,13 @@ def interpreter_files(executable: Path) -> list[str]:
     """
     if executable.is_relative_to("/usr"):
         return []
-    found, library = [str(executable)], executable.parent.parent / "lib"
+    files, library = [str(executable)], executable.parent.parent / "lib"
     version = re.match(r"python3\.\d+", executable.name)
     if version is not None and (library / version[0] / "os.py").is_file():
-        found.append(str(library / version[0]))
-        libraries = sorted(each for each in library.glob("*.so*") if each.is_file() and not each.is_symlink())
-        found += map(str, libraries[:MAX_LIBRARIES])
-    return found
+        files.append(str(library / version[0]))
+        libraries = sorted(path for path in library.glob("*.so*") if path.is_file() and not path.is_symlink())
+        files += map(str, libraries[:MAX_LIBRARIES])
+    return files
 
 
 def _try(sandbox: Sandbox) -> str | None:

@@ -112,10 +112,10 @@ def filter_program(machine: str, *, network: bool = False) -> bytes:
     child may create no UNIX sockets except connected pairs. A pair of datagram sockets is refused, because its ends
     could be connected to another address.
     """
-    known = MACHINES.get(machine)
-    if known is None or sys.byteorder != "little":
+    abi = MACHINES.get(machine)
+    if abi is None or sys.byteorder != "little":
         return b""
-    return b"".join(struct.pack("<HBBI", *each) for each in _instructions(known, network))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in _instructions(abi, network))
 
 
 _Instruction = tuple[int, int, int, int]
@@ -153,7 +153,9 @@ def _verdict(name: str, network: bool) -> Iterator[_Instruction]:
         yield from _refuse_bits(mode, SET_ID)
     elif name == "socket":
         yield _LOAD, 0, 0, _ARGUMENTS
-        yield from _allow_values([each for each in _FAMILIES if not (network and each == _UNIX)], errno.EAFNOSUPPORT)
+        yield from _allow_values(
+            [family for family in _FAMILIES if not (network and family == _UNIX)], errno.EAFNOSUPPORT
+        )
     elif name == "socketpair":
         yield _LOAD, 0, 0, _ARGUMENTS + 8
         yield _AND, 0, 0, _TYPE_BITS

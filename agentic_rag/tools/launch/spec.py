@@ -81,8 +81,8 @@ class LaunchSpec:
             values = [self.target.command, self.target.args, self.target.env]
         elif self.target is not None:
             values = [self.target.url, self.target.headers, self.target.oauth and self.target.oauth.secrets]
-        written = replace(self.entry, variables={}).to_json()
-        return digest([self.domain, self.name, self.workspace, self.owner, written, values])
+        document = replace(self.entry, variables={}).to_json()
+        return digest([self.domain, self.name, self.workspace, self.owner, document, values])
 
 
 def spec_of(
@@ -155,25 +155,25 @@ def _with_texts(
 
 def _resolve_address(entry: McpEntry, address: str, path: str, secrets: Secrets, used: dict[str, str]) -> str:
     """Return an address to connect to. Secrets behind the host are percent-encoded, and put into ``used`` by name."""
-    made = ""
+    built = ""
     for part in split_placeholders(address):
         if not isinstance(part, Placeholder):
-            made += part
+            built += part
             continue
         if part.name not in secrets:
             value = entry.variables.get(part.name, part.default)
             if value is None:
                 raise _unset(part.name, path)
-            made += value
+            built += value
             continue
         secret = secrets[part.name]
-        if not is_behind_host(made):
+        if not is_behind_host(built):
             raise InvalidInput(path, secret_in_host(part.name))
         if secret is None:
             raise InvalidInput(path, f"the secret {part.name} cannot be read; set it again.")
         used[part.name] = secret
-        made += quote(secret.encode("utf-8", "surrogatepass"), safe="")
-    return made
+        built += quote(secret.encode("utf-8", "surrogatepass"), safe="")
+    return built
 
 
 def secret_in_host(name: str) -> str:

@@ -86,20 +86,20 @@ def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:
     if not sys.platform.startswith("linux"):
         return Usage(0, 0.0, 0)
     pids = _family(pid, processes + 1)
-    memory = sum(_resident_bytes(each) for each in pids)
+    memory = sum(_resident_bytes(member) for member in pids)
     if memory > memory_bytes:
-        memory = sum(_written_bytes(each) for each in pids)
-    return Usage(memory, sum(_cpu_seconds(each) for each in pids), len(pids))
+        memory = sum(_written_bytes(member) for member in pids)
+    return Usage(memory, sum(_cpu_seconds(member) for member in pids), len(pids))
 
 
 def _family(pid: int, most: int) -> list[int]:
     """Return a process and its descendants. None leaves its sandbox: orphans become children of the first process."""
-    found = [pid]
-    for each in found:
-        found.extend(_children(each))
-        if len(found) >= most:
+    members = [pid]
+    for member in members:
+        members.extend(_children(member))
+        if len(members) >= most:
             break
-    return found[:most]
+    return members[:most]
 
 
 def _children(pid: int) -> Iterator[int]:

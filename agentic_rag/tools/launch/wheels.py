@@ -34,26 +34,30 @@ def read_wheel(path: Path) -> Facts:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except UNREADABLE as exc:
         raise PackageProblem(path.name, f"it cannot be read as a wheel: {exc}") from exc
-    needed = [each.partition(";")[0].strip() for each in head.get_all("Requires-Dist", []) if "extra ==" not in each]
+    needed = [
+        requirement.partition(";")[0].strip()
+        for requirement in head.get_all("Requires-Dist", [])
+        if "extra ==" not in requirement
+    ]
     return Facts(
         registry="pypi",
         name=normal_name("pypi", str(head.get("Name", ""))),
         version=str(head.get("Version", "")),
         integrity=f"sha256-{digest}",
         license=str(head.get("License-Expression") or head.get("License") or "").partition("\n")[0][:TEXT_CHARS],
-        size_bytes=sum(each.file_size for each in entries),
+        size_bytes=sum(entry.file_size for entry in entries),
         file_count=len(entries),
-        dependencies=tuple(each[:TEXT_CHARS] for each in needed[:MAX_LISTED]),
+        dependencies=tuple(requirement[:TEXT_CHARS] for requirement in needed[:MAX_LISTED]),
         programs=tuple(programs[:MAX_LISTED]),
     )
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> str:
     """Return a text of the wheel's own folder; empty if there is none."""
-    found = next((each for each in archive.infolist() if each.filename.endswith(f".dist-info/{name}")), None)
-    if found is None:
+    info = next((entry for entry in archive.infolist() if entry.filename.endswith(f".dist-info/{name}")), None)
+    if info is None:
         return ""
-    with archive.open(found) as file:
+    with archive.open(info) as file:
         return file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
 
 

@@ -99,13 +99,15 @@ class Credentials:
 class SignedTransport(httpx2.AsyncBaseTransport):
     """Sends requests with the connection's token, over another transport. ``url``: the server's."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, url: str, lost: Lost | None) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, url: str, on_lost: Lost | None
+    ) -> None:
         """Store the inner transport.
 
-        ``lost`` is called if no caller waits for the answer to a refused message (the older transport).
+        ``on_lost`` is called if no caller waits for the answer to a refused message (the older transport).
         """
         self._inner = inner
-        self._lost = lost
+        self._lost = on_lost
         self._credentials = credentials
         self._origin = _origin(httpx2.URL(url))
 

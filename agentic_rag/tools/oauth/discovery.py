@@ -69,11 +69,14 @@ class ProtectedResource:
 def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | None:
     """Return the challenge in a refusal, or None if the answer is not a refusal."""
     header = response.headers.get("www-authenticate", "")[:CHALLENGE_CHARS]
-    said = httpx2.Response(response.status_code, headers={"www-authenticate": header})
-    more = response.status_code == 403 and extract_field_from_www_auth(said, "error") == "insufficient_scope"
+    bare_response = httpx2.Response(response.status_code, headers={"www-authenticate": header})
+    more = response.status_code == 403 and extract_field_from_www_auth(bare_response, "error") == "insufficient_scope"
     if response.status_code != 401 and not more:
         return None
-    scope, metadata_url = extract_scope_from_www_auth(said), extract_resource_metadata_from_www_auth(said)
+    scope, metadata_url = (
+        extract_scope_from_www_auth(bare_response),
+        extract_resource_metadata_from_www_auth(bare_response),
+    )
     reason = response.extensions.get(REASON)
     return Challenge(token, more, scope, metadata_url, reason if isinstance(reason, str) else "")
 
@@ -88,10 +91,15 @@ async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -
     resource = await _read_resource(web, url, challenge)
     if resource is None:
         return await _read_older(web, url, issuer)
-    named = [str(each) for each in resource.authorization_servers]
-    chosen = next((each for each in named if issuer and issuers_match(each, issuer)), "" if issuer else named[0])
+    candidates = [str(server) for server in resource.authorization_servers]
+    chosen = next(
+        (candidate for candidate in candidates if issuer and issuers_match(candidate, issuer)),
+        "" if issuer else candidates[0],
+    )
     if not chosen:
-        raise SignInProblem(f"the server names {named[0][:200]} for its sign-ins, and its entry allows {issuer} only")
+        raise SignInProblem(
+            f"the server names {candidates[0][:200]} for its sign-ins, and its entry allows {issuer} only"
+        )
     metadata = await _read_metadata(web, chosen, url)
     if metadata is None:
         raise SignInProblem(f"{urlsplit(chosen).hostname} publishes no metadata of an authorization server")
@@ -105,25 +113,25 @@ async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedR
         response = await web.send(create_oauth_metadata_request(place))
         if response.status_code >= 500 or response.status_code == 429:
             raise SignInProblem(f"the server's metadata could not be read (HTTP {response.status_code})")
-        found = await handle_protected_resource_response(response)
-        if found is None:
+        metadata = await handle_protected_resource_response(response)
+        if metadata is None:
             continue
-        if not check_resource_allowed(resource_url_from_server_url(url), str(found.resource)):
-            raise SignInProblem(f"the server's metadata is of another one: {str(found.resource)[:200]}")
-        return found
+        if not check_resource_allowed(resource_url_from_server_url(url), str(metadata.resource)):
+            raise SignInProblem(f"the server's metadata is of another one: {str(metadata.resource)[:200]}")
+        return metadata
     return None
 
 
 async def _read_metadata(web: Web, issuer: str, url: str) -> OAuthMetadata | None:
     for place in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
         response = await web.send(create_oauth_metadata_request(place))
-        goes_on, found = await handle_auth_metadata_response(response)
-        if found is not None:
+        goes_on, metadata = await handle_auth_metadata_response(response)
+        if metadata is not None:
             try:
-                validate_metadata_issuer(found, issuer)
+                validate_metadata_issuer(metadata, issuer)
             except OAuthFlowError as exc:
                 raise SignInProblem(f"{urlsplit(place).hostname} shows the metadata of another issuer") from exc
-            return found
+            return metadata
         if not goes_on:
             raise SignInProblem(f"{urlsplit(place).hostname} could not be asked (HTTP {response.status_code})")
     return None
@@ -136,11 +144,11 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
     if issuer and not issuers_match(issuer, origin):
         raise SignInProblem(f"the server names no authorization server, and its entry allows {issuer} only")
     for place in build_oauth_authorization_server_metadata_discovery_urls(None, url):
-        _, found = await handle_auth_metadata_response(await web.send(create_oauth_metadata_request(place)))
-        if found is not None:
-            if not issuers_match(str(found.issuer), origin):
+        _, metadata = await handle_auth_metadata_response(await web.send(create_oauth_metadata_request(place)))
+        if metadata is not None:
+            if not issuers_match(str(metadata.issuer), origin):
                 raise SignInProblem(f"{parts.hostname} shows the metadata of another issuer")
-            return ProtectedResource(found, None)
+            return ProtectedResource(metadata, None)
     guessed = {"issuer": origin, "registration_endpoint": f"{origin}/register"}
     guessed |= {"authorization_endpoint": f"{origin}/authorize", "token_endpoint": f"{origin}/token"}
     return ProtectedResource(OAuthMetadata.model_validate(guessed), None, guessed=True)
@@ -152,6 +160,6 @@ def check_for_people(place: ProtectedResource) -> None:
     Raises:
         SignInProblem: It does not declare PKCE with S256, without which a stolen code is a token.
     """
-    known = place.metadata.code_challenge_methods_supported or []
-    if not place.guessed and "S256" not in known:
+    methods = place.metadata.code_challenge_methods_supported or []
+    if not place.guessed and "S256" not in methods:
         raise SignInProblem(f"{place.issuer} does not say that it supports PKCE with S256, which is required")

@@ -110,7 +110,7 @@ async def register_client(web: Web, place: ProtectedResource, redirect: str) -> 
         host = urlsplit(place.issuer).hostname
         raise SignInProblem(f"{host} registers no clients by itself: an admin sets oauth.clientId in the entry")
     offered = place.metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
-    usable = [each for each in ("client_secret_basic", "client_secret_post", "none") if each in offered]
+    usable = [method for method in ("client_secret_basic", "client_secret_post", "none") if method in offered]
     method: Any = usable[0] if usable else "none"
     request = create_client_registration_request(place.metadata, client_metadata(redirect, method), place.issuer)
     response = await web.send(request)
@@ -122,8 +122,8 @@ async def register_client(web: Web, place: ProtectedResource, redirect: str) -> 
             info = info.model_copy(update={"token_endpoint_auth_method": posts if secret else "none"})
         check_registration_usable(info)
     except OAuthRegistrationError as exc:
-        said = f"HTTP {response.status_code}{_tell_code(response)}"
-        raise SignInProblem(f"{request.url.host} did not register this server as a client ({said})") from exc
+        status = f"HTTP {response.status_code}{_tell_code(response)}"
+        raise SignInProblem(f"{request.url.host} did not register this server as a client ({status})") from exc
     return OAuthRegistration(info.model_copy(update={"issuer": place.issuer}))
 
 
@@ -209,8 +209,8 @@ async def _ask_tokens(web: Web, place: ProtectedResource, client: OAuthRegistrat
     if response.status_code >= 500 or response.status_code in (408, 429):
         raise SignInSilent(f"{host} gave no tokens now (HTTP {response.status_code})")
     if response.status_code not in (200, 201):
-        said = f"HTTP {response.status_code}{_tell_code(response)}"
-        raise GrantRefused(f"{host} gave no tokens ({said})", error_of(response))
+        status = f"HTTP {response.status_code}{_tell_code(response)}"
+        raise GrantRefused(f"{host} gave no tokens ({status})", error_of(response))
     return _read_tokens(response, place)
 
 
@@ -221,7 +221,7 @@ def _read_tokens(response: httpx2.Response, place: ProtectedResource) -> Tokens:
         token = OAuthToken.model_validate(document)
     except (ValueError, RecursionError) as exc:  # the answer may hold a token, so its text is not repeated
         raise SignInProblem(f"{host} answered with something that is no token") from exc
-    fits = all(each.isascii() and each.isprintable() and " " not in each for each in (token.access_token,))
+    fits = all(text.isascii() and text.isprintable() and " " not in text for text in (token.access_token,))
     if not token.access_token or not fits or len(token.access_token) + len(token.refresh_token or "") > TOKEN_CHARS:
         raise SignInProblem(f"{host} answered with a token that cannot be sent")
     _check_audience(document, token.access_token, place, str(host))
@@ -242,13 +242,13 @@ def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedRes
     """
     if place.resource is None:
         return
-    named = document.get("resource") or claims_of(token).get("aud")
-    audiences = [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
-    addresses = [each for each in audiences if each.startswith(("https://", "http://"))]
+    audience = document.get("resource") or claims_of(token).get("aud")
+    audiences = [item for item in (audience if isinstance(audience, list) else [audience]) if isinstance(item, str)]
+    addresses = [address for address in audiences if address.startswith(("https://", "http://"))]
     if (
         addresses
         and len(addresses) == len(audiences)
-        and not any(_same_host(each, place.resource) for each in addresses)
+        and not any(_same_host(address, place.resource) for address in addresses)
     ):
         raise SignInProblem(f"{host} granted a token for another server: {addresses[0][:200]}")
 
@@ -256,7 +256,7 @@ def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedRes
 def _same_host(one: str, other: str) -> bool:
     try:
         parts = [urlsplit(one), urlsplit(other)]
-        return len({(each.scheme, each.hostname, each.port) for each in parts}) == 1
+        return len({(part.scheme, part.hostname, part.port) for part in parts}) == 1
     except ValueError:
         return False
 
@@ -265,7 +265,7 @@ def _account(token: object) -> str:
     """Return the account name in an ``id_token`` from the answer itself. The name is only displayed."""
     claims = claims_of(token) if isinstance(token, str) else {}
     words = (claims[name] for name in ACCOUNT_CLAIMS if isinstance(claims.get(name), str) and claims[name])
-    return "".join(each for each in next(words, "") if each.isprintable())[:ACCOUNT_CHARS]
+    return "".join(character for character in next(words, "") if character.isprintable())[:ACCOUNT_CHARS]
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
@@ -290,8 +290,8 @@ async def _form_request(
     else:
         if info.token_endpoint_auth_method != "client_secret_basic":
             form = {**form, "client_id": info.client_id}
-        said = client_metadata("http://localhost/")
-        context = OAuthContext(place.issuer, said, None, None, None, client_info=info)  # type: ignore[arg-type]
+        metadata = client_metadata("http://localhost/")
+        context = OAuthContext(place.issuer, metadata, None, None, None, client_info=info)  # type: ignore[arg-type]
         try:
             form, headers = context.prepare_token_auth(form, headers)
         except OAuthTokenError as exc:

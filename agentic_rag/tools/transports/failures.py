@@ -37,8 +37,8 @@ _TOO_MANY, _MAX_DEPTH = 429, 4
 def explain_status(request: httpx2.Request, response: httpx2.Response, body: bytes, endpoint: HttpEndpoint) -> str:
     """Explain an answer with an error status, and name a remedy."""
     status, host = response.status_code, request.url.host
-    said = excerpt(body, response.headers.get("content-type", ""), endpoint)
-    quoted = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    server_text = excerpt(body, response.headers.get("content-type", ""), endpoint)
+    quoted = f"HTTP {status}: {server_text}" if server_text else f"HTTP {status}"
     if status in (401, 403):
         return _explain_refusal(quoted, endpoint)
     if status == 407:
@@ -65,8 +65,8 @@ def explain_content(request: httpx2.Request, response: httpx2.Response, body: by
     kind = one_line(response.headers.get("content-type", "").partition(";")[0])[:60] or "no content type"
     host = request.url.host
     if "html" in kind:
-        said = excerpt(body, kind, endpoint)
-        page = f"a web page ({said})" if said else "a web page"
+        server_text = excerpt(body, kind, endpoint)
+        page = f"a web page ({server_text})" if server_text else "a web page"
         return (
             f"{host} answered with {page}, not as an MCP server. The url may be a site's or a sign-in page's: check it."
         )
@@ -78,7 +78,7 @@ def explain_connection(exc: httpx2.TransportError, url: httpx2.URL, proxy: str) 
     host = url.host
     place = f"{host}:{url.port or (443 if url.scheme == 'https' else 80)}"
     through = f" through the proxy {proxy}" if proxy else ""
-    cause = next((each for each in _causes(exc) if isinstance(each, ssl.SSLError | OSError)), None)
+    cause = next((error for error in _causes(exc) if isinstance(error, ssl.SSLError | OSError)), None)
     if isinstance(exc, httpx2.ProxyError):
         return f"the proxy {proxy} did not connect to {place}: {one_line(str(exc))[:EXCERPT_CHARS]}."
     if isinstance(exc, httpx2.ConnectTimeout | httpx2.PoolTimeout):
@@ -110,8 +110,8 @@ def excerpt(body: bytes, kind: str, endpoint: HttpEndpoint) -> str:
         except (ValueError, RecursionError):
             text = ""
     elif "html" in kind.lower() or text.lstrip()[:1] == "<":
-        found = _TITLE.search(text[:16_000])
-        text = _TAGS.sub(" ", found[1]) if found else ""
+        match = _TITLE.search(text[:16_000])
+        text = _TAGS.sub(" ", match[1]) if match else ""
     for secret in _secrets_of(endpoint):
         text = text.replace(secret, "[secret]")
     return one_line(text)[:EXCERPT_CHARS].rstrip(".")
@@ -136,7 +136,7 @@ def _secrets_of(endpoint: HttpEndpoint) -> list[str]:
         data = value.encode("utf-8", "surrogatepass")
         _, _, rest = value.partition(" ")
         values |= {value, quote(data, safe=""), quote(data), quote_plus(data), rest}
-    return sorted((each for each in values if len(each) >= SHORTEST_SECRET), key=len, reverse=True)
+    return sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
 
 
 def _message_in(value: object, depth: int = 0) -> str:

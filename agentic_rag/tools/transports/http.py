@@ -63,25 +63,25 @@ class HttpTransport:
         self,
         endpoint: HttpEndpoint,
         kind: HttpKind,
-        lost: Callable[[str], None],
+        on_lost: Callable[[str], None],
         refused: Refused = unheard,
         credentials: Credentials | None = None,
         note: str = "",
     ) -> None:
         """Store the configuration; nothing is opened.
 
-        ``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
+        ``on_lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
         ``credentials`` belong to a server that people sign in at; None if the entry's headers suffice. ``note``: a hint
         for the admin about this way to the server.
         """
         self.note = note
         self._endpoint = endpoint
         self._kind = kind
-        self._lost = lost
+        self._lost = on_lost
         self._refused = refused
         self._credentials = credentials
         self._context: AbstractAsyncContextManager[Any] | None = None
-        self._observed = _Observed()
+        self._observed = _Observations()
 
     @property
     def kind(self) -> HttpKind:
@@ -148,15 +148,15 @@ class HttpTransport:
                     self._endpoint.url, http_client=client, max_sse_event_size=EVENT_BYTES
                 )
             read, write = await stack.enter_async_context(transport)
-            yield _Watched(read, self._lost), write
+            yield _WatchedStream(read, self._lost), write
 
 
-class _Watched:
+class _WatchedStream:
     """A read stream that reports its end: the protocol library closes it on a broken connection and continues."""
 
-    def __init__(self, stream: Any, lost: Callable[[str], None]) -> None:
+    def __init__(self, stream: Any, on_lost: Callable[[str], None]) -> None:
         self._stream = stream
-        self._lost = lost
+        self._lost = on_lost
 
     @property
     def last_context(self) -> Context | None:
@@ -174,7 +174,7 @@ class _Watched:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def __aiter__(self) -> "_Watched":
+    def __aiter__(self) -> "_WatchedStream":
         return self
 
     async def __anext__(self) -> Item:
@@ -185,7 +185,7 @@ class _Watched:
             raise
         return item
 
-    async def __aenter__(self) -> "_Watched":
+    async def __aenter__(self) -> "_WatchedStream":
         return self
 
     async def __aexit__(
@@ -202,8 +202,8 @@ class _Bounded(CheckedTransport):
         backend: CheckedBackend,
         endpoint: HttpEndpoint,
         kind: HttpKind,
-        observed: "_Observed",
-        lost: Callable[[str], None],
+        observed: "_Observations",
+        on_lost: Callable[[str], None],
         refused: Refused,
         *,
         signed: bool,
@@ -213,7 +213,7 @@ class _Bounded(CheckedTransport):
         self._signed = signed
         self._endpoint = endpoint
         self._observed = observed
-        self._lost = lost
+        self._lost = on_lost
         self._refused = refused
         self._announces = kind is HttpKind.SSE
         """Whether an event stream begins with the address at which the server expects its messages."""
@@ -259,7 +259,7 @@ class _Bounded(CheckedTransport):
         return response
 
     def _is_expected(self, request: httpx2.Request, response: httpx2.Response) -> bool:
-        """Whether this transport accepts an answer's content for this request."""
+        """Return whether this transport accepts an answer's content for this request."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success:
             return True  # a redirect
@@ -292,27 +292,27 @@ class _Bounded(CheckedTransport):
             raise httpx2.RemoteProtocolError(reason, request=request)
         return _as_error(reason, status, request, challenge)
 
-    async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
+    async def _goes_elsewhere(self, url: httpx2.URL, address: str) -> bool:
         """Return whether an announced address belongs to another server. Such an address ends the session."""
         self._observed.answered = True  # whichever address it is, the server speaks this transport
         with contextlib.suppress(httpx2.InvalidURL):
-            target = asked.join(address)
-            if _origin(target) == _origin(asked):
+            target = url.join(address)
+            if _origin(target) == _origin(url):
                 return False
             address = target.host
-        reason = f"{asked.host} wants its messages at {address}, where none is sent"
+        reason = f"{url.host} wants its messages at {address}, where none is sent"
         await self._refused(reason)
         self._lost(reason)
         return True
 
-    async def _look_at_redirect(self, asked: httpx2.URL, location: str) -> None:
+    async def _look_at_redirect(self, url: httpx2.URL, location: str) -> None:
         """Report a redirect to another host: neither we nor the protocol library follow it."""
         try:
-            target = asked.join(location)
+            target = url.join(location)
         except httpx2.InvalidURL:
             return
-        if _origin(target) != _origin(asked):
-            await self._refused(f"{asked.host} redirects to {target.host}, which is not followed")
+        if _origin(target) != _origin(url):
+            await self._refused(f"{url.host} redirects to {target.host}, which is not followed")
 
 
 _SSE_MISSES = (400, 404, 405, 406, 415, 501)
@@ -320,7 +320,7 @@ _SSE_MISSES = (400, 404, 405, 406, 415, 501)
 
 
 @dataclass(slots=True)
-class _Observed:
+class _Observations:
     """Observations from the requests of one session. ``other``: an answer looked like the other transport."""
 
     answered: bool = False
@@ -362,14 +362,14 @@ def _as_error(reason: str, status: int, request: httpx2.Request, challenge: str 
     return httpx2.Response(status, headers=headers, json=error, request=request, extensions={REASON: reason})
 
 
-def _stays(asked: httpx2.URL, response: httpx2.Response) -> bool:
-    """Whether the library follows a redirect: within the origin, with the same method."""
+def _stays(url: httpx2.URL, response: httpx2.Response) -> bool:
+    """Return whether the library follows a redirect: within the origin, with the same method."""
     try:
-        target = asked.join(response.headers["location"])
+        target = url.join(response.headers["location"])
     except httpx2.InvalidURL:
         return False
-    upgrade = (asked.scheme, target.scheme) == ("http", "https") and asked.host == target.host
-    return response.status_code in (307, 308) and (upgrade or _origin(target) == _origin(asked))
+    upgrade = (url.scheme, target.scheme) == ("http", "https") and url.host == target.host
+    return response.status_code in (307, 308) and (upgrade or _origin(target) == _origin(url))
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
@@ -437,10 +437,10 @@ class _BoundedBody(httpx2.AsyncByteStream):
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        taken = 0
+        size = 0
         async for part in self._body:
-            taken += len(part)
-            if taken > RESULT_BYTES:
+            size += len(part)
+            if size > RESULT_BYTES:
                 raise httpx2.StreamError(f"the answer is longer than {RESULT_BYTES} bytes")
             yield part
 
@@ -450,8 +450,8 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 def _answer_in(batch: list[bytes]) -> bytes:
     """Return the answer in a batch of messages; empty if there is none. A request over HTTP has one answer."""
-    found = [each for each in batch if not json.loads(each).keys().isdisjoint(("result", "error"))]
-    return found[0] if len(found) == 1 else b""
+    answers = [message for message in batch if not json.loads(message).keys().isdisjoint(("result", "error"))]
+    return answers[0] if len(answers) == 1 else b""
 
 
 class _RepairedBody(httpx2.AsyncByteStream):

@@ -81,14 +81,14 @@ class Inflow:
         return ""
 
     def passes(self, item: Item, now: float) -> bool:
-        """Whether to pass a message on; dropped messages cost nothing but their reading."""
+        """Return whether to pass a message on; dropped messages cost nothing but their reading."""
         if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
             return True
         return self._notices.take(now) == 0
 
 
 def _is_wide(item: Item) -> bool:
-    """Whether a message has more than `PARTS`, which would take seconds of the event loop to be read."""
+    """Return whether a message has more than `PARTS`, which would take seconds of the event loop to be read."""
     message = item.message if isinstance(item, SessionMessage) else None
     if isinstance(message, types.JSONRPCResponse):
         layer: list[Any] = [message.result]
@@ -99,11 +99,11 @@ def _is_wide(item: Item) -> bool:
     count = 0
     while layer:
         inside: list[Any] = []
-        for each in layer:
-            if isinstance(each, dict):
-                inside += [value for key, value in each.items() if key not in _OPAQUE]
-            elif isinstance(each, list):
-                inside += each
+        for node in layer:
+            if isinstance(node, dict):
+                inside += [value for key, value in node.items() if key not in _OPAQUE]
+            elif isinstance(node, list):
+                inside += node
         count += len(inside)
         if count > PARTS:
             return True
@@ -114,13 +114,13 @@ def _is_wide(item: Item) -> bool:
 class BoundedTransport:
     """A transport with these limits, as a `mcp.client.Transport`. Single use."""
 
-    def __init__(self, transport: Transport, lost: Callable[[str], None], probe: float) -> None:
+    def __init__(self, transport: Transport, on_lost: Callable[[str], None], probe: float) -> None:
         """Store the inner transport.
 
-        ``lost`` is called with the reason when the server is disconnected. ``probe``: seconds for its first answer.
+        ``on_lost`` is called with the reason when the server is disconnected. ``probe``: seconds for its first answer.
         """
         self._transport = transport
-        self._lost = lost
+        self._lost = on_lost
         self._probe = probe
         self._stack = AsyncExitStack()
 
@@ -154,10 +154,10 @@ def _read_leniently(item: Item, method: str) -> Item:
 class _Inbound:
     """The messages of a server that may pass, read in the session's own task."""
 
-    def __init__(self, stream: Any, inflow: Inflow, lost: Callable[[str], None], probe: float) -> None:
+    def __init__(self, stream: Any, inflow: Inflow, on_lost: Callable[[str], None], probe: float) -> None:
         self._stream = stream
         self._inflow = inflow
-        self._lost = lost
+        self._lost = on_lost
         self._probe = probe
         self._asked: types.RequestId | None = None
         self._deadline = math.inf

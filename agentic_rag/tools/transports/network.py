@@ -49,8 +49,8 @@ async def resolve_host(host: str, port: int) -> list[str]:
     those of the models' services, and a user's name server that does not answer would block each for half a minute.
     """
     resolve = partial(socket.getaddrinfo, host.encode("ascii"), port, type=socket.SOCK_STREAM)
-    found = await anyio.to_thread.run_sync(resolve, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    infos = await anyio.to_thread.run_sync(resolve, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class CheckedBackend(AsyncNetworkBackend):
@@ -82,6 +82,7 @@ class CheckedBackend(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
+        # The checked addresses are connected to, not the name: a second resolution could lead elsewhere.
         if self._unchecked or is_listed(self._exempt, host, port):
             return await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
         try:

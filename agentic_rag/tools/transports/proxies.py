@@ -52,9 +52,9 @@ class Proxies:
 
     def _is_exception(self, host: str, port: int) -> bool:
         for text in self.exceptions:
-            name, _, given = text.rpartition(":")
-            numbered = bool(name) and given.isdecimal() and (":" not in name or name.startswith("["))
-            if numbered and int(given) != port:
+            name, _, port_text = text.rpartition(":")
+            numbered = bool(name) and port_text.isdecimal() and (":" not in name or name.startswith("["))
+            if numbered and int(port_text) != port:
                 continue
             name = (name if numbered else text).strip("[]")
             if name == "*" or host == name.lstrip("*.") or host.endswith(f".{name.lstrip('*.')}"):
@@ -66,9 +66,9 @@ class Proxies:
 
 def environment_proxies() -> Proxies:
     """Return the proxies that the environment names."""
-    found = urllib.request.getproxies()
-    by_scheme = {scheme: found.get(scheme) or found.get("all", "") for scheme in ("http", "https")}
-    exceptions = [part.strip().lower() for part in found.get("no", "").split(",")]
+    proxies = urllib.request.getproxies()
+    by_scheme = {scheme: proxies.get(scheme) or proxies.get("all", "") for scheme in ("http", "https")}
+    exceptions = [part.strip().lower() for part in proxies.get("no", "").split(",")]
     return Proxies(
         {scheme: text for scheme, text in by_scheme.items() if text}, tuple(filter(None, exceptions))[:MAX_EXCEPTIONS]
     )

@@ -114,15 +114,15 @@ class StdioTransport:
     """One run of one child, as a `mcp.client.Transport`. Single use."""
 
     def __init__(
-        self, command: StdioCommand, lost: Callable[[str], None], tail: "deque[str]", refused: Refused = unheard
+        self, command: StdioCommand, on_lost: Callable[[str], None], tail: "deque[str]", refused: Refused = unheard
     ) -> None:
         """Store the command; nothing is started.
 
-        ``lost`` is called, with the reason, when nothing more will come. ``tail`` gets the lines of stderr. ``refused``
-        is awaited, with the reason, when the launcher did not start the server.
+        ``on_lost`` gets the reason when the child sends nothing more. ``tail`` gets the lines of stderr. ``refused`` is
+        awaited with the reason when the launcher did not start the server.
         """
         self._command = command
-        self._lost = lost
+        self._lost = on_lost
         self._tail = tail
         self._refused = refused
         self._heard = anyio.Event()
@@ -140,8 +140,8 @@ class StdioTransport:
 
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[Streams]":
-        async with _lock(self._command.lock) as kept:
-            process = await _spawn(self._command, kept)
+        async with _lock(self._command.lock) as inherited_fds:
+            process = await _spawn(self._command, inherited_fds)
         # No await between the spawn and the task group: a cancellation there would leak the child.
         inbox = _Inbox(process, self._lost, self._tail)
         write, outbox = anyio.create_memory_object_stream[SessionMessage](OUTBOX)
@@ -191,9 +191,9 @@ class StdioTransport:
             return
         with anyio.move_on_after(WATCH_SECONDS):
             await self._heard.wait()
-        said = self._tail[-1] if self._tail else ""
-        if said.startswith(NOT_STARTED):
-            await self._refused(said.removeprefix(NOT_STARTED))
+        last_line = self._tail[-1] if self._tail else ""
+        if last_line.startswith(NOT_STARTED):
+            await self._refused(last_line.removeprefix(NOT_STARTED))
 
     async def _watch(self, process: Process, inbox: "_Inbox") -> None:
         """Notice the exit of a child whose output a descendant still holds open."""
@@ -218,11 +218,11 @@ class StdioTransport:
 class _Inbox:
     """The messages of the child, read in the session's own task: a pump would cost a task switch per answer."""
 
-    def __init__(self, process: Process, lost: Callable[[str], None], tail: "deque[str]") -> None:
+    def __init__(self, process: Process, on_lost: Callable[[str], None], tail: "deque[str]") -> None:
         assert process.stdout is not None
         self._process = process
         self._lines = _Lines(process.stdout)
-        self._lost = lost
+        self._lost = on_lost
         self._tail = tail
         self._ended = False
         self._burst = self._burst_bytes = 0
@@ -255,10 +255,10 @@ class _Inbox:
     async def __anext__(self) -> SessionMessage:
         while not self._ended:
             with anyio.CancelScope() as self._reading:
-                found = await self._next()
-            if self._reading.cancelled_caught or found is None:
+                next_line = await self._next()
+            if self._reading.cancelled_caught or next_line is None:
                 break
-            line, whole = found
+            line, whole = next_line
             await self._give_way(len(line))
             if whole and (batch := read_batch(line)):
                 self._batch += batch
@@ -368,9 +368,9 @@ def read_batch(data: bytes) -> list[bytes]:
         batch = json.loads(repair_text(data.removeprefix(_MARK)))
     except (ValueError, RecursionError):
         return []
-    if len(batch) > BATCH or not all(isinstance(each, dict) for each in batch):
+    if len(batch) > BATCH or not all(isinstance(message, dict) for message in batch):
         return []
-    return [json.dumps(each, ensure_ascii=False).encode() for each in batch]
+    return [json.dumps(message, ensure_ascii=False).encode() for message in batch]
 
 
 def parse_line(line: bytes) -> types.JSONRPCMessage | None:
@@ -420,13 +420,13 @@ def _read_answer(line: bytes) -> types.JSONRPCMessage | None:
         return None
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": ident}
     if error is not None:
-        given = error if isinstance(error, dict) else {"message": error}
-        text, code = given.get("message"), given.get("code")
+        fields = error if isinstance(error, dict) else {"message": error}
+        text, code = fields.get("message"), fields.get("code")
         text = text if isinstance(text, str) else json.dumps(text)
         code = code if isinstance(code, int) and not isinstance(code, bool) else types.INTERNAL_ERROR
         answer["error"] = {"code": code, "message": text[:ERROR_CHARS]}
-        if "data" in given:
-            answer["error"]["data"] = given["data"]
+        if "data" in fields:
+            answer["error"]["data"] = fields["data"]
     elif "result" in message:
         answer["result"] = result if isinstance(result, dict) else {}
     else:
@@ -447,11 +447,11 @@ def _refusal(
     line: bytes, text: str = f"The answer was refused: longer than {LINE_BYTES} bytes."
 ) -> types.JSONRPCError | None:
     """Return an error response to the call that an unusable line answers, if its id can be found."""
-    found = _ID_AT_START.match(line[:EDGE_BYTES]) or _ID_AT_END.search(line[-EDGE_BYTES:])
-    if found is None:
+    match = _ID_AT_START.match(line[:EDGE_BYTES]) or _ID_AT_END.search(line[-EDGE_BYTES:])
+    if match is None:
         return None
     error = types.ErrorData(code=types.INTERNAL_ERROR, message=text)
-    return types.JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)
+    return types.JSONRPCError(jsonrpc="2.0", id=int(match.group(1)), error=error)
 
 
 def _exit_reason(process: Process) -> str:
@@ -495,10 +495,10 @@ def _is_locked(descriptor: int) -> bool:
     return True
 
 
-async def _spawn(command: StdioCommand, kept: Sequence[int] = ()) -> Process:
+async def _spawn(command: StdioCommand, inherited_fds: Sequence[int] = ()) -> Process:
     """Start the child through `launcher`, as the leader of its own session and process group.
 
-    ``kept``: descriptors that the child inherits.
+    ``inherited_fds``: descriptors that the child inherits.
     """
     return await anyio.open_process(
         [
@@ -517,7 +517,7 @@ async def _spawn(command: StdioCommand, kept: Sequence[int] = ()) -> Process:
         env=dict(command.env),
         cwd=command.cwd,
         start_new_session=True,
-        pass_fds=kept,
+        pass_fds=inherited_fds,
     )
 
 
