@@ -56,7 +56,7 @@ export default {
   "evaluation.drop": "Drop the change",
   "evaluation.expected": "Expected",
   "evaluation.exportCsv": "Export CSV",
-  "evaluation.feedbackText": "What people said of answers. A thumbs down with a reason drafts a case that you can confirm.",
+  "evaluation.feedbackText": "Ratings and comments on answers. A thumbs down with a reason drafts a case that you can confirm.",
   "evaluation.findPassage": "Find the passage",
   "evaluation.from": "From",
   "evaluation.givenAnswer": "The answer that was given",

@@ -31,7 +31,7 @@ export default {
   "notifications.mailAddress": "Mail address",
   "notifications.maxFailures": "Pause after failed runs",
   "notifications.maxTokens": "Tokens per run",
-  "notifications.maxTokensHint": "Leave empty for no limit of its own.",
+  "notifications.maxTokensHint": "Leave empty to have no separate limit.",
   "notifications.name": "Name",
   "notifications.next": "Next run",
   "notifications.noDeliveries": "Nothing has been sent yet.",

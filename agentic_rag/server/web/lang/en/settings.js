@@ -63,7 +63,7 @@ export default {
   "settings.hint.allowedModels": "Models that users may choose for a conversation, besides the model above. One per line; empty means no choice.",
   "settings.hint.askUser": "The turn waits for the answer without a time limit.",
   "settings.hint.callsPerDay": "Model calls used to read conversations for memories.",
-  "settings.hint.contextLines": "The model writes one line about each passage: its document, section and subject. Searches use the line, and nobody sees it. This costs a short model call for each passage, half of it where the model’s service has batches. If the domain has evaluation cases, the lines are used only if they make a case better.",
+  "settings.hint.contextLines": "The model writes one line about each passage: its document, section and subject. Only searches use the line; it is never shown. This costs a short model call for each passage, half of it where the model’s service has batches. If the domain has evaluation cases, the lines are used only if they make a case better.",
   "settings.hint.contextMessages": "How many recent messages the model gets.",
   "settings.hint.contextTokens": "How much of a conversation the model gets. Older messages are summarised.",
   "settings.hint.effort": "Reasoning effort, if the model supports it.",
