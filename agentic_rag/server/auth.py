@@ -605,7 +605,6 @@ class Guard:
         scope["state"] = state = {**scope.get("state", {}), "request_id": reference, "cookies": cookies}
         started, sharing, origin = False, self._gate.hosts.shares, ""
         hint: Field | None = None
-        is_let_in = False
 
         async def sending(message: Message) -> None:
             nonlocal started
@@ -622,7 +621,6 @@ class Guard:
             actor = ANONYMOUS
             try:
                 origin = self._gate.hosts.check(headers)
-                is_let_in = True
                 if origin and is_preflight(scope.get("method", ""), headers):
                     await _Preflight(headers)(scope, receive, sending)
                     return
@@ -646,7 +644,7 @@ class Guard:
                     arrival.admit()
             except AgenticRagError as exc:
                 action = scope.get("method", "WS")
-                if is_preflight(action, headers) or (not is_let_in and "origin" in headers):
+                if is_preflight(action, headers):
                     hint = (b"access-control-allow-origin", ORIGIN_HINT)
                 await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
                 answer = refusal(exc, reference, path=scope["path"], challenge=self._gate.challenge(scope))

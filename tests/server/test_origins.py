@@ -87,9 +87,7 @@ async def test_an_origin_that_looks_like_a_listed_one_gets_nothing_and_is_told_t
         shown = {name: value for name, value in asked.headers.items() if name.startswith("access-control-")}
         assert shown == {"access-control-allow-origin": "add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"}, "no origin"
         twice = [("origin", SERVED[0]), ("origin", origin), *bearer(key).items()]
-        simple = await rig.http.get("/api/domains", headers=twice)
-        assert simple.status_code == 403
-        assert simple.headers["access-control-allow-origin"] == "add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"
+        assert (await rig.http.get("/api/domains", headers=twice)).status_code == 403
         assert await rig.ok("GET", "/api/domains") == {"items": []}
         assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3
 
