@@ -1,5 +1,6 @@
 """The list of conversations: states, search in titles and messages, pins; and what a reload in mid-answer shows."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,36 +70,37 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
 
         heads = page.locator(".conversations-head")
         folder = page.locator(".folder-toggle")
+        ducts, pumps = re.compile("^Ducts ?1 conversation"), re.compile("^Pumps ?1 conversation")
         await choose("Rooms", "Move to folder")
         await page.get_by_role("button", name="Move", exact=True).click()
         await expect(page.get_by_text("Enter a name.")).to_be_visible()
         await page.get_by_label("Name of the new folder").fill("Pumps")
         await page.keyboard.press("Enter")
-        await expect(heads).to_have_text(["Pinned", "Pumps1", "Today"])
+        await expect(heads).to_have_text(["Pinned", pumps, "Today"])
         await expect(line["Rooms"].get_by_role("button", name="Actions for")).to_be_focused()
         await choose("Asked", "Move to folder")
         await expect(page.get_by_label("Folder", exact=True)).to_have_value("Pumps")
         await page.get_by_role("button", name="Move", exact=True).click()
-        await expect(folder).to_have_accessible_name("Pumps, 2 conversations")
+        await expect(folder).to_have_accessible_name("Pumps 2 conversations")
         await expect(folder).to_have_attribute("aria-expanded", "true")
         await check_accessible(page, "folders")
         await folder.press("Enter")
         await expect(folder).to_be_focused()
         await page.reload()
-        await expect(folder).to_have_accessible_name("Pumps, 2 conversations, Waiting for you")
+        await expect(folder).to_have_accessible_name("Pumps 2 conversations, Waiting for you")
         await expect(folder).to_have_attribute("aria-expanded", "false")
         await expect(line["Rooms"]).to_be_hidden()
         await folder.click()
         await choose("Asked", "Remove from folder")
-        await expect(folder).to_have_accessible_name("Pumps, 1 conversation")
+        await expect(folder).to_have_accessible_name("Pumps 1 conversation")
         await expect(line["Rooms"]).to_be_visible()
         await choose("Slow", "Move to folder")
         await page.get_by_label("Folder", exact=True).select_option("New folder …")
         await page.get_by_label("Name of the new folder").fill("Ducts")
         await page.keyboard.press("Enter")
-        await expect(heads).to_have_text(["Pinned", "Ducts1", "Pumps1", "Today"])
+        await expect(heads).to_have_text(["Pinned", ducts, pumps, "Today"])
         await choose("Slow", "Remove from folder")
-        await expect(heads).to_have_text(["Pinned", "Pumps1", "Today"])
+        await expect(heads).to_have_text(["Pinned", pumps, "Today"])
 
         await page.keyboard.press("/")
         await page.keyboard.type("bypass opens")

@@ -346,14 +346,15 @@ export class ConversationList {
       const isOpen = this.#isOpen(name);
       const state = !isOpen && (records.map(stateOf).find((each) => each?.[0] === "wait") ?? records.map(stateOf).find((each) => each?.[0] === "run"));
       const list = h("ul", { class: "conversations-group", id: `folder-${made.length}`, hidden: !isOpen }, records.map((each) => this.#line(each)));
-      const words = [name, t("chat.foundCount", { count }), state && t(state[2])].filter(Boolean).join(", ");
+      const words = [t("chat.foundCount", { count }), state && t(state[2])].filter(Boolean).join(", ");
       const toggle = h(
         "button",
-        { type: "button", class: "folder-toggle", "aria-expanded": String(isOpen), "aria-controls": list.id, "aria-label": words, dataset: { folder: name }, onclick: () => this.#toggleFolder(name) },
+        { type: "button", class: "folder-toggle", "aria-expanded": String(isOpen), "aria-controls": list.id, dataset: { folder: name }, onclick: () => this.#toggleFolder(name) },
         icon(isOpen ? "down" : "right", 14),
-        h("span", { class: "clip folder-name", dir: "auto", title: name }, name),
+        h("span", { class: "clip folder-name", dir: "auto" }, name),
+        h("span", { class: "visually-hidden" }, words),
         state && h("span", { class: `conversation-${state[0]} folder-state` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" })),
-        h("span", { class: "folder-count" }, count),
+        h("span", { class: "folder-count", "aria-hidden": "true" }, count),
       );
       made.push([h("h2", { class: "conversations-head" }, toggle), list]);
     }
