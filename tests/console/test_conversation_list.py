@@ -95,7 +95,7 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(folder).to_have_accessible_name("Pumps 1 conversation")
         await expect(line["Rooms"]).to_be_visible()
         await choose("Slow", "Move to folder")
-        await page.get_by_label("Folder", exact=True).select_option("New folder …")
+        await page.get_by_label("Folder", exact=True).select_option("New folder")
         await page.get_by_label("Name of the new folder").fill("Ducts")
         await page.keyboard.press("Enter")
         await expect(heads).to_have_text(["Pinned", ducts, pumps, "Today"])

@@ -351,7 +351,7 @@ export class ConversationList {
         "button",
         { type: "button", class: "folder-toggle", "aria-expanded": String(isOpen), "aria-controls": list.id, dataset: { folder: name }, onclick: () => this.#toggleFolder(name) },
         icon(isOpen ? "down" : "right", 14),
-        h("span", { class: "clip folder-name", dir: "auto" }, name),
+        h("span", { class: "clip folder-name", dir: "auto", title: name }, name),
         h("span", { class: "visually-hidden" }, words),
         state && h("span", { class: `conversation-${state[0]} folder-state` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" })),
         h("span", { class: "folder-count", "aria-hidden": "true" }, count),
