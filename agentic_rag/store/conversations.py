@@ -5,6 +5,7 @@ record; the messages belong to the session.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
@@ -162,7 +163,8 @@ class ConversationFields(TypedDict, total=False):
     model: str | None
 
 
-class FolderCount(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FolderCount:
     """A folder of one domain, and the number of its conversations."""
 
     domain_id: str
