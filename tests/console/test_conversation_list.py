@@ -121,6 +121,16 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await page.get_by_label("Search conversations").fill("")
         await expect(lines).to_have_count(4)
 
+        deep = await rig.conversation(domain, title="Deep")
+        await rig.ok("PATCH", f"/api/conversations/{deep}", {"folder": "Far"})
+        for number in range(45):
+            await rig.conversation(domain, title=f"Filler {number}")
+        await page.reload()
+        await expect(heads.filter(has_text="Far")).to_be_visible()
+        await expect(lines.filter(has_text="Deep")).to_have_count(0)
+        await page.get_by_role("button", name="Far 1 conversation").click()
+        await expect(lines.filter(has_text="Deep")).to_be_visible()
+
 
 @pytest.mark.nightly("test_chat.py sends a question every time")
 async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_chosen(tmp_path: Path) -> None:
