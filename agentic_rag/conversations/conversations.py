@@ -10,6 +10,7 @@ to the session (`LiveSession.send`). Messages belong to the session; this module
 turn. Knows no socket.
 """
 
+import unicodedata
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,7 @@ from agentic_rag.store.conversations import (
     Awaits,
     ConversationRecord,
     ConversationStatus,
+    FolderCount,
     SortBy,
     SortOrder,
     TitleSource,
@@ -94,6 +96,10 @@ MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
 READ_TITLE = 2_000
 """Characters of a title that are read; a longer one is refused."""
+MAX_FOLDER = 60
+"""Maximum number of characters of a folder's name."""
+MAX_FOLDERS = 500
+"""Maximum number of listed folders."""
 MAX_CONTEXT_DOCUMENTS = 1_000
 MAX_ATTACHMENTS = 8
 """Maximum attached files of one message."""
@@ -273,9 +279,17 @@ class Conversations:
         domain_id: str | None = None,
         status: ConversationStatus | None = None,
         q: str | None = None,
+        folder: str | None = None,
         pinned_first: bool = False,
     ) -> Page:
-        """Return one page of the user's conversations. ``q`` searches in titles."""
+        """Return one page of the user's conversations.
+
+        ``q`` searches in titles. ``folder`` selects one folder; an empty text selects the conversations in none.
+
+        Raises:
+            InvalidInput: no folder can have this name.
+        """
+        folder = None if folder is None else _folder(folder)
         items, total = await self._db.read(
             lambda conn: conversations.list_page(
                 conn,
@@ -286,12 +300,29 @@ class Conversations:
                 domain_id=domain_id,
                 status=status,
                 q=q,
+                folder=folder,
                 pinned_first=pinned_first,
                 owner_id=user.id,
                 domain_ids=None if user.operator else user.domains,
             )
         )
         return Page(items, total, page, page_size)
+
+    async def folders(
+        self, user: User, domain_id: str | None, status: ConversationStatus | None
+    ) -> tuple[list[FolderCount], bool]:
+        """Return the user's folders by name, and whether there are more than these."""
+        found = await self._db.read(
+            lambda conn: conversations.folders_of(
+                conn,
+                user.id,
+                domain_id=domain_id,
+                domain_ids=None if user.operator else user.domains,
+                status=status,
+                at_most=MAX_FOLDERS + 1,
+            )
+        )
+        return found[:MAX_FOLDERS], len(found) > MAX_FOLDERS
 
     async def change(
         self,
@@ -301,14 +332,18 @@ class Conversations:
         title: str | None = None,
         status: ConversationStatus | None = None,
         pinned: bool | None = None,
+        folder: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         model: str | None = None,
     ) -> ConversationRecord:
-        """Change the given fields. ``metadata`` replaces all previous metadata; an empty ``model`` is the domain's own.
+        """Change the given fields.
+
+        ``metadata`` replaces all previous metadata. An empty ``folder`` is none, and an empty ``model`` is
+        the domain's own.
 
         Raises:
             NotFound: this user has no such conversation.
-            InvalidInput: the title is blank or too long.
+            InvalidInput: the title is blank, or the title or the folder's name is too long.
             ModelNotAllowed: the domain does not allow the model.
         """
         record = await self.get(user, conversation_id)
@@ -319,6 +354,8 @@ class Conversations:
             fields["status"] = status
         if pinned is not None:
             fields["pinned"] = pinned
+        if folder is not None:
+            fields["folder"] = _folder(folder) or None
         if metadata is not None:
             fields["meta"] = dict(metadata)
         if model is not None:
@@ -983,6 +1020,19 @@ def _title(title: str) -> str:
     if len(title) > MAX_TITLE:
         raise InvalidInput("title", f"{len(title)} characters; at most {MAX_TITLE} are possible.")
     return title
+
+
+def _folder(name: str) -> str:
+    """Return the name of a folder as it is stored; empty: no folder."""
+    name = name.strip()
+    if len(name) > READ_TITLE:
+        raise InvalidInput("folder", f"{len(name)} characters; at most {MAX_FOLDER} are possible.")
+    name = unicodedata.normalize("NFC", one_line(name))
+    if len(name) > MAX_FOLDER:
+        raise InvalidInput("folder", f"{len(name)} characters; at most {MAX_FOLDER} are possible.")
+    if name and not is_visible(name):
+        raise InvalidInput("folder", "at least one visible character is needed.")
+    return name
 
 
 def _distinct(ids: Sequence[DocumentId]) -> list[DocumentId]:

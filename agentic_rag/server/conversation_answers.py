@@ -37,7 +37,8 @@ class Conversation:
     """A conversation's record; its messages have their own route. ``turn`` is the running or queued one, if any.
 
     ``outcome`` tells how the last turn ended: ``done``, ``failed`` or ``interrupted``. ``pinned`` is absent unless
-    true. ``model`` is the chosen one, absent for the domain's own. ``assistantId`` is an older name of ``domainId``.
+    true, and ``folder`` unless the conversation is in one. ``model`` is the chosen one, absent for the domain's own.
+    ``assistantId`` is an older name of ``domainId``.
     """
 
     id: str
@@ -57,8 +58,18 @@ class Conversation:
     updated_at: str
     last_message_at: str | None
     pinned: Absent[bool] = None
+    folder: Absent[str] = None
     outcome: Absent[TurnStatus] = None
     model: Absent[str] = None
+
+
+@answer()
+class ConversationFolder:
+    """A folder of the caller's conversations in one domain, and the number of conversations in it."""
+
+    domain_id: str
+    name: str
+    count: int
 
 
 @answer()

@@ -46,6 +46,7 @@ from agentic_rag.server.conversation_answers import (
     ContractMessage,
     ContractMessages,
     Conversation,
+    ConversationFolder,
     FoundConversation,
     Image,
     Interrupted,
@@ -79,6 +80,7 @@ from agentic_rag.store.conversations import ConversationRecord, ConversationStat
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
 CONVERSATION_SEARCH = "/api/conversation-search"
+CONVERSATION_FOLDERS = "/api/conversation-folders"
 TURN = "/api/turns/{turn}"
 
 SORT_KEYS: dict[str, SortBy] = {
@@ -139,10 +141,11 @@ class NewConversation(Form):
 class ConversationQuery(Form):
     """Filters and order of conversations.
 
-    ``q`` is part of a title; ``assistantId`` is an older name of ``domainId``. ``pinnedFirst`` puts the pinned ones
-    before the others.
+    ``q`` is part of a title; ``assistantId`` is an older name of ``domainId``. ``folder`` selects one folder; an
+    empty text selects the conversations in none. ``pinnedFirst`` puts the pinned ones before the others.
     """
 
+    cleaned = frozenset({"folder"})
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(20, ge=1, le=100)
     sort_by: Literal["startedAt", "updatedAt", "lastMessageAt", "title", "messageCount"] = "updatedAt"
@@ -151,7 +154,15 @@ class ConversationQuery(Form):
     assistant_id: str | None = None
     status: ConversationStatus | None = None
     q: str | None = Field(None, max_length=200)
+    folder: str | None = None
     pinned_first: bool = False
+
+
+class FolderQuery(Form):
+    """Filters of folders: one domain or all, and the status of the conversations that count."""
+
+    domain_id: str | None = None
+    status: ConversationStatus | None = None
 
 
 class SearchQuery(Form):
@@ -166,12 +177,15 @@ class ConversationChange(Form):
     """Changes to a conversation. Absent fields stay unchanged; ``metadata`` is replaced.
 
     ``activeLeaf`` is the id of a message. The newest branch with this message becomes the active one. ``model`` is one
-    of the domain's ``models``; an empty text is the domain's own.
+    of the domain's ``models``; an empty text is the domain's own. ``folder`` has at most 60 characters; null or an
+    empty text takes the conversation out of its folder.
     """
 
+    cleaned = frozenset({"folder"})
     title: str | None = None
     status: ConversationStatus | None = None
     pinned: bool | None = None
+    folder: str | None = None
     model: Annotated[str, Field(max_length=200)] | None = None
     metadata: OwnJson = None
     active_leaf: MessageId | None = Field(None, min_length=1, max_length=200)
@@ -332,11 +346,18 @@ class ConversationRoutes:
             domain_id=_same_domain(query.domain_id, query.assistant_id),
             status=query.status,
             q=query.q,
+            folder=query.folder,
             pinned_first=query.pinned_first,
         )
         current = await self._conversations.current_turns(page.items)
         items = [show_conversation(item, current.get(item.session_id)) for item in page.items]
         return Page(items, page.page * page.page_size < page.total, page.total, page.page, page.page_size)
+
+    @route("GET", CONVERSATION_FOLDERS, allow="user")
+    async def folders(self, user: User, query: FolderQuery) -> Part[Redacted[ConversationFolder]]:
+        """List the folders of the caller's conversations by name. Empty folders do not exist."""
+        found, more = await self._conversations.folders(user, query.domain_id, query.status)
+        return Part([Redacted(each.domain_id, answer_from(ConversationFolder, each)) for each in found], more)
 
     @route("GET", CONVERSATION_SEARCH, allow="user")
     async def search(self, user: User, query: SearchQuery) -> Part[Redacted[FoundConversation]]:
@@ -355,7 +376,7 @@ class ConversationRoutes:
     async def change(
         self, user: User, conversation: ConversationId, body: ConversationChange
     ) -> Redacted[Conversation]:
-        """Change title, status, pin, model or metadata, or switch to another branch."""
+        """Change title, status, pin, folder, model or metadata, or switch to another branch."""
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
@@ -364,6 +385,7 @@ class ConversationRoutes:
             title=body.title,
             status=body.status,
             pinned=body.pinned,
+            folder=(body.folder or "") if "folder" in body.model_fields_set else None,
             metadata=body.metadata,
             model=body.model,
         )

@@ -5,6 +5,7 @@ record; the messages belong to the session.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
@@ -74,6 +75,8 @@ class ConversationRecord(Record, table=True):
     last_message_at: str | None = None
     pinned: bool = False
     """Whether the owner keeps the conversation at the top of the list."""
+    folder: str | None = None
+    """The folder of the owner's list that holds the conversation; None if it is in none."""
     outcome: TurnStatus | None = None
     """How the last turn ended; None if none has ended since the conversation began or switched its branch."""
     model: str | None = None
@@ -155,8 +158,18 @@ class ConversationFields(TypedDict, total=False):
     updated_at: str
     last_message_at: str | None
     pinned: bool
+    folder: str | None
     outcome: TurnStatus | None
     model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCount:
+    """A folder of one domain, and the number of its conversations."""
+
+    domain_id: str
+    name: str
+    count: int
 
 
 def insert(conn: Connection, conversation: ConversationRecord) -> None:
@@ -235,13 +248,14 @@ def list_page(
     q: str | None = None,
     owner_id: str | None = None,
     domain_ids: Collection[str] | None = None,
+    folder: str | None = None,
     pinned_first: bool = False,
 ) -> tuple[list[ConversationRecord], int]:
     """Return one page (counted from 1) and the total number of matching conversations.
 
     ``q`` is a case-insensitive part of the title. Equal conversations are sorted by id, and those without a
-    ``last_message_at`` come last. ``domain_ids`` limits the result to these domains. ``pinned_first`` puts the pinned
-    conversations before the others.
+    ``last_message_at`` come last. ``domain_ids`` limits the result to these domains. ``folder`` selects one folder; an
+    empty text selects the conversations in none. ``pinned_first`` puts the pinned conversations before the others.
     """
     where: list[ColumnElement[bool]] = [~_conversations.transient]
     for name, value in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
@@ -249,6 +263,8 @@ def list_page(
             where.append(_conversations[name] == value)
     if domain_ids is not None:
         where.append(_conversations.domain_id.in_(domain_ids))
+    if folder is not None:
+        where.append(_conversations.folder == folder if folder else _conversations.folder.is_(None))
     if q:
         where.append(_conversations.title.icontains(q, autoescape=True))
     total = conn.execute(sa.select(sa.func.count()).select_from(CONVERSATIONS).where(*where)).scalar_one()
@@ -257,6 +273,29 @@ def list_page(
     pins = (_conversations.pinned.desc(),) if pinned_first else ()
     query = sa.select(CONVERSATIONS).where(*where).order_by(*pins, order[0].nulls_last(), order[1])
     return ConversationRecord.all(conn, query.limit(page_size).offset((page - 1) * page_size)), total
+
+
+def folders_of(
+    conn: Connection,
+    owner_id: str,
+    *,
+    domain_id: str | None,
+    domain_ids: Collection[str] | None,
+    status: ConversationStatus | None,
+    at_most: int,
+) -> list[FolderCount]:
+    """Return the user's folders by name, each with the number of its conversations with this status (None: any)."""
+    columns = (_conversations.domain_id, _conversations.folder)
+    where = [_conversations.owner_id == owner_id, ~_conversations.transient, _conversations.folder.is_not(None)]
+    if domain_id is not None:
+        where.append(_conversations.domain_id == domain_id)
+    if domain_ids is not None:
+        where.append(_conversations.domain_id.in_(domain_ids))
+    if status is not None:
+        where.append(_conversations.status == status)
+    query = sa.select(*columns, sa.func.count()).where(*where).group_by(*columns)
+    by_name = query.order_by(_conversations.folder, _conversations.domain_id).limit(at_most)
+    return [FolderCount(*row) for row in conn.execute(by_name)]
 
 
 def titles_of(conn: Connection, owner_id: str, domain_id: str | None, at_most: int) -> dict[ConversationId, str]:

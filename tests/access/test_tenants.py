@@ -56,6 +56,7 @@ LISTS = {
     "/api/domains",
     "/api/conversations",
     "/api/conversation-search",
+    "/api/conversation-folders",
     "/api/conversation",
     "/api/waits",
     "/api/usage",

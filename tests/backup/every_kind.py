@@ -69,6 +69,7 @@ REMEMBERED = "The pump was new in 2020."
 NOTED = "Ann likes tea."
 SUMMARY = "The pump was asked about."
 BRANCHED = "And the valve?"
+FOLDER = "Pumps"
 CENTURY_HOURS = 24 * 365 * 100.0
 """Lifetime of waits, sign-ins of browsers and run logs in the folder."""
 
@@ -138,6 +139,7 @@ async def fill_all(folder: Path) -> Filled:
         rig.http.cookies.clear()
         rig.http.headers.update(bearer(key))
         talk, waiting = await rig.conversation(domain), await rig.conversation(domain, title="Later")
+        await rig.ok("PATCH", f"/api/conversations/{talk}", {"folder": FOLDER})
         await _talk(rig, talk)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})
         path, at_once = f"/api/conversations/{waiting}/messages", {"accept": "application/json"}

@@ -18,7 +18,7 @@ from tests.access.tenants import as_operator, bearer
 from tests.server.rig import Json, Rig, settings_for
 from tests.waiting import pause
 
-from .every_kind import BRANCHED, NOTED, REMEMBERED, SUMMARY, answer
+from .every_kind import BRANCHED, FOLDER, NOTED, REMEMBERED, SUMMARY, answer
 from .later import NEXT, make_later
 from .making import ANSWER, SECRET, read_rows
 from .releases import ABOUT, lay_out, make_fixture
@@ -62,6 +62,7 @@ async def _check_as_user(rig: Rig, about: Json) -> None:
             await pause()
     assert [each["name"] for each in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
     assert "law" in [each["id"] for each in (await rig.ok("GET", f"{domain}/roles"))["items"]]
+    assert (await rig.ok("GET", talk))["folder"] == FOLDER
     items = (await rig.ok("GET", f"{talk}/messages"))["items"]
     assert [each["content"] for each in items[-2:]] == [BRANCHED, ANSWER]
     assert len((await rig.ok("GET", f"{talk}/branches"))["items"]) == 2

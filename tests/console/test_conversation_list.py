@@ -1,5 +1,6 @@
 """The list of conversations: states, search in titles and messages, pins; and what a reload in mid-answer shows."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,51 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(page.locator(".conversations-head")).to_have_text(["Pinned", "Today"])
         await expect(lines.first).to_contain_text("Bad")
 
+        async def choose(name: str, item: str) -> None:
+            await line[name].hover()
+            await line[name].get_by_role("button", name="Actions for").click()
+            await page.get_by_role("menuitem", name=item).click()
+
+        heads = page.locator(".conversations-head")
+        folder = page.locator(".folder-toggle")
+        ducts, pumps = re.compile("^Ducts ?1 conversation"), re.compile("^Pumps ?1 conversation")
+        await choose("Rooms", "Move to folder")
+        await page.get_by_role("button", name="Move", exact=True).click()
+        await expect(page.get_by_text("Enter a name.")).to_be_visible()
+        await page.get_by_label("Name of the new folder").fill("Pumps")
+        await page.keyboard.press("Enter")
+        await expect(heads).to_have_text(["Pinned", pumps, "Today"])
+        await expect(line["Rooms"].get_by_role("button", name="Actions for")).to_be_focused()
+        await choose("Asked", "Move to folder")
+        await expect(page.get_by_label("Folder", exact=True)).to_have_value("Pumps")
+        await page.get_by_role("button", name="Move", exact=True).click()
+        await expect(folder).to_have_accessible_name("Pumps 2 conversations")
+        await expect(folder).to_have_attribute("aria-expanded", "true")
+        await check_accessible(page, "folders")
+        await folder.press("Enter")
+        await expect(folder).to_be_focused()
+        await page.reload()
+        await expect(folder).to_have_accessible_name("Pumps 2 conversations, Waiting for you")
+        await expect(folder).to_have_attribute("aria-expanded", "false")
+        await expect(line["Rooms"]).to_be_hidden()
+        await folder.click()
+        await choose("Asked", "Remove from folder")
+        await expect(folder).to_have_accessible_name("Pumps 1 conversation")
+        await expect(line["Rooms"]).to_be_visible()
+        await choose("Slow", "Move to folder")
+        await page.get_by_label("Folder", exact=True).select_option("New folder")
+        await page.get_by_label("Name of the new folder").fill("Ducts")
+        await page.keyboard.press("Enter")
+        await expect(heads).to_have_text(["Pinned", ducts, pumps, "Today"])
+        await choose("Slow", "Remove from folder")
+        await expect(heads).to_have_text(["Pinned", pumps, "Today"])
+
         await page.keyboard.press("/")
         await page.keyboard.type("bypass opens")
         await expect(page.get_by_label("Search conversations")).to_have_value("bypass opens")
         await expect(page.locator(".conversations-head")).to_have_text(["1 conversation"])
         await expect(page.locator(".conversation-hit mark")).to_have_text(["bypass", "opens"])
+        await expect(page.locator(".conversation-folder")).to_have_text("Folder: Pumps")
 
         await check_accessible(page, "search")
         await page.locator(".conversation-link").click()
@@ -79,6 +120,16 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(page.locator(".conversations")).to_have_text("Nothing found in titles and messages.")
         await page.get_by_label("Search conversations").fill("")
         await expect(lines).to_have_count(4)
+
+        deep = await rig.conversation(domain, title="Deep")
+        await rig.ok("PATCH", f"/api/conversations/{deep}", {"folder": "Far"})
+        for number in range(45):
+            await rig.conversation(domain, title=f"Filler {number}")
+        await page.reload()
+        await expect(heads.filter(has_text="Far")).to_be_visible()
+        await expect(lines.filter(has_text="Deep")).to_have_count(0)
+        await page.get_by_role("button", name="Far 1 conversation").click()
+        await expect(lines.filter(has_text="Deep")).to_be_visible()
 
 
 @pytest.mark.nightly("test_chat.py sends a question every time")

@@ -9,6 +9,7 @@ from tests.server.rig import Json, Rig
 
 SEARCH = "/api/conversation-search"
 LIST = "/api/conversations"
+FOLDERS = "/api/conversation-folders"
 
 
 async def find(rig: Rig, q: str, **params: str | int) -> list[Json]:
@@ -90,3 +91,59 @@ async def test_the_list_says_how_a_conversation_ended_and_shows_pinned_ones_firs
         await rig.say(bad, "Once more")
         assert (await rig.ok("GET", f"{LIST}/{bad}"))["outcome"] == "done"
         assert "pinned" not in await rig.ok("PATCH", f"{LIST}/{good}", {"pinned": False})
+
+
+async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        ids = [await rig.conversation(domain, title=f"Talk {number}") for number in range(4)]
+        far = await rig.conversation(other)
+
+        async def move(conversation: str, folder: str | None) -> Json:
+            moved: Json = await rig.ok("PATCH", f"{LIST}/{conversation}", {"folder": folder})
+            return moved
+
+        async def listed(folder: str, **params: str) -> Json:
+            page: Json = await rig.ok("GET", LIST, params={"folder": folder, "sortBy": "title", **params})
+            return page | {"items": [each["title"] for each in page["items"]]}
+
+        async def folders(**params: str) -> list[tuple[str, str, int]]:
+            found = await rig.ok("GET", FOLDERS, params=params)
+            assert found["hasMore"] is False
+            return [(each["domainId"], each["name"], each["count"]) for each in found["items"]]
+
+        assert "folder" not in await rig.ok("GET", f"{LIST}/{ids[0]}")
+        assert (await move(ids[0], "  Cafe\u0301\x00\n plans "))["folder"] == "Café plans"
+        for each in (*ids[1:3], far):
+            assert (await move(each, "Café plans"))["folder"] == "Café plans"
+        assert (await move(ids[3], "x" * 60))["folder"] == "x" * 60
+        assert (await rig.ok("PATCH", f"{LIST}/{ids[0]}", {"pinned": True}))["folder"] == "Café plans"
+        first = await listed("Cafe\u0301 plans", domainId=domain, pageSize="2")
+        assert (first["items"], first["total"], first["hasMore"]) == (["Talk 2", "Talk 1"], 3, True)
+        second = await listed("Café plans", domainId=domain, pageSize="2", page="2")
+        assert (second["items"], second["total"], second["hasMore"]) == (["Talk 0"], 3, False)
+        assert (await listed("café plans"))["items"] == []
+        assert await folders(domainId=domain) == [(domain, "Café plans", 3), (domain, "x" * 60, 1)]
+        assert (other, "Café plans", 1) in await folders()
+
+        for bad in ("x" * 61, "x" * 100_000, "\u200b"):
+            status, code, message = await rig.refused("PATCH", f"{LIST}/{ids[0]}", {"folder": bad})
+            assert (status, code) == (422, "VALIDATION_ERROR")
+            assert message.startswith("folder: ")
+        assert (await rig.refused("PATCH", f"{LIST}/{ids[0]}", {"folder": ["a"]}))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.refused("GET", LIST, params={"folder": "x" * 61}))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.ok("GET", f"{LIST}/{ids[0]}"))["folder"] == "Café plans"
+
+        key = await make_key(rig, "bea", "member", domain, other)
+        theirs = {"headers": bearer(key)}
+        assert (await rig.refused("PATCH", f"{LIST}/{ids[0]}", {"folder": "Mine"}, **theirs))[0] == 404
+        assert (await rig.ok("GET", FOLDERS, **theirs))["items"] == []
+        assert (await rig.ok("GET", LIST, params={"folder": "Café plans"}, **theirs))["items"] == []
+
+        await rig.ok("PATCH", f"{LIST}/{ids[0]}", {"status": "archived"})
+        assert await folders(domainId=domain, status="archived") == [(domain, "Café plans", 1)]
+        assert "folder" not in await move(ids[3], "\t ")
+        assert "folder" not in await move(ids[2], None)
+        assert (await listed("", domainId=domain))["items"] == ["Talk 3", "Talk 2"]
+        await rig.ok("DELETE", f"{LIST}/{ids[1]}")
+        assert await folders(domainId=domain, status="active") == []

@@ -193,7 +193,7 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
     replace(list, entriesPlace, pairs.length > 0 && h("dl", { class: "menu-facts" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))));
     const place = opener.getBoundingClientRect();
     const below = place.bottom + 260 < innerHeight;
-    list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 248))}px`);
+    list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 272))}px`);
     list.style.setProperty("--menu-top", below ? `${place.bottom + 4}px` : "auto");
     list.style.setProperty("--menu-bottom", below ? "auto" : `${innerHeight - place.top + 4}px`);
   });

@@ -2,12 +2,15 @@
 
 import { api } from "../api.js";
 import { below, debounce, h, replace } from "../dom.js";
+import { draft } from "../drafts.js";
 import { formatDate, formatDay, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { button, doLater, field, input, menu, openDialog, select, toast, toastError } from "../ui.js";
 
 const PAGE = 40;
 const MOST = 100; // conversations of one request
+const FOLDER_PAGES = 10; // pages of `MOST` conversations that an open folder shows
+const MAX_FOLDER = 60; // characters of a folder's name
 const BUSY_MS = 4_000; // between two looks at the list while a conversation is being answered
 const QUIET_MS = 30_000;
 
@@ -23,7 +26,7 @@ const timeOf = (record) => record.lastMessageAt ?? record.updatedAt;
 export class ConversationList {
   /** `desk`: `{app, begin(), chooseDomain(id), onDeleted(id), onRenamed(id, title), onState(record)}`. */
   constructor(desk) {
-    Object.assign(this, { desk, items: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
+    Object.assign(this, { desk, items: [], folders: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
     this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
     this.search = h("input", { type: "search", autocomplete: "off", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
@@ -32,7 +35,8 @@ export class ConversationList {
     this.sentinel = h("div", { class: "older" });
     this.frame = h("div", { class: "conversations-frame" }, this.list, this.sentinel);
     this.element = h("div", { class: "chat-list" }, h("div", { class: "chat-list-head" }, this.only, this.choice, button(t("chat.new"), { kind: "quiet", icon: "compose", class: "button button-quiet chat-list-act", onclick: () => desk.begin() }), h("label", { class: "chat-list-act chat-search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/"))), this.frame, h("div", { class: "chat-list-foot" }, this.archived));
-    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(), { root: this.frame, rootMargin: "200px" }).observe(this.sentinel);
+    this.end = new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(), { root: this.frame, rootMargin: "200px" });
+    this.end.observe(this.sentinel);
     this.wake = () => !document.hidden && this.#look();
     document.addEventListener("visibilitychange", this.wake);
     addEventListener("online", this.wake);
@@ -52,6 +56,7 @@ export class ConversationList {
     this.only.hidden = domains.length > 1;
     this.only.textContent = domains[0]?.name ?? "";
     this.domain = current;
+    this.opened = draft(`folders:${current}`);
   }
 
   async reload() {
@@ -65,20 +70,111 @@ export class ConversationList {
     return api("GET", "/api/conversations", { query });
   }
 
+  async #askFolders() {
+    return (await api("GET", "/api/conversation-folders", { query: { domainId: this.domain, status: this.status } })).items;
+  }
+
   async #more(isFirst = false) {
     const asked = (this.asked += 1);
     try {
-      const { items, hasMore } = await this.#ask(this.page + 1, PAGE);
+      const [{ items, hasMore }, folders] = await Promise.all([this.#ask(this.page + 1, PAGE), isFirst ? this.#askFolders() : this.folders]);
       if (asked !== this.asked) return;
+      this.folders = folders;
       this.page += 1;
       this.hasMore = hasMore;
       const known = new Set(isFirst ? [] : this.items.map((each) => each.id));
       this.items = [...(isFirst ? [] : this.items), ...items.filter((each) => !known.has(each.id))];
       this.#draw();
       this.#plan();
+      this.end.unobserve(this.sentinel); // closed folders may leave the end in view: observing it again asks for the next page
+      this.end.observe(this.sentinel);
+      if (isFirst) for (const { name } of folders) if (this.#isOpen(name)) await this.#fill(name);
     } catch (error) {
       toastError(error);
     }
+  }
+
+  // Folders
+
+  #isOpen(name) {
+    return Boolean(this.opened?.read()?.includes(name));
+  }
+
+  #setOpen(name, isOpen) {
+    const existing = new Set(this.folders.map((each) => each.name));
+    const others = (this.opened.read() ?? []).filter((each) => each !== name && existing.has(each));
+    this.opened.write(isOpen ? [...others, name] : others.length ? others : null);
+  }
+
+  /** Load the conversations of a folder that are older than the shown part of the list. */
+  async #fill(name) {
+    const { domain, status } = this;
+    for (let page = 1; page <= FOLDER_PAGES; page += 1) {
+      const count = this.folders.find((each) => each.name === name)?.count ?? 0;
+      if (this.items.filter((each) => each.folder === name).length >= count) return;
+      const query = { domainId: domain, status, folder: name, page, pageSize: MOST, sortBy: "lastMessageAt" };
+      const { items, hasMore } = await api("GET", "/api/conversations", { query });
+      if (this.isLeft || domain !== this.domain || status !== this.status) return;
+      const known = new Set(this.items.map((each) => each.id));
+      this.items.push(...items.filter((each) => !known.has(each.id)));
+      this.#drawFresh();
+      if (!hasMore) return;
+    }
+  }
+
+  /** Ask for the folders again after a change, and draw their counts. */
+  async #countFolders() {
+    this.folders = await this.#askFolders();
+    this.#drawFresh();
+  }
+
+  #toggleFolder(name) {
+    const isOpen = !this.#isOpen(name);
+    this.#setOpen(name, isOpen);
+    this.#draw();
+    if (isOpen) this.#fill(name).catch(toastError);
+  }
+
+  moveToFolder(record) {
+    const names = this.#folderNames();
+    const name = field(t("chat.folderName"), input({ maxlength: MAX_FOLDER }));
+    const choice = field(t("chat.folder"), select([...names.map((each) => [each, each]), ["", t("chat.newFolder")]], { value: record.folder ?? names[0] ?? "" }));
+    const show = () => (name.hidden = choice.control.value !== "");
+    choice.control.addEventListener("change", () => {
+      show();
+      if (!name.hidden) name.control.focus();
+    });
+    choice.hidden = !names.length;
+    show();
+    const save = (close) => async () => {
+      const folder = choice.control.value || name.control.value.trim();
+      if (!folder) return void name.setError(t("chat.folderEmpty"));
+      await this.#setFolder(record, folder);
+      close(true);
+      this.#focusMenu(record);
+    };
+    const dialog = openDialog(t("chat.toFolder"), { build: () => [choice, name], actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.move"), { kind: "primary", onclick: save(close) })] });
+    name.control.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && dialog.element.querySelector(".dialog-foot .button-primary").click());
+    (names.length ? choice : name).control.focus();
+  }
+
+  async #setFolder(record, folder) {
+    const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { folder } });
+    this.folders = await this.#askFolders();
+    if (changed.folder) this.#setOpen(changed.folder, true);
+    this.#takeAndSort(changed);
+    toast(changed.folder ? t("chat.wasMoved", { folder: changed.folder }) : t("chat.wasRemoved"));
+    if (changed.folder) this.#fill(changed.folder).catch(toastError);
+  }
+
+  #focusMenu(record) {
+    this.list.querySelector(`.conversation[data-id="${CSS.escape(record.id)}"] .menu-place > button`)?.focus();
+  }
+
+  #folderNames() {
+    const names = new Set([...this.folders, ...this.items.map((each) => ({ name: each.folder }))].map((each) => each.name));
+    names.delete(undefined);
+    return [...names].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
   }
 
   // What happens in conversations that are not open, or in another tab
@@ -101,8 +197,9 @@ export class ConversationList {
     if (this.isLeft || document.hidden) return;
     const { asked, changes } = this;
     try {
-      const { items } = await this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length)));
+      const [{ items }, folders] = await Promise.all([this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length))), this.#askFolders()]);
       if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan(); // the answer is older than the list
+      this.folders = folders;
       const known = new Set(items.map((each) => each.id));
       const last = items.at(-1);
       const isBelow = (each) => last && !each.pinned && (timeOf(each) < timeOf(last) || !each.lastMessageAt);
@@ -203,30 +300,65 @@ export class ConversationList {
 
   /** Draw, unless that would close a menu or change nothing. */
   #drawFresh() {
-    const drawn = JSON.stringify([this.items, new Date().toDateString()]);
+    const drawn = this.#state();
     if (drawn === this.drawn || this.list.querySelector(":popover-open")) return;
     this.#draw();
   }
 
+  #state() {
+    return JSON.stringify([this.items, this.folders, new Date().toDateString()]);
+  }
+
   #draw() {
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    const place = focused && { id: focused.closest(".conversation")?.dataset.id, isLink: focused.matches("a") };
-    this.drawn = JSON.stringify([this.items, new Date().toDateString()]);
+    const place = focused && { id: focused.closest(".conversation")?.dataset.id, isLink: focused.matches("a"), folder: focused.dataset.folder };
+    this.drawn = this.#state();
     if (this.found) this.#drawFound();
     else this.#drawGroups();
     this.mark(this.current);
+    if (place?.folder) this.list.querySelector(`[data-folder="${CSS.escape(place.folder)}"]`)?.focus({ preventScroll: true });
     if (place?.id) this.list.querySelector(`[data-id="${CSS.escape(place.id)}"] ${place.isLink ? "a" : ".menu-place > button"}`)?.focus({ preventScroll: true });
   }
 
   #drawGroups() {
     const shown = this.items.filter((each) => !this.hidden.has(each.id) && (each.id === this.current || !isUnused(each)));
-    if (!shown.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
+    const folders = this.#drawFolders(shown);
+    if (!shown.length && !folders.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
     const groups = new Map();
     for (const record of shown) {
+      if (record.folder && !record.pinned) continue;
       const name = record.pinned ? "chat.group.pinned" : groupOf(timeOf(record));
       groups.set(name, [...(groups.get(name) ?? []), record]);
     }
-    replace(this.list, [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((each) => this.#line(each)))]));
+    const made = [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((each) => this.#line(each)))]);
+    made.splice(groups.has("chat.group.pinned") ? 1 : 0, 0, folders);
+    replace(this.list, made);
+  }
+
+  /** Return the groups of the folders. Pinned conversations stand above them, and do not count. */
+  #drawFolders(shown) {
+    const made = [];
+    for (const name of this.#folderNames()) {
+      const records = shown.filter((each) => each.folder === name && !each.pinned).sort((one, other) => (timeOf(one) < timeOf(other) ? 1 : -1));
+      const elsewhere = this.items.filter((each) => each.folder === name && (each.pinned || this.hidden.has(each.id))).length;
+      const count = Math.max(records.length, (this.folders.find((each) => each.name === name)?.count ?? 0) - elsewhere);
+      if (count <= 0) continue;
+      const isOpen = this.#isOpen(name);
+      const state = !isOpen && (records.map(stateOf).find((each) => each?.[0] === "wait") ?? records.map(stateOf).find((each) => each?.[0] === "run"));
+      const list = h("ul", { class: "conversations-group", id: `folder-${made.length}`, hidden: !isOpen }, records.map((each) => this.#line(each)));
+      const words = [t("chat.foundCount", { count }), state && t(state[2])].filter(Boolean).join(", ");
+      const toggle = h(
+        "button",
+        { type: "button", class: "folder-toggle", "aria-expanded": String(isOpen), "aria-controls": list.id, dataset: { folder: name }, onclick: () => this.#toggleFolder(name) },
+        icon(isOpen ? "down" : "right", 14),
+        h("span", { class: "clip folder-name", dir: "auto", title: name }, name),
+        h("span", { class: "visually-hidden" }, words),
+        state && h("span", { class: `conversation-${state[0]} folder-state` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" })),
+        h("span", { class: "folder-count", "aria-hidden": "true" }, count),
+      );
+      made.push([h("h2", { class: "conversations-head" }, toggle), list]);
+    }
+    return made;
   }
 
   #line(record, hit = null) {
@@ -234,6 +366,8 @@ export class ConversationList {
     const items = () => [
       record.status !== "archived" && { label: t(record.pinned ? "chat.unpin" : "chat.pin"), icon: "pin", act: () => this.#pin(record, !record.pinned) },
       { label: t("chat.rename"), icon: "edit", act: () => this.rename(record) },
+      { label: t("chat.toFolder"), icon: "domain", act: () => this.moveToFolder(record) },
+      record.folder && { label: t("chat.outOfFolder"), icon: "minus", act: () => this.#setFolder(record, null).then(() => this.#focusMenu(record)) },
       record.status === "archived" ? { label: t("chat.unarchive"), icon: "archive", act: () => this.#setStatus(record, "active") } : { label: t("chat.archive"), icon: "archive", act: () => this.#setStatus(record, "archived") },
       null,
       { label: t("chat.delete"), icon: "trash", danger: true, act: () => this.delete(record) },
@@ -247,6 +381,7 @@ export class ConversationList {
       h("span", { class: "clip conversation-title", dir: "auto" }, hit && record.title ? marked(title, hit.titleMarks) : title),
       h("time", { class: "conversation-time", datetime: at, title: formatDate(at) }, formatDay(at)),
       state && h("span", { class: `conversation-state conversation-${state[0]}` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" }), t(state[2])),
+      (hit || record.pinned) && record.folder && h("span", { class: "conversation-folder" }, icon("domain", 12), h("span", { class: "visually-hidden" }, t("chat.folder"), ": "), h("span", { class: "clip", dir: "auto" }, record.folder)),
       hit && this.#hitLine(hit),
     );
     return h("li", { class: "conversation", dataset: { id: record.id } }, link, menu(t("chat.menuOf", { title }), items));
@@ -283,7 +418,10 @@ export class ConversationList {
   }
 
   async #pin(record, pinned) {
-    const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { pinned } });
+    this.#takeAndSort(await api("PATCH", `/api/conversations/${record.id}`, { body: { pinned } }));
+  }
+
+  #takeAndSort(changed) {
     this.#take(changed);
     this.items = [...this.items.filter((each) => each.pinned), ...this.items.filter((each) => !each.pinned)].sort((one, other) => Number(other.pinned ?? false) - Number(one.pinned ?? false) || (timeOf(one) < timeOf(other) ? 1 : -1));
     this.#draw();
@@ -294,6 +432,7 @@ export class ConversationList {
     this.changes += 1;
     this.items = this.items.filter((each) => each.id !== record.id);
     this.#take(changed);
+    this.#countFolders().catch(toastError);
     const back = async () => {
       await api("PATCH", `/api/conversations/${record.id}`, { body: { status: record.status } });
       await this.reload();
@@ -311,6 +450,7 @@ export class ConversationList {
           if (!answer.ok && answer.status !== 404) throw new Error(`delete: ${answer.status}`);
         });
         this.items = this.items.filter((each) => each.id !== record.id);
+        if (record.folder && !this.isLeft) await this.#countFolders();
       },
       undo: () => {
         this.hidden.delete(record.id);

@@ -312,6 +312,7 @@ class ChatPage {
       this.app.user.operator && { label: t("chat.makeDomain"), icon: "domain", act: () => this.#makeDomain() },
       view && null,
       view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
+      view && record && { label: t("chat.toFolder"), icon: "domain", act: () => this.list.moveToFolder(record) },
       view && record && { label: t("chat.shareOrExport"), icon: "upload", act: () => this.#share() },
       view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },

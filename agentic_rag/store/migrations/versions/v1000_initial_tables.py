@@ -176,6 +176,7 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.Column("last_message_at", sa.String(), nullable=True),
         sa.Column("pinned", sa.Boolean(), nullable=False),
+        sa.Column("folder", sa.String(), nullable=True),
         sa.Column("outcome", sa.String(), nullable=True),
         sa.Column("model", sa.String(), nullable=True),
         sa.Column("client_name", sa.String(), nullable=True),

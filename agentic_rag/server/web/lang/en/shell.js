@@ -16,7 +16,7 @@ export default {
   "shell.keys.search": "Search",
   "shell.keys.send": "Send the message",
   "shell.keys.sources": "Previous or next source, while one is open",
-  "shell.keys.stop": "Stop the answer, or close what is open",
+  "shell.keys.stop": "Stop the answer, or close the open dialog or panel",
   "shell.loading": "Loading",
   "shell.name": "Name",
   "shell.navChat": "Chat",
