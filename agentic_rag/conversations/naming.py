@@ -15,13 +15,13 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import AgenticRagError
-from agentic_rag.base.events import Title, Usage
+from agentic_rag.base.events import Title
 from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.telemetry import working_for
 from agentic_rag.conversations import titles
 from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
+from agentic_rag.models.base import Model, ModelRequest, PartialAnswer
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
 from agentic_rag.runtime.turn_persistence import stored_definition
@@ -119,8 +119,7 @@ class Naming:
 
     async def _ask(self, model: Model, request: ModelRequest, row: UsageRecord) -> str | None:
         """Return the model's title, or None. The cost is stored in any case."""
-        pieces: list[str] = []
-        reported, stop_reason = Usage(), ""
+        received = PartialAnswer(row.model)
         account = self._spending.account(Payer(row.domain_id, row.user_id, row.key_id))
         try:
             await account.reserve(request, CALL_SECONDS + PATIENCE_SECONDS)
@@ -131,18 +130,14 @@ class Naming:
             with anyio.move_on_after(CALL_SECONDS), working_for(row.domain_id):
                 async with model.stream(request) as events:
                     async for event in events:
-                        if isinstance(event, TextDelta):
-                            pieces.append(event.text)
-                        elif isinstance(event, MessageStarted):
-                            row, reported = row.replace(model=event.model), event.usage
-                        elif isinstance(event, MessageCompleted):
-                            reported, stop_reason = event.usage, event.stop_reason
+                        received.add(event)
         finally:
             spent = row.replace(
-                input=reported.input,
-                cache_read=reported.cache_read,
-                cache_write=reported.cache_write,
-                output=reported.output,
+                model=received.model,
+                input=received.usage.input,
+                cache_read=received.usage.cache_read,
+                cache_write=received.usage.cache_write,
+                output=received.usage.output,
             )
 
             def store(conn: Connection) -> None:
@@ -155,7 +150,7 @@ class Naming:
                 account.settle()
             finally:
                 await account.aclose()
-        return titles.read_title("".join(pieces), stop_reason)
+        return titles.read_title(received.text, received.stop_reason)
 
     async def _store(self, turn: TurnRecord, title: str) -> None:
         """Store a title unless the conversation was renamed meanwhile, and notify its followers."""

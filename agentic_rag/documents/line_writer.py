@@ -34,7 +34,7 @@ AGENT: Final = "(context)"
 MAX_LINE: Final = 300
 """Characters of a line."""
 MAX_READ: Final = 4_000
-"""Characters of an answer that are looked at."""
+"""Maximum number of characters of an answer that are read."""
 SECTION: Final = 24_000
 """Characters of a document that the model reads with a passage. A longer document is shown section by section."""
 MAX_OUTLINE: Final = 2_000

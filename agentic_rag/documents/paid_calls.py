@@ -14,7 +14,7 @@ from agentic_rag.base.errors import GenerationTimeout
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import SessionId
 from agentic_rag.base.telemetry import working_for
-from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
+from agentic_rag.models.base import Model, ModelRequest, PartialAnswer
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
 from agentic_rag.store import usage
@@ -61,8 +61,7 @@ class PaidCalls:
             StorageError: cost or answer cannot be stored.
         """
         account = self._spending.account(Payer(domain_id, ""))
-        pieces: list[str] = []
-        model_name, reported = request.model, Usage()
+        received = PartialAnswer(request.model)
         answer: Answer | None = None
         try:
             await account.reserve(request, seconds + PATIENCE_SECONDS)
@@ -71,21 +70,15 @@ class PaidCalls:
             raise
         try:
             with self._calls.watch(request.model), working_for(domain_id):
-                stop_reason = ""
                 with anyio.move_on_after(seconds) as waited:
                     async with self._model.stream(request) as events:
                         async for event in events:
-                            if isinstance(event, TextDelta):
-                                pieces.append(event.text)
-                            elif isinstance(event, MessageStarted):
-                                model_name, reported = event.model, event.usage
-                            elif isinstance(event, MessageCompleted):
-                                reported, stop_reason = event.usage, event.stop_reason
+                            received.add(event)
                 if waited.cancelled_caught:
                     raise GenerationTimeout(action, seconds)
-            answer = Answer("".join(pieces), stop_reason)
+            answer = Answer(received.text, received.stop_reason)
         finally:
-            spent = usage_row(domain_id, agent, model_name, reported)
+            spent = usage_row(domain_id, agent, received.model, received.usage)
 
             def store(conn: Connection) -> None:
                 if keep is not None and answer is not None:

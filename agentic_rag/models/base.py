@@ -174,6 +174,33 @@ ModelEvent = (
 )
 
 
+@dataclass(slots=True)
+class PartialAnswer:
+    """The text, model, usage and stop reason of an answer, as far as the model has sent them.
+
+    For calls whose answer is read as a whole. Callers read the usage after an error or a cancellation too, because such
+    a call also costs something. ``model`` is the model of the request until the service names its own.
+    """
+
+    model: str
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: str = ""
+    _pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def add(self, event: ModelEvent) -> None:
+        """Add the next event of the model."""
+        if isinstance(event, TextDelta):
+            self._pieces.append(event.text)
+        elif isinstance(event, MessageStarted):
+            self.model, self.usage = event.model, event.usage
+        elif isinstance(event, MessageCompleted):
+            self.usage, self.stop_reason = event.usage, event.stop_reason
+
+
 class Model(Protocol):
     """A language model, or a substitute such as the extractive model.
 

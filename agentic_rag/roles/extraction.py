@@ -28,7 +28,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import MemorySettings
 from agentic_rag.domains.definitions import Definitions
-from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
+from agentic_rag.models.base import Model, ModelRequest, PartialAnswer
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.roles.effective_prompt import definition_now
 from agentic_rag.roles.proposals import Utterance, ask, engram_of, newest, read_answer, words_in_turn
@@ -208,25 +208,19 @@ class Extraction:
         account: Account,
     ) -> tuple[str, str]:
         """Return a model's answer and stop reason. The usage is added to ``spent`` in any case."""
-        pieces: list[str] = []
-        name, reported, stop_reason = request.model, Usage(), ""
+        received = PartialAnswer(request.model)
         await account.reserve(request, CALL_SECONDS * 2)
         with self._calls.watch(request.model), working_for(row.domain_id):
             try:
                 with anyio.move_on_after(CALL_SECONDS) as waited:
                     async with model.stream(request) as events:
                         async for event in events:
-                            if isinstance(event, TextDelta):
-                                pieces.append(event.text)
-                            elif isinstance(event, MessageStarted):
-                                name, reported = event.model, event.usage
-                            elif isinstance(event, MessageCompleted):
-                                reported, stop_reason = event.usage, event.stop_reason
+                            received.add(event)
             finally:
-                spent.append(_usage_row(row, name, reported))
+                spent.append(_usage_row(row, received.model, received.usage))
             if waited.cancelled_caught:
                 raise GenerationTimeout("The proposals", CALL_SECONDS)
-        return "".join(pieces), stop_reason
+        return received.text, received.stop_reason
 
     async def _save(self, row: ExtractionRecord, proposals: Sequence[Proposal]) -> None:
         """Add proposals to the user's memory; existing ones are unchanged."""

@@ -21,7 +21,7 @@ from agentic_rag.base.events import Compacted, Usage
 from agentic_rag.base.messages import Block, Message
 from agentic_rag.base.silence_timers import SilenceScope
 from agentic_rag.base.telemetry import working_for
-from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
+from agentic_rag.models.base import ModelRequest, PartialAnswer
 from agentic_rag.runtime.acceptance import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
@@ -219,8 +219,7 @@ class Compaction:
                 await anyio.sleep(delay)
 
     async def _ask(self, request: ModelRequest) -> _Answer:
-        pieces: list[str] = []
-        model, reported, stop_reason, yielded = request.model, Usage(), "", time.monotonic()
+        received, yielded = PartialAnswer(request.model), time.monotonic()
         idle = self._resources.patience.model_idle
         await self._account.reserve(request, self._definition.limits.turn_timeout)
         with self._resources.services.model_calls.watch(request.model), working_for(self._definition.domain_id):
@@ -232,18 +231,13 @@ class Compaction:
                             if time.monotonic() - yielded > YIELD_SECONDS:  # buffered events come without waiting
                                 await anyio.lowlevel.checkpoint()
                                 yielded = time.monotonic()
-                            if isinstance(event, TextDelta):
-                                pieces.append(event.text)
-                            elif isinstance(event, MessageStarted):
-                                model, reported = event.model, event.usage
-                            elif isinstance(event, MessageCompleted):
-                                reported, stop_reason = event.usage, event.stop_reason
+                            received.add(event)
             finally:
-                if reported != Usage():
-                    self.spent.append(Spent(0, model, reported))
+                if received.usage != Usage():
+                    self.spent.append(Spent(0, received.model, received.usage))
             if watch.expired:
                 raise GenerationTimeout("The model's next event", idle)
-        return _Answer("".join(pieces), stop_reason)
+        return _Answer(received.text, received.stop_reason)
 
     # Storing
 
