@@ -22,7 +22,7 @@ os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "age
 share_certificates()
 
 # No test asserts timing, because the machine may be busy.
-settings.register_profile("patient", deadline=None, max_examples=50)
+settings.register_profile("patient", deadline=None)
 # On CI each run of a commit tries the same examples, derived from the tests. Elsewhere the examples are random.
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True, database=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the number of Hypothesis's examples: 50 by default, and ten times as many nightly.
+    """Choose the number of Hypothesis's examples: 100 by default, and five times as many nightly.
 
     The garbage collector stays off during collection, because the tests' short-lived syntax trees contain few cycles.
     """

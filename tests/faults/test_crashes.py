@@ -30,7 +30,7 @@ def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothi
 
 
 def test_a_full_disk_and_a_kill_after_it_lose_and_double_nothing(made: Rig) -> None:
-    for place in Random(7).sample(stalls(made), 1):
+    for place in Random(7).sample(stalls(made), 2):
         crash_at(made, place)
 
 
@@ -45,7 +45,7 @@ def test_a_turn_killed_while_it_resumes_goes_on_all_the_same(made: Rig) -> None:
 
 
 def test_a_conversation_that_is_used_and_broken_at_random_keeps_the_invariants(made: Rig) -> None:
-    run_machine(made, examples=1, steps=10)
+    run_machine(made, examples=2, steps=10)
 
 
 def test_what_still_runs_after_a_drain_goes_on_at_the_next_start(made: Rig) -> None:
