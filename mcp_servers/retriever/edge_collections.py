@@ -25,17 +25,20 @@ from mcp_servers.retriever.edge_points import (
     stored_chunk,
 )
 from mcp_servers.retriever.edge_queries import (
+    PointIds,
+    TokenWeights,
+    among,
+    chunk_id_of,
     conditions,
     dense_request,
     document_values,
     documents,
-    find_candidates,
-    held_tokens,
     lexical_request,
-    read_chunks,
+    query,
     retrieve,
+    scored,
     scroll,
-    token_weights,
+    tokens_in,
 )
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
 from mcp_servers.retriever.edge_store import MAX_OPEN, ShardStore
@@ -161,10 +164,12 @@ class EdgeCollections:
         return sorted(scroll(shard, request), key=lambda chunk: chunk.ordinal)
 
     def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        return {chunk.chunk_id: chunk for chunk in read_chunks(self._store.shard(collection), chunk_ids)}
+        records = retrieve(self._store.shard(collection), chunk_ids, payload=True)
+        chunks = [stored_chunk(str(record.id), record.payload or {}) for record in records]
+        return {chunk.chunk_id: chunk for chunk in chunks}
 
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
-        return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids, False)}
+        return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids)}
 
     def document_names(self, collection: str, selection: Selection) -> list[str]:
         shard = self._store.shard(collection)
@@ -185,31 +190,58 @@ class EdgeCollections:
         limit: int = 100,
         lead: CandidateLimit | None = None,
     ) -> LegResults:
+        legs, records = self.search_records(collection, query, vector, selection, limit, lead)
+        chunks = tuple(stored_chunk(chunk_id, record.payload or {}) for chunk_id, record in records.items())
+        return replace(legs, chunks=chunks)
+
+    def search_records(
+        self,
+        collection: str,
+        text: str,
+        vector: Sequence[float] | None,
+        selection: Selection,
+        limit: int,
+        lead: CandidateLimit | None,
+    ) -> tuple[LegResults, dict[str, engine.Record]]:
+        """Return the result of `search_legs` without its chunks, and the points of these chunks by chunk id.
+
+        The index process passes the payloads on as they are stored, which saves a millisecond.
+        """
         shard = self._store.shard(collection)
         must = conditions(shard, selection)
         if shard is None or must is None:
-            return LegResults()
-        sparse = bm25.query_vector(query)
+            return LegResults(), {}
+        sparse = bm25.query_vector(text)
         chosen = engine.Filter(must=must) if must else None
         requests = [lexical_request(sparse, chosen, limit)]
         if vector is not None and shard.meta.dimension == len(vector):
             requests.append(dense_request(shard, vector, chosen, limit))
+        point_ids: PointIds = {}
         with engine_errors("search"):
-            tokens = token_weights(shard, sparse.indices)
-            found = find_candidates(shard, requests)
-            legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
-            if vector is not None and len(found) > 1:
+            lexical, *others = [scored(points, point_ids) for points in query(shard, requests)]
+            leaders = retrieve(shard, [point_ids[each.chunk_id] for each in lexical[:LEADERS]], words=True)
+            weights = TokenWeights(shard, sparse.indices, leaders)
+            legs = LegResults(lexical)
+            if vector is not None and others:
+                (dense,) = others
                 # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
-                for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
-                rest = find_candidates(
+                for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
+                for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
+                lexical_rest, dense_rest, *of_tokens = query(
                     shard,
                     [
-                        lexical_request(sparse, _among(for_words), max(len(for_words), 1)),
-                        dense_request(shard, vector, _among(for_meaning), max(len(for_meaning), 1)),
+                        lexical_request(sparse, among(for_words), max(len(for_words), 1)),
+                        dense_request(shard, vector, among(for_meaning), max(len(for_meaning), 1)),
+                        *weights.requests,
                     ],
                 )
-                legs = replace(legs, dense=found[1], lexical_rest=rest[0], dense_rest=rest[1])
-            return _with_chunks(shard, legs, lead)
+                rest = scored(lexical_rest, point_ids), scored(dense_rest, point_ids)
+                legs = LegResults(lexical, dense, lexical_rest=rest[0], dense_rest=rest[1])
+            else:
+                of_tokens = query(shard, weights.requests) if weights.requests else []
+            tokens = weights.answer(of_tokens)
+            legs = replace(legs, self_score=bm25.self_score(tokens.values()), tokens=tokens)
+            return _with_records(shard, legs, leaders, lead, point_ids)
 
     def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         shard = self._store.shard(collection)
@@ -281,7 +313,7 @@ class EdgeCollections:
             return len(chunks)
         shard = self._store.record_dense(found, dense) if dense else found
         ids = [chunk.chunk_id for chunk in chunks]
-        known = {str(record.id) for record in retrieve(shard, ids, False)} if known_only else {*ids}
+        known = {str(record.id) for record in retrieve(shard, ids)} if known_only else {*ids}
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         of_chunks = dense.by_name() if dense else [{} for _ in chunks]
@@ -311,7 +343,7 @@ class EdgeCollections:
         if shard is not None:
             with engine_errors("store vectors"):
                 shard = self._store.record_dense(shard, dense)
-                known = {str(record.id) for record in retrieve(shard, chunk_ids, False)}
+                known = {str(record.id) for record in retrieve(shard, chunk_ids)}
                 pairs = zip(chunk_ids, dense.by_name(), strict=True)
                 points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in known]
                 shard.update(engine.UpdateOperation.update_vectors(points))
@@ -334,20 +366,29 @@ class EdgeCollections:
         return len(records)
 
 
-def _among(chunk_ids: Sequence[str]) -> engine.Filter:
-    return engine.Filter(must=[engine.HasIdCondition({*chunk_ids})])
-
-
-def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) -> LegResults:
-    """Add the chunks of the leading candidates, and the tokens of the question that each of them contains."""
+def _with_records(
+    shard: Shard,
+    legs: LegResults,
+    leaders: Sequence[engine.Record],
+    lead: CandidateLimit | None,
+    point_ids: PointIds,
+) -> tuple[LegResults, dict[str, engine.Record]]:
+    """Add the tokens of the question that each of the leading candidates contains, and read their points."""
     if lead is None:
-        return legs
-    of_leaders = held_tokens(shard, [each.chunk_id for each in legs.lexical[:LEADERS]], legs.tokens)
-    legs = replace(legs, matched=of_leaders)
-    first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
-    matched = of_leaders | held_tokens(shard, [each for each in first if each not in of_leaders], legs.tokens)
+        return legs, {}
+    tokens = frozenset(legs.tokens)
+    matched = {chunk_id_of(leader.id): tokens_in(leader, tokens) for leader in leaders}
+    legs = replace(legs, matched=matched)  # the fusion depends on the words of the leaders
+    first = dict.fromkeys(each.chunk_id for each in fuse_legs(legs, lead)[: lead.count])
     wanted = dict.fromkeys([*first, *lead.first_places(legs)])
-    return replace(legs, matched=matched, chunks=read_chunks(shard, [*wanted]))
+    ids = [point_ids[chunk_id] for chunk_id in wanted]
+    records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}
+    matched |= {
+        chunk_id: tokens_in(record, tokens)
+        for chunk_id, record in records.items()
+        if chunk_id in first and chunk_id not in matched
+    }
+    return replace(legs, matched=matched), records
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

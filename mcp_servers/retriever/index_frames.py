@@ -5,12 +5,13 @@ and a value or a fault. Dense vectors are sent as consecutive 32-bit floats, the
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.edge_points import pack_payload, unpack_payload
 from mcp_servers.retriever.errors import (
     IndexClosed,
     IndexDamaged,
@@ -82,8 +83,11 @@ def unpack_selection(data: Json) -> Selection:
     return Selection(**{**data, "document_ids": None if ids is None else tuple(ids)})
 
 
-def pack_legs(legs: LegResults) -> Json:
-    """Return candidates as JSON values, with alternating ids and scores, which is cheaper than many lists."""
+def pack_legs(legs: LegResults, payloads: Mapping[str, Json]) -> Json:
+    """Return candidates as JSON values, with alternating ids and scores, which is cheaper than many lists.
+
+    ``payloads`` are those of the chunks that `unpack_legs` adds to the result, by chunk id.
+    """
     names = ("lexical", "dense", "lexical_rest", "dense_rest")
     flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
     tokens = [*legs.tokens]
@@ -92,7 +96,7 @@ def pack_legs(legs: LegResults) -> Json:
     return {
         **flat,
         "self_score": legs.self_score,
-        "chunks": pack_chunks(legs.chunks),
+        "chunks": [pack_payload(chunk_id, payload) for chunk_id, payload in payloads.items()],
         "tokens": tokens,
         "weights": [*legs.tokens.values()],
         "matched": matched,
@@ -112,7 +116,7 @@ def unpack_legs(data: Json) -> LegResults:
         data["self_score"],
         leg("lexical_rest"),
         leg("dense_rest"),
-        tuple(unpack_chunks(data["chunks"])),
+        tuple(map(unpack_payload, data["chunks"])),
         dict(zip(tokens, data["weights"], strict=True)),
         {chunk_id: frozenset(tokens[place] for place in places) for chunk_id, places in data["matched"].items()},
     )

@@ -12,6 +12,7 @@ died: it is quarantined without being opened.
 
 import ctypes
 import fcntl
+import gc
 import mmap
 import os
 import select
@@ -94,13 +95,8 @@ def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:
     vector = unpack_vectors(floats, 1)[0] if floats else None
     selection = unpack_selection(data["selection"])
     lead = CandidateLimit(**data["lead"]) if "lead" in data else None
-    return Frame(
-        {
-            "value": pack_legs(
-                index.search_legs(data["collection"], data["query"], vector, selection, data["limit"], lead)
-            )
-        }
-    )
+    legs, records = index.search_records(data["collection"], data["query"], vector, selection, data["limit"], lead)
+    return Frame({"value": pack_legs(legs, {chunk_id: record.payload or {} for chunk_id, record in records.items()})})
 
 
 def _without_dense(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -315,6 +311,7 @@ def main() -> None:
         send(sink, HELLO, Frame({"fault": pack_fault(fault)}))
         raise SystemExit(1) from None
     code = 0
+    gc.freeze()  # a full collection would walk the imported modules, which takes as long as a search
     try:
         send(sink, HELLO, Frame({}))
         Service(index, source, sink, mmap.mmap(int(at_work), 8)).run()

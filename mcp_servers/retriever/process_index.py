@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -50,12 +50,14 @@ AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedAnswer:
     """A cached answer about a collection, and the supervisor's mark from before the request."""
 
     mark: tuple[int, int]
     value: Any
 
+
+T = TypeVar("T")
 
 _Packed = tuple[Json, bytes]
 """The JSON data and the vectors of one part of a write."""
@@ -88,7 +90,7 @@ class ProcessIndex:
 
     def __init__(self, supervisor: IndexSupervisor) -> None:
         self._supervisor = supervisor
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._answers: dict[tuple[str, str], _CachedAnswer] = {}
         """Cached answers by method and collection."""
 
     @property
@@ -143,15 +145,16 @@ class ProcessIndex:
         if faults:
             raise faults[0]
 
-    async def _remember(self, method: str, action: str, collection: str) -> Any:
-        """Return the answer of a read method, cached for as long as the collection cannot have changed."""
+    async def _remember(self, method: str, action: str, collection: str, unpack: Callable[[Any], T]) -> T:
+        """Return the unpacked answer of a read method, cached for as long as the collection cannot have changed."""
         mark = self._supervisor.mark(collection)
-        known = self._known.get((method, collection))
-        if known is None or known.mark != mark:
+        cached = self._answers.get((method, collection))
+        if cached is None or cached.mark != mark:
             answer = await self._read(method, action, {"collection": collection})
-            known = _Known(mark, answer.data["value"])
-            self._known[method, collection] = known
-        return known.value
+            cached = _CachedAnswer(mark, unpack(answer.data["value"]))
+            self._answers[method, collection] = cached
+        value: T = cached.value
+        return value
 
     async def upsert(
         self,
@@ -192,7 +195,7 @@ class ProcessIndex:
     async def count(self, collection: str, document_id: str | None = None) -> int:
         value: int
         if document_id is None:
-            value = await self._remember("count", "count chunks", collection)
+            value = await self._remember("count", "count chunks", collection, int)
         else:
             data = {"collection": collection, "document_id": document_id}
             value = (await self._read("count", "count chunks", data)).data["value"]
@@ -237,8 +240,10 @@ class ProcessIndex:
         return [(chunk, [*map(list, each)]) for chunk, each in zip(chunks, vectors.by_chunk(), strict=True)]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
-        value = await self._remember("meta", "open a collection", collection)
-        return None if value is None else CollectionMeta.from_json(value)
+        def unpack(data: Json | None) -> CollectionMeta | None:
+            return None if data is None else CollectionMeta.from_json(data)
+
+        return await self._remember("meta", "open a collection", collection, unpack)
 
     async def set_calibration(self, collection: str, calibration: Calibration) -> None:
         data = {"collection": collection, "calibration": asdict(calibration)}
