@@ -174,7 +174,7 @@ class Question(NamedTuple):
         ``text`` includes ``headings`` and the document's name. ``matched`` are the tokens of the question that the
         passage has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
-        passage, subject = _read_passage(text, self.language), _read_passage(headings, self.language)
+        passage = _read_passage(text, self.language)
         comparable = held = lacking = 0.0
         rare = RARE * max(weights, default=0.0)
         for before, term, weight in zip((None, *self.terms), self.terms, weights, strict=False):
@@ -187,7 +187,11 @@ class Question(NamedTuple):
                 held += weight
             elif term.is_thing and weight >= rare:
                 # A passage under the heading "Hotels" may answer a question about a hotel bill without the word "bill".
-                is_about = before is not None and before.is_modifier and _holds(subject, before, self.language)
+                is_about = (
+                    before is not None
+                    and before.is_modifier
+                    and _holds(_read_passage(headings, self.language), before, self.language)
+                )
                 lacking = max(lacking, weight * (MODIFIER * term.loss if is_about else term.loss))
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
@@ -225,14 +229,22 @@ class _PassageText:
             words.update(*(word.split("-") for word in words if "-" in word))
         return words
 
+    @cached_property
+    def _words_by_initial(self) -> dict[str, list[str]]:
+        """The words by their first letter; those whose first letter may have an accent stand under ""."""
+        words: dict[str, list[str]] = {}
+        for word in self._words:
+            words.setdefault(word[0] if word[0] <= "z" else "", []).append(word)
+        return words
+
     def stems(self, initial: str) -> frozenset[str]:
         """Return the stems of the words, at least of those whose stem begins with a letter.
 
         No stemmer changes the first letter of a word, except that it may remove an accent.
         """
         if initial not in self._stems:
-            words = [word for word in self._words if word[0] == initial or word[0] > "z"]
-            self._stems[initial] = frozenset(stem for stem in map(_stem, words, repeat(self._asked_in)) if stem)
+            words = [*self._words_by_initial.get(initial, ()), *self._words_by_initial.get("", ())]
+            self._stems[initial] = frozenset(filter(None, map(_stem, words, repeat(self._asked_in))))
         return self._stems[initial]
 
 

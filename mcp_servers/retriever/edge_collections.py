@@ -379,7 +379,8 @@ def _with_records(
     tokens = frozenset(legs.tokens)
     matched = {chunk_id_of(leader.id): tokens_in(leader, tokens) for leader in leaders}
     legs = replace(legs, matched=matched)  # the fusion depends on the words of the leaders
-    first = dict.fromkeys(each.chunk_id for each in fuse_legs(legs, lead)[: lead.count])
+    fused = tuple(fuse_legs(legs, lead))
+    first = dict.fromkeys(each.chunk_id for each in fused[: lead.count])
     wanted = dict.fromkeys([*first, *lead.first_places(legs)])
     ids = [point_ids[chunk_id] for chunk_id in wanted]
     records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}
@@ -388,7 +389,7 @@ def _with_records(
         for chunk_id, record in records.items()
         if chunk_id in first and chunk_id not in matched
     }
-    return replace(legs, matched=matched), records
+    return replace(legs, matched=matched, fused=fused), records
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

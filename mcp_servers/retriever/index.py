@@ -178,7 +178,8 @@ class LegResults:
     have no lexical score. `chunks` are the chunks that the index sent along (see `CandidateLimit`).
 
     `tokens` is the weight (inverse document frequency) of each token of the question. `matched` has the tokens that
-    each of the first candidates contains.
+    each of the first candidates contains. `fused` are all candidates in the order of the fusion, if the index fused
+    them to find the chunks of `CandidateLimit`.
     """
 
     lexical: tuple[Scored, ...] = ()
@@ -189,6 +190,7 @@ class LegResults:
     chunks: tuple[Chunk, ...] = ()
     tokens: Mapping[int, float] = field(default_factory=dict)
     matched: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    fused: tuple[Scored, ...] = ()
 
     def share(self, chunk_id: str) -> float:
         """Return the share of the question's weight that a candidate's tokens match, 0..1."""

@@ -83,42 +83,49 @@ def unpack_selection(data: Json) -> Selection:
     return Selection(**{**data, "document_ids": None if ids is None else tuple(ids)})
 
 
-def pack_legs(legs: LegResults, payloads: Mapping[str, Json]) -> Json:
-    """Return candidates as JSON values, with alternating ids and scores, which is cheaper than many lists.
+_LEGS = ("lexical", "dense", "lexical_rest", "dense_rest", "fused")
 
-    ``payloads`` are those of the chunks that `unpack_legs` adds to the result, by chunk id.
+
+def pack_legs(legs: LegResults, payloads: Mapping[str, Json]) -> Json:
+    """Return candidates as JSON values; ``payloads`` are those of the chunks to send along, by chunk id.
+
+    Each leg is a list of places in the list of all ids, and a list of scores: most ids are in several legs.
     """
-    names = ("lexical", "dense", "lexical_rest", "dense_rest")
-    flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
+    ids = dict.fromkeys(chunk_id for name in _LEGS for chunk_id, _ in getattr(legs, name))
+    places = {chunk_id: place for place, chunk_id in enumerate(ids)}
     tokens = [*legs.tokens]
-    places = {token: place for place, token in enumerate(tokens)}
-    matched = {chunk_id: [places[token] for token in held] for chunk_id, held in legs.matched.items()}
+    token_places = {token: place for place, token in enumerate(tokens)}
     return {
-        **flat,
+        "ids": [*ids],
+        "legs": [
+            [[places[chunk_id] for chunk_id, _ in leg], [score for _, score in leg]]
+            for leg in (getattr(legs, name) for name in _LEGS)
+        ],
         "self_score": legs.self_score,
         "chunks": [pack_payload(chunk_id, payload) for chunk_id, payload in payloads.items()],
         "tokens": tokens,
         "weights": [*legs.tokens.values()],
-        "matched": matched,
+        "matched": {chunk_id: [token_places[token] for token in matched] for chunk_id, matched in legs.matched.items()},
     }
 
 
 def unpack_legs(data: Json) -> LegResults:
     """Reverse `pack_legs`."""
-
-    def leg(name: str) -> tuple[Scored, ...]:
-        return tuple(map(Scored, data[name][::2], data[name][1::2]))
-
+    chunk_id_at = data["ids"].__getitem__
+    lexical, dense, lexical_rest, dense_rest, fused = (
+        tuple(map(Scored, map(chunk_id_at, places), scores)) for places, scores in data["legs"]
+    )
     tokens = data["tokens"]
     return LegResults(
-        leg("lexical"),
-        leg("dense"),
+        lexical,
+        dense,
         data["self_score"],
-        leg("lexical_rest"),
-        leg("dense_rest"),
+        lexical_rest,
+        dense_rest,
         tuple(map(unpack_payload, data["chunks"])),
         dict(zip(tokens, data["weights"], strict=True)),
         {chunk_id: frozenset(tokens[place] for place in places) for chunk_id, places in data["matched"].items()},
+        fused,
     )
 
 

@@ -286,6 +286,10 @@ _ASKING = {
 }  # fmt: skip
 
 
+_SPACED = tuple(name for name in _ASKING if name != "zh")
+"""The languages with spaces between words."""
+
+
 @cache
 def _words(language: str) -> frozenset[str]:
     return frozenset(fold_text(_ASKING[language]).split())
@@ -333,10 +337,6 @@ def language_of(folded: str) -> str | None:
     words = folded.translate(_LATIN_WORDS).split()  # six times faster than the pattern
     if ideographs and ideographs >= len(words):
         return "zh"
-    counts = dict.fromkeys((name for name in _ASKING if name != "zh"), 0)
     languages = _languages_of_words()
-    for word in words:
-        for name in languages.get(word, ()):
-            counts[name] += 1
-    best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] else None
+    counts = Counter([name for word in words if word in languages for name in languages[word]])
+    return max(_SPACED, key=counts.__getitem__) if counts else None
