@@ -12,6 +12,7 @@ The module does no I/O.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
@@ -110,6 +111,7 @@ _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
 """Maximum number of characters of an ideographic word."""
+_AFTER_Z = chr(ord("z") + 1)
 _UMLAUTS = str.maketrans("äöü", "aou")
 
 
@@ -222,20 +224,12 @@ class _PassageText:
         return self._folded if self._folded.isascii() else self._folded.translate(_UMLAUTS)
 
     @cached_property
-    def _words(self) -> set[str]:
-        """The words, and the parts of words with hyphens."""
+    def _words(self) -> list[str]:
+        """The words, and the parts of words with hyphens, sorted."""
         words = _hyphenated_words(self._folded)
         if "-" in self._folded:
             words.update(*(word.split("-") for word in words if "-" in word))
-        return words
-
-    @cached_property
-    def _words_by_initial(self) -> dict[str, list[str]]:
-        """The words by their first letter; those whose first letter may have an accent stand under ""."""
-        words: dict[str, list[str]] = {}
-        for word in self._words:
-            words.setdefault(word[0] if word[0] <= "z" else "", []).append(word)
-        return words
+        return sorted(words)
 
     def stems(self, initial: str) -> frozenset[str]:
         """Return the stems of the words, at least of those whose stem begins with a letter.
@@ -243,7 +237,10 @@ class _PassageText:
         No stemmer changes the first letter of a word, except that it may remove an accent.
         """
         if initial not in self._stems:
-            words = [*self._words_by_initial.get(initial, ()), *self._words_by_initial.get("", ())]
+            words = self._words
+            first, after = bisect_left(words, initial), bisect_left(words, chr(ord(initial) + 1))
+            accented = bisect_left(words, _AFTER_Z)  # words whose first letter may have an accent
+            words = [*words[first : min(after, accented)], *words[accented:]]
             self._stems[initial] = frozenset(filter(None, map(_stem, words, repeat(self._asked_in))))
         return self._stems[initial]
 

@@ -57,6 +57,7 @@ from mcp_servers.retriever.index import (
     CollectionMeta,
     Dense,
     LegResults,
+    Scored,
     Selection,
     only_in,
     searchable_text,
@@ -221,27 +222,24 @@ class EdgeCollections:
             lexical, *others = [scored(points, point_ids) for points in query(shard, requests)]
             leaders = retrieve(shard, [point_ids[each.chunk_id] for each in lexical[:LEADERS]], words=True)
             weights = TokenWeights(shard, sparse.indices, leaders)
-            legs = LegResults(lexical)
+            dense: tuple[Scored, ...] = ()
+            requests = []
             if vector is not None and others:
                 (dense,) = others
                 # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
                 for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
                 for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
-                lexical_rest, dense_rest, *of_tokens = query(
-                    shard,
-                    [
-                        lexical_request(sparse, among(for_words), max(len(for_words), 1)),
-                        dense_request(shard, vector, among(for_meaning), max(len(for_meaning), 1)),
-                        *weights.requests,
-                    ],
-                )
-                rest = scored(lexical_rest, point_ids), scored(dense_rest, point_ids)
-                legs = LegResults(lexical, dense, lexical_rest=rest[0], dense_rest=rest[1])
-            else:
-                of_tokens = query(shard, weights.requests) if weights.requests else []
-            tokens = weights.answer(of_tokens)
-            legs = replace(legs, self_score=bm25.self_score(tokens.values()), tokens=tokens)
-            return _with_records(shard, legs, leaders, lead, point_ids)
+                requests = [
+                    lexical_request(sparse, among(for_words), max(len(for_words), 1)),
+                    dense_request(shard, vector, among(for_meaning), max(len(for_meaning), 1)),
+                ]
+            answers = query(shard, [*requests, *weights.requests])
+            rest = [scored(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
+            tokens = weights.answer(answers[len(requests) :])
+            matched = {chunk_id_of(leader.id): tokens_in(leader, tokens) for leader in leaders} if lead else {}
+            self_score = bm25.self_score(tokens.values())
+            legs = LegResults(lexical, dense, self_score, *rest, tokens=tokens, matched=matched)
+            return _with_records(shard, legs, lead, point_ids) if lead else (legs, {})
 
     def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         shard = self._store.shard(collection)
@@ -367,29 +365,20 @@ class EdgeCollections:
 
 
 def _with_records(
-    shard: Shard,
-    legs: LegResults,
-    leaders: Sequence[engine.Record],
-    lead: CandidateLimit | None,
-    point_ids: PointIds,
+    shard: Shard, legs: LegResults, lead: CandidateLimit, point_ids: PointIds
 ) -> tuple[LegResults, dict[str, engine.Record]]:
-    """Add the tokens of the question that each of the leading candidates contains, and read their points."""
-    if lead is None:
-        return legs, {}
-    tokens = frozenset(legs.tokens)
-    matched = {chunk_id_of(leader.id): tokens_in(leader, tokens) for leader in leaders}
-    legs = replace(legs, matched=matched)  # the fusion depends on the words of the leaders
+    """Fuse the legs, add the tokens of the question that the first candidates contain, and read their points."""
     fused = tuple(fuse_legs(legs, lead))
     first = dict.fromkeys(each.chunk_id for each in fused[: lead.count])
     wanted = dict.fromkeys([*first, *lead.first_places(legs)])
     ids = [point_ids[chunk_id] for chunk_id in wanted]
     records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}
-    matched |= {
-        chunk_id: tokens_in(record, tokens)
+    matched = {
+        chunk_id: tokens_in(record, legs.tokens)
         for chunk_id, record in records.items()
-        if chunk_id in first and chunk_id not in matched
+        if chunk_id in first and chunk_id not in legs.matched
     }
-    return replace(legs, matched=matched, fused=fused), records
+    return replace(legs, matched={**legs.matched, **matched}, fused=fused), records
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

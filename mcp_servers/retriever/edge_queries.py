@@ -55,6 +55,8 @@ def retrieve(
 
 def query(shard: Shard, requests: Sequence[engine.QueryRequest]) -> list[list[engine.ScoredPoint]]:
     """Return the points of each request, in one batch."""
+    if not requests:
+        return []
     return shard.engine.query_batch(engine.QueryBatchRequest(list(requests)))
 
 
@@ -101,9 +103,9 @@ def dense_request(
     return engine.QueryRequest(limit=limit, query=best, prefetches=[coarse])
 
 
-def tokens_in(record: engine.Record, tokens: frozenset[int]) -> frozenset[int]:
+def tokens_in(record: engine.Record, tokens: Collection[int]) -> frozenset[int]:
     """Return the subset of the tokens that a chunk contains; its record has the vector `LEXICAL`."""
-    return tokens.intersection(_word_vector(record).indices)
+    return frozenset(filter(tokens.__contains__, _word_vector(record).indices))
 
 
 def _word_vector(point: engine.Record | engine.ScoredPoint) -> engine.SparseVector:
@@ -138,27 +140,36 @@ class TokenWeights:
         """``leaders`` are chunks that contain some of the tokens, with their vectors `LEXICAL`."""
         self._shard = shard
         self._tokens = tokens
-        self._unknown: dict[int, float | None] = {token: None for token in tokens if token not in shard.idf}
+        self._asked: list[tuple[int, float | None]] = []
+        """The token of each request, and its weight in the chunk that the request scores."""
         self.requests: list[engine.QueryRequest] = []
-        vectors = [(leader, _word_vector(leader)) for leader in leaders] if self._unknown else []
-        values = [(leader, dict(zip(vector.indices, vector.values, strict=True))) for leader, vector in vectors]
-        for token in self._unknown:
-            holder, value = next(((leader, held[token]) for leader, held in values if token in held), (None, None))
-            self._unknown[token] = value
-            self.requests.append(
-                engine.QueryRequest(
-                    limit=1,
-                    query=engine.Query.Nearest(engine.SparseVector([token], [1.0]), using=LEXICAL),
-                    # A frequent token is in most chunks, so scoring one known chunk is much cheaper than a search.
-                    filter=among([cast(UUID, holder.id)]) if holder else None,
-                    with_vector=None if holder else [LEXICAL],
-                )
-            )
+        unknown = {token for token in tokens if token not in shard.idf}
+        for leader in leaders:
+            if not unknown:
+                return
+            vector = _word_vector(leader)
+            indices, values = vector.indices, vector.values
+            for token in unknown.intersection(indices):
+                # A frequent token is in most chunks, so scoring one known chunk is much cheaper than a search.
+                self._ask(token, values[indices.index(token)], among([cast(UUID, leader.id)]))
+                unknown.remove(token)
+        for token in unknown:
+            self._ask(token)
+
+    def _ask(self, token: int, value: float | None = None, chosen: engine.Filter | None = None) -> None:
+        request = engine.QueryRequest(
+            limit=1,
+            query=engine.Query.Nearest(engine.SparseVector([token], [1.0]), using=LEXICAL),
+            filter=chosen,
+            with_vector=[LEXICAL] if value is None else None,
+        )
+        self._asked.append((token, value))
+        self.requests.append(request)
 
     def answer(self, points_of_requests: Sequence[Sequence[engine.ScoredPoint]]) -> dict[int, float]:
         """Return the weight of each token, given the results of `requests`."""
         idf = self._shard.idf
-        for (token, value), points in zip(self._unknown.items(), points_of_requests, strict=True):
+        for (token, value), points in zip(self._asked, points_of_requests, strict=True):
             if not points:
                 idf[token] = math.log(2 * self._shard.points + 2)  # the engine's formula for a token without points
                 continue

@@ -7,6 +7,8 @@ and a value or a fault. Dense vectors are sent as consecutive 32-bit floats, the
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from mcp_servers.retriever.chunking import Chunk
@@ -91,16 +93,16 @@ def pack_legs(legs: LegResults, payloads: Mapping[str, Json]) -> Json:
 
     Each leg is a list of places in the list of all ids, and a list of scores: most ids are in several legs.
     """
-    ids = dict.fromkeys(chunk_id for name in _LEGS for chunk_id, _ in getattr(legs, name))
-    places = {chunk_id: place for place, chunk_id in enumerate(ids)}
+    ids_of_legs = [[*map(itemgetter(0), getattr(legs, name))] for name in _LEGS]
+    scores_of_legs = [[*map(itemgetter(1), getattr(legs, name))] for name in _LEGS]
+    ids = [*dict.fromkeys(chain.from_iterable(ids_of_legs))]
+    places = dict(zip(ids, range(len(ids)), strict=True))
+    places_of_legs = [[*map(places.__getitem__, leg)] for leg in ids_of_legs]
     tokens = [*legs.tokens]
     token_places = {token: place for place, token in enumerate(tokens)}
     return {
-        "ids": [*ids],
-        "legs": [
-            [[places[chunk_id] for chunk_id, _ in leg], [score for _, score in leg]]
-            for leg in (getattr(legs, name) for name in _LEGS)
-        ],
+        "ids": ids,
+        "legs": [*zip(places_of_legs, scores_of_legs, strict=True)],
         "self_score": legs.self_score,
         "chunks": [pack_payload(chunk_id, payload) for chunk_id, payload in payloads.items()],
         "tokens": tokens,
