@@ -82,9 +82,11 @@ def mean_vector(vectors: Sequence[Sequence[float]]) -> list[float]:
     """Return the mean direction of vectors, which represents a chunk of several windows in the first, coarse search."""
     if len(vectors) == 1:
         return list(vectors[0])
-    lengths = [math.hypot(*vector) or 1.0 for vector in vectors]
-    columns = zip(*vectors, strict=True)
-    return [sum(number / length for number, length in zip(column, lengths, strict=True)) for column in columns]
+    units: list[list[float]] = []
+    for vector in vectors:
+        length = math.hypot(*vector) or 1.0
+        units.append([number / length for number in vector])
+    return [*map(sum, zip(*units, strict=True))]
 
 
 def stored_windows(vectors: Mapping[str, Vectors]) -> list[list[float]]:
