@@ -220,7 +220,7 @@ class EdgeCollections:
         point_ids: PointIds = {}
         with engine_errors("search"):
             lexical, *others = [scored(points, point_ids) for points in query(shard, requests)]
-            leaders = retrieve(shard, [point_ids[each.chunk_id] for each in lexical[:LEADERS]], words=True)
+            leaders = retrieve(shard, [point_ids[candidate.chunk_id] for candidate in lexical[:LEADERS]], words=True)
             weights = TokenWeights(shard, sparse.indices, leaders)
             dense: tuple[Scored, ...] = ()
             requests = []
@@ -306,17 +306,18 @@ class EdgeCollections:
         lexical: Sequence[Sparse] | None,
         known_only: bool,
     ) -> int:
-        found = self._store.shard(collection, create=not known_only)
-        if found is None:
+        shard = self._store.shard(collection, create=not known_only)
+        if shard is None:
             return len(chunks)
-        shard = self._store.record_dense(found, dense) if dense else found
+        if dense:
+            shard = self._store.record_dense(shard, dense)
         ids = [chunk.chunk_id for chunk in chunks]
-        known = {str(record.id) for record in retrieve(shard, ids)} if known_only else {*ids}
+        accepted = {str(record.id) for record in retrieve(shard, ids)} if known_only else {*ids}
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         of_chunks = dense.by_name() if dense else [{} for _ in chunks]
         for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
-            if chunk.chunk_id not in known:
+            if chunk.chunk_id not in accepted:
                 continue
             vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
@@ -341,9 +342,9 @@ class EdgeCollections:
         if shard is not None:
             with engine_errors("store vectors"):
                 shard = self._store.record_dense(shard, dense)
-                known = {str(record.id) for record in retrieve(shard, chunk_ids)}
+                existing = {str(record.id) for record in retrieve(shard, chunk_ids)}
                 pairs = zip(chunk_ids, dense.by_name(), strict=True)
-                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in known]
+                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in existing]
                 shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 
@@ -369,7 +370,7 @@ def _with_records(
 ) -> tuple[LegResults, dict[str, engine.Record]]:
     """Fuse the legs, add the tokens of the question that the first candidates contain, and read their points."""
     fused = tuple(fuse_legs(legs, lead))
-    first = dict.fromkeys(each.chunk_id for each in fused[: lead.count])
+    first = dict.fromkeys(candidate.chunk_id for candidate in fused[: lead.count])
     wanted = dict.fromkeys([*first, *lead.first_places(legs)])
     ids = [point_ids[chunk_id] for chunk_id in wanted]
     records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}

@@ -39,8 +39,10 @@ def unpack_vectors(floats: bytes, count: int) -> list[list[float]]:
     """Reverse `pack_vectors`; ``count`` is the number of vectors."""
     values = array("f")
     values.frombytes(floats)
-    each = len(values) // count if count else 0
-    return [values[at : at + each].tolist() for at in range(0, len(values), each)] if each else []
+    dimension = len(values) // count if count else 0
+    if not dimension:
+        return []
+    return [values[at : at + dimension].tolist() for at in range(0, len(values), dimension)]
 
 
 def pack_chunks(chunks: Iterable[Chunk]) -> list[Json]:

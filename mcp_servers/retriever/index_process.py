@@ -60,8 +60,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def _chunks(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    found = index.chunks(data["collection"], data["document_id"], data["offset"], data["limit"])
-    return Frame({"value": pack_chunks(found)})
+    chunks = index.chunks(data["collection"], data["document_id"], data["offset"], data["limit"])
+    return Frame({"value": pack_chunks(chunks)})
 
 
 def _count(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -86,9 +86,9 @@ def _meta(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    found = index.sample(data["collection"], data["limit"])
-    data = {"value": pack_chunks(chunk for chunk, _ in found), "windows": [len(vectors) for _, vectors in found]}
-    return Frame(data, pack_vectors(vector for _, vectors in found for vector in vectors))
+    sample = index.sample(data["collection"], data["limit"])
+    data = {"value": pack_chunks(chunk for chunk, _ in sample), "windows": [len(vectors) for _, vectors in sample]}
+    return Frame(data, pack_vectors(vector for _, vectors in sample for vector in vectors))
 
 
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:

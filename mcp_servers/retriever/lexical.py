@@ -148,7 +148,7 @@ _DATES = (
 """Patterns of dates, each with a cheap test whether a text can contain such a date."""
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
-_LATIN_WORDS = CharacterTable(lambda each: each if _LATIN.match(each) else " ")
+_LATIN_WORDS = CharacterTable(lambda character: character if _LATIN.match(character) else " ")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
 _CHINESE_DIGITS = {"〇": 0, "零": 0, "两": 2, **{digit: value for value, digit in enumerate("一二三四五六七八九", 1)}}
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}

@@ -169,7 +169,7 @@ class ProcessIndex:
 
         def pack(part: slice) -> _Packed:
             said, floats = pack_dense(dense.of_chunks(part) if dense else None)
-            sparse = [[*each] for each in lexical[part]] if lexical else None
+            sparse = [[*vector] for vector in lexical[part]] if lexical else None
             return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **only, **said}, floats
 
         await self._write_in_parts("upsert", "store chunks", collection, _parts(len(chunks)), pack)
@@ -237,7 +237,7 @@ class ProcessIndex:
         answer = await self._read("sample", "sample chunks", {"collection": collection, "limit": limit})
         chunks, windows = unpack_chunks(answer.data["value"]), answer.data["windows"]
         vectors = Dense("", unpack_vectors(answer.floats, sum(windows)), windows)
-        return [(chunk, [*map(list, each)]) for chunk, each in zip(chunks, vectors.by_chunk(), strict=True)]
+        return [(chunk, [*map(list, stored)]) for chunk, stored in zip(chunks, vectors.by_chunk(), strict=True)]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         def unpack(data: Json | None) -> CollectionMeta | None:
