@@ -27,18 +27,18 @@ from mcp_servers.retriever.edge_points import (
 from mcp_servers.retriever.edge_queries import (
     PointIds,
     TokenWeights,
-    among,
     chunk_id_of,
     conditions,
     dense_request,
     document_values,
     documents,
+    filter_by_ids,
+    find_tokens,
     lexical_request,
-    query,
+    read_leg,
     retrieve,
-    scored,
+    run_queries,
     scroll,
-    tokens_in,
 )
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
 from mcp_servers.retriever.edge_store import MAX_OPEN, ShardStore
@@ -219,7 +219,7 @@ class EdgeCollections:
             requests.append(dense_request(shard, vector, chosen, limit))
         point_ids: PointIds = {}
         with engine_errors("search"):
-            lexical, *others = [scored(points, point_ids) for points in query(shard, requests)]
+            lexical, *others = [read_leg(points, point_ids) for points in run_queries(shard, requests)]
             leaders = retrieve(shard, [point_ids[candidate.chunk_id] for candidate in lexical[:LEADERS]], words=True)
             weights = TokenWeights(shard, sparse.indices, leaders)
             dense: tuple[Scored, ...] = ()
@@ -230,13 +230,13 @@ class EdgeCollections:
                 for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
                 for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
                 requests = [
-                    lexical_request(sparse, among(for_words), max(len(for_words), 1)),
-                    dense_request(shard, vector, among(for_meaning), max(len(for_meaning), 1)),
+                    lexical_request(sparse, filter_by_ids(for_words), max(len(for_words), 1)),
+                    dense_request(shard, vector, filter_by_ids(for_meaning), max(len(for_meaning), 1)),
                 ]
-            answers = query(shard, [*requests, *weights.requests])
-            rest = [scored(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
+            answers = run_queries(shard, [*requests, *weights.requests])
+            rest = [read_leg(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
             tokens = weights.answer(answers[len(requests) :])
-            matched = {chunk_id_of(leader.id): tokens_in(leader, tokens) for leader in leaders} if lead else {}
+            matched = {chunk_id_of(leader.id): find_tokens(leader, tokens) for leader in leaders} if lead else {}
             self_score = bm25.self_score(tokens.values())
             legs = LegResults(lexical, dense, self_score, *rest, tokens=tokens, matched=matched)
             return _with_records(shard, legs, lead, point_ids) if lead else (legs, {})
@@ -375,7 +375,7 @@ def _with_records(
     ids = [point_ids[chunk_id] for chunk_id in wanted]
     records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}
     matched = {
-        chunk_id: tokens_in(record, legs.tokens)
+        chunk_id: find_tokens(record, legs.tokens)
         for chunk_id, record in records.items()
         if chunk_id in first and chunk_id not in legs.matched
     }

@@ -53,14 +53,14 @@ def retrieve(
         return shard.engine.retrieve(list(ids), payload, [LEXICAL] if words else False)
 
 
-def query(shard: Shard, requests: Sequence[engine.QueryRequest]) -> list[list[engine.ScoredPoint]]:
+def run_queries(shard: Shard, requests: Sequence[engine.QueryRequest]) -> list[list[engine.ScoredPoint]]:
     """Return the points of each request, in one batch."""
     if not requests:
         return []
     return shard.engine.query_batch(engine.QueryBatchRequest(list(requests)))
 
 
-def scored(points: Sequence[engine.ScoredPoint], point_ids: PointIds) -> tuple[Scored, ...]:
+def read_leg(points: Sequence[engine.ScoredPoint], point_ids: PointIds) -> tuple[Scored, ...]:
     """Return points as candidates, and add their ids to ``point_ids``."""
     candidates: list[Scored] = []
     for point in points:
@@ -77,7 +77,7 @@ def chunk_id_of(point_id: object) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def among(point_ids: Collection[UUID]) -> engine.Filter:
+def filter_by_ids(point_ids: Collection[UUID]) -> engine.Filter:
     """Return a filter for points by their ids."""
     return engine.Filter(must=[engine.HasIdCondition({*point_ids})])
 
@@ -103,7 +103,7 @@ def dense_request(
     return engine.QueryRequest(limit=limit, query=best, prefetches=[coarse])
 
 
-def tokens_in(record: engine.Record, tokens: Collection[int]) -> frozenset[int]:
+def find_tokens(record: engine.Record, tokens: Collection[int]) -> frozenset[int]:
     """Return the subset of the tokens that a chunk contains; its record has the vector `LEXICAL`."""
     return frozenset(filter(tokens.__contains__, _word_vector(record).indices))
 
@@ -151,7 +151,7 @@ class TokenWeights:
             indices, values = vector.indices, vector.values
             for token in unknown.intersection(indices):
                 # A frequent token is in most chunks, so scoring one known chunk is much cheaper than a search.
-                self._ask(token, values[indices.index(token)], among([cast(UUID, leader.id)]))
+                self._ask(token, values[indices.index(token)], filter_by_ids([cast(UUID, leader.id)]))
                 unknown.remove(token)
         for token in unknown:
             self._ask(token)
