@@ -222,10 +222,9 @@ class EdgeCollections:
             lexical, *others = [read_leg(points, point_ids) for points in run_queries(shard, requests)]
             leaders = retrieve(shard, [point_ids[candidate.chunk_id] for candidate in lexical[:LEADERS]], words=True)
             weights = TokenWeights(shard, sparse.indices, leaders)
-            dense: tuple[Scored, ...] = ()
+            dense: tuple[Scored, ...] = others[0] if others else ()
             requests = []
             if vector is not None and others:
-                (dense,) = others
                 # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
                 for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
                 for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
@@ -234,11 +233,17 @@ class EdgeCollections:
                     dense_request(shard, vector, filter_by_ids(for_meaning), max(len(for_meaning), 1)),
                 ]
             answers = run_queries(shard, [*requests, *weights.requests])
-            rest = [read_leg(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
+            lexical_rest, dense_rest = [read_leg(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
             tokens = weights.answer(answers[len(requests) :])
-            matched = {chunk_id_of(leader.id): find_tokens(leader, tokens) for leader in leaders} if lead else {}
-            self_score = bm25.self_score(tokens.values())
-            legs = LegResults(lexical, dense, self_score, *rest, tokens=tokens, matched=matched)
+            legs = LegResults(
+                lexical,
+                dense,
+                bm25.self_score(tokens.values()),
+                lexical_rest,
+                dense_rest,
+                tokens=tokens,
+                matched={chunk_id_of(leader.id): find_tokens(leader, tokens) for leader in leaders} if lead else {},
+            )
             return _with_records(shard, legs, lead, point_ids) if lead else (legs, {})
 
     def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:

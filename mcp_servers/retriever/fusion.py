@@ -63,7 +63,8 @@ def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Sco
         shares = _distribution(candidates, scored) if method == "dbsf" else _ranks(len(candidates))
         for (chunk_id, _), share in zip(scored, shares, strict=True):
             total[chunk_id] = total.get(chunk_id, 0.0) + weight * share
-    return [*starmap(Scored, sorted(total.items(), key=itemgetter(1), reverse=True))]
+    ordered = sorted(total.items(), key=itemgetter(1), reverse=True)
+    return [*starmap(Scored, ordered)]
 
 
 def _distribution(known: Sequence[Scored], scored: Sequence[Scored]) -> list[float]:
