@@ -34,6 +34,8 @@ class Ranking(NamedTuple):
 
 def fuse_legs(legs: LegResults, lead: CandidateLimit) -> list[Scored]:
     """Return all candidates of a search, best first."""
+    if legs.fused:  # the index has fused them already, to read the chunks of the first ones
+        return [*legs.fused]
     by_words = lexical_weight(legs.lexical_share()) if legs.dense and lead.dense_weight else 1.0
     rankings = [
         Ranking(by_words, legs.lexical, legs.lexical_rest),

@@ -148,7 +148,7 @@ _DATES = (
 """Patterns of dates, each with a cheap test whether a text can contain such a date."""
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
-_LATIN_WORDS = CharacterTable(lambda character: character if _LATIN.match(character) else " ")
+_LATIN_WORDS = CharacterTable(lambda each: each if _LATIN.match(each) else " ")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
 _CHINESE_DIGITS = {"〇": 0, "零": 0, "两": 2, **{digit: value for value, digit in enumerate("一二三四五六七八九", 1)}}
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
@@ -286,10 +286,6 @@ _ASKING = {
 }  # fmt: skip
 
 
-_SPACED = tuple(name for name in _ASKING if name != "zh")
-"""The languages with spaces between words."""
-
-
 @cache
 def _words(language: str) -> frozenset[str]:
     return frozenset(fold_text(_ASKING[language]).split())
@@ -337,6 +333,10 @@ def language_of(folded: str) -> str | None:
     words = folded.translate(_LATIN_WORDS).split()  # six times faster than the pattern
     if ideographs and ideographs >= len(words):
         return "zh"
+    counts = dict.fromkeys((name for name in _ASKING if name != "zh"), 0)
     languages = _languages_of_words()
-    counts = Counter([name for word in words if word in languages for name in languages[word]])
-    return max(_SPACED, key=counts.__getitem__) if counts else None
+    for word in words:
+        for name in languages.get(word, ()):
+            counts[name] += 1
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else None

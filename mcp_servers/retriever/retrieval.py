@@ -199,7 +199,7 @@ class Retriever:
         vote = await self._vote(collection, question)
         lead = CandidateLimit(self._fusion, vote.weight, count, FIRST_PLACES)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
-        fused = (legs.fused or fuse_legs(legs, lead))[: max(TRACED, count)]
+        fused = fuse_legs(legs, lead)[: max(TRACED, count)]
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
         firsts = lead.first_places(legs)
         wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
