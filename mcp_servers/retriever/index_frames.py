@@ -7,10 +7,11 @@ and a value or a fault. Dense vectors are sent as consecutive 32-bit floats, the
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
+from mcp_servers.frames import Frame
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.edge_points import pack_payload, unpack_payload
@@ -131,6 +132,20 @@ def unpack_legs(data: Json) -> LegResults:
         {chunk_id: frozenset(tokens[place] for place in places) for chunk_id, places in data["matched"].items()},
         fused,
     )
+
+
+def pack_sample(sample: Sequence[tuple[Chunk, Sequence[Sequence[float]]]]) -> Frame:
+    """Return chunks with the vectors of their windows as a frame."""
+    windows = [len(vectors) for _, vectors in sample]
+    floats = pack_vectors(vector for _, vectors in sample for vector in vectors)
+    return Frame({"value": pack_chunks(chunk for chunk, _ in sample), "windows": windows}, floats)
+
+
+def unpack_sample(frame: Frame) -> list[tuple[Chunk, list[list[float]]]]:
+    """Reverse `pack_sample`."""
+    chunks, windows = unpack_chunks(frame.data["value"]), frame.data["windows"]
+    vectors = iter(unpack_vectors(frame.floats, sum(windows)))
+    return [(chunk, [*islice(vectors, count)]) for chunk, count in zip(chunks, windows, strict=True)]
 
 
 def pack_fault(fault: IndexFault) -> Json:

@@ -34,7 +34,7 @@ from mcp_servers.retriever.index_frames import (
     pack_chunks,
     pack_fault,
     pack_legs,
-    pack_vectors,
+    pack_sample,
     unpack_chunks,
     unpack_dense,
     unpack_selection,
@@ -86,9 +86,7 @@ def _meta(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    sample = index.sample(data["collection"], data["limit"])
-    data = {"value": pack_chunks(chunk for chunk, _ in sample), "windows": [len(vectors) for _, vectors in sample]}
-    return Frame(data, pack_vectors(vector for _, vectors in sample for vector in vectors))
+    return pack_sample(index.sample(data["collection"], data["limit"]))
 
 
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from mcp_servers.frames import Frame
 from mcp_servers.retriever.chunking import Chunk
@@ -35,7 +36,7 @@ from mcp_servers.retriever.index_frames import (
     pack_vectors,
     unpack_chunks,
     unpack_legs,
-    unpack_vectors,
+    unpack_sample,
 )
 from mcp_servers.retriever.index_supervisor import IndexSupervisor, Request
 from mcp_servers.retriever.lexical import Sparse
@@ -235,9 +236,8 @@ class ProcessIndex:
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         answer = await self._read("sample", "sample chunks", {"collection": collection, "limit": limit})
-        chunks, windows = unpack_chunks(answer.data["value"]), answer.data["windows"]
-        vectors = Dense("", unpack_vectors(answer.floats, sum(windows)), windows)
-        return [(chunk, [*map(list, stored)]) for chunk, stored in zip(chunks, vectors.by_chunk(), strict=True)]
+        # In a thread: 256 chunks of 8 windows are a million numbers, which would block the event loop for 100 ms.
+        return await anyio.to_thread.run_sync(unpack_sample, answer)
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         def unpack(data: Json | None) -> CollectionMeta | None:
