@@ -12,6 +12,7 @@ The module does no I/O.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
@@ -110,6 +111,7 @@ _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
 """Maximum number of characters of an ideographic word."""
+_AFTER_Z = chr(ord("z") + 1)
 _UMLAUTS = str.maketrans("äöü", "aou")
 
 
@@ -174,7 +176,7 @@ class Question(NamedTuple):
         ``text`` includes ``headings`` and the document's name. ``matched`` are the tokens of the question that the
         passage has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
-        passage, subject = _read_passage(text, self.language), _read_passage(headings, self.language)
+        passage = _read_passage(text, self.language)
         comparable = held = lacking = 0.0
         rare = RARE * max(weights, default=0.0)
         for before, term, weight in zip((None, *self.terms), self.terms, weights, strict=False):
@@ -187,7 +189,11 @@ class Question(NamedTuple):
                 held += weight
             elif term.is_thing and weight >= rare:
                 # A passage under the heading "Hotels" may answer a question about a hotel bill without the word "bill".
-                is_about = before is not None and before.is_modifier and _holds(subject, before, self.language)
+                is_about = (
+                    before is not None
+                    and before.is_modifier
+                    and _holds(_read_passage(headings, self.language), before, self.language)
+                )
                 lacking = max(lacking, weight * (MODIFIER * term.loss if is_about else term.loss))
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
@@ -218,12 +224,12 @@ class _PassageText:
         return self._folded if self._folded.isascii() else self._folded.translate(_UMLAUTS)
 
     @cached_property
-    def _words(self) -> set[str]:
-        """The words, and the parts of words with hyphens."""
+    def _words(self) -> list[str]:
+        """The words, and the parts of words with hyphens, sorted."""
         words = _hyphenated_words(self._folded)
         if "-" in self._folded:
             words.update(*(word.split("-") for word in words if "-" in word))
-        return words
+        return sorted(words)
 
     def stems(self, initial: str) -> frozenset[str]:
         """Return the stems of the words, at least of those whose stem begins with a letter.
@@ -231,8 +237,11 @@ class _PassageText:
         No stemmer changes the first letter of a word, except that it may remove an accent.
         """
         if initial not in self._stems:
-            words = [word for word in self._words if word[0] == initial or word[0] > "z"]
-            self._stems[initial] = frozenset(stem for stem in map(_stem, words, repeat(self._asked_in)) if stem)
+            words = self._words
+            first, after = bisect_left(words, initial), bisect_left(words, chr(ord(initial) + 1))
+            accented = bisect_left(words, _AFTER_Z)  # words whose first letter may have an accent
+            words = [*words[first : min(after, accented)], *words[accented:]]
+            self._stems[initial] = frozenset(filter(None, map(_stem, words, repeat(self._asked_in))))
         return self._stems[initial]
 
 

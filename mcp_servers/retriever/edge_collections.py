@@ -25,17 +25,20 @@ from mcp_servers.retriever.edge_points import (
     stored_chunk,
 )
 from mcp_servers.retriever.edge_queries import (
+    PointIds,
+    TokenWeights,
+    chunk_id_of,
     conditions,
     dense_request,
     document_values,
     documents,
-    find_candidates,
-    held_tokens,
+    filter_by_ids,
+    find_tokens,
     lexical_request,
-    read_chunks,
+    read_leg,
     retrieve,
+    run_queries,
     scroll,
-    token_weights,
 )
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
 from mcp_servers.retriever.edge_store import MAX_OPEN, ShardStore
@@ -54,6 +57,7 @@ from mcp_servers.retriever.index import (
     CollectionMeta,
     Dense,
     LegResults,
+    Scored,
     Selection,
     only_in,
     searchable_text,
@@ -161,10 +165,12 @@ class EdgeCollections:
         return sorted(scroll(shard, request), key=lambda chunk: chunk.ordinal)
 
     def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        return {chunk.chunk_id: chunk for chunk in read_chunks(self._store.shard(collection), chunk_ids)}
+        records = retrieve(self._store.shard(collection), chunk_ids, payload=True)
+        chunks = [stored_chunk(str(record.id), record.payload or {}) for record in records]
+        return {chunk.chunk_id: chunk for chunk in chunks}
 
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
-        return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids, False)}
+        return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids)}
 
     def document_names(self, collection: str, selection: Selection) -> list[str]:
         shard = self._store.shard(collection)
@@ -185,31 +191,60 @@ class EdgeCollections:
         limit: int = 100,
         lead: CandidateLimit | None = None,
     ) -> LegResults:
+        legs, records = self.search_records(collection, query, vector, selection, limit, lead)
+        chunks = tuple(stored_chunk(chunk_id, record.payload or {}) for chunk_id, record in records.items())
+        return replace(legs, chunks=chunks)
+
+    def search_records(
+        self,
+        collection: str,
+        text: str,
+        vector: Sequence[float] | None,
+        selection: Selection,
+        limit: int,
+        lead: CandidateLimit | None,
+    ) -> tuple[LegResults, dict[str, engine.Record]]:
+        """Return the result of `search_legs` without its chunks, and the points of these chunks by chunk id.
+
+        The index process passes the payloads on as they are stored, which saves a millisecond.
+        """
         shard = self._store.shard(collection)
         must = conditions(shard, selection)
         if shard is None or must is None:
-            return LegResults()
-        sparse = bm25.query_vector(query)
+            return LegResults(), {}
+        sparse = bm25.query_vector(text)
         chosen = engine.Filter(must=must) if must else None
         requests = [lexical_request(sparse, chosen, limit)]
         if vector is not None and shard.meta.dimension == len(vector):
             requests.append(dense_request(shard, vector, chosen, limit))
+        point_ids: PointIds = {}
         with engine_errors("search"):
-            tokens = token_weights(shard, sparse.indices)
-            found = find_candidates(shard, requests)
-            legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
-            if vector is not None and len(found) > 1:
+            lexical, *others = [read_leg(points, point_ids) for points in run_queries(shard, requests)]
+            leaders = retrieve(shard, [point_ids[candidate.chunk_id] for candidate in lexical[:LEADERS]], words=True)
+            weights = TokenWeights(shard, sparse.indices, leaders)
+            dense: tuple[Scored, ...] = others[0] if others else ()
+            requests = []
+            if vector is not None and others:
                 # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
-                for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
-                rest = find_candidates(
-                    shard,
-                    [
-                        lexical_request(sparse, _among(for_words), max(len(for_words), 1)),
-                        dense_request(shard, vector, _among(for_meaning), max(len(for_meaning), 1)),
-                    ],
-                )
-                legs = replace(legs, dense=found[1], lexical_rest=rest[0], dense_rest=rest[1])
-            return _with_chunks(shard, legs, lead)
+                for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
+                for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
+                requests = [
+                    lexical_request(sparse, filter_by_ids(for_words), max(len(for_words), 1)),
+                    dense_request(shard, vector, filter_by_ids(for_meaning), max(len(for_meaning), 1)),
+                ]
+            answers = run_queries(shard, [*requests, *weights.requests])
+            lexical_rest, dense_rest = [read_leg(points, point_ids) for points in answers[: len(requests)]] or [(), ()]
+            tokens = weights.answer(answers[len(requests) :])
+            legs = LegResults(
+                lexical,
+                dense,
+                bm25.self_score(tokens.values()),
+                lexical_rest,
+                dense_rest,
+                tokens=tokens,
+                matched={chunk_id_of(leader.id): find_tokens(leader, tokens) for leader in leaders} if lead else {},
+            )
+            return _with_records(shard, legs, lead, point_ids) if lead else (legs, {})
 
     def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         shard = self._store.shard(collection)
@@ -276,17 +311,18 @@ class EdgeCollections:
         lexical: Sequence[Sparse] | None,
         known_only: bool,
     ) -> int:
-        found = self._store.shard(collection, create=not known_only)
-        if found is None:
+        shard = self._store.shard(collection, create=not known_only)
+        if shard is None:
             return len(chunks)
-        shard = self._store.record_dense(found, dense) if dense else found
+        if dense:
+            shard = self._store.record_dense(shard, dense)
         ids = [chunk.chunk_id for chunk in chunks]
-        known = {str(record.id) for record in retrieve(shard, ids, False)} if known_only else {*ids}
+        accepted = {str(record.id) for record in retrieve(shard, ids)} if known_only else {*ids}
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         of_chunks = dense.by_name() if dense else [{} for _ in chunks]
         for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
-            if chunk.chunk_id not in known:
+            if chunk.chunk_id not in accepted:
                 continue
             vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
@@ -311,9 +347,9 @@ class EdgeCollections:
         if shard is not None:
             with engine_errors("store vectors"):
                 shard = self._store.record_dense(shard, dense)
-                known = {str(record.id) for record in retrieve(shard, chunk_ids, False)}
+                existing = {str(record.id) for record in retrieve(shard, chunk_ids)}
                 pairs = zip(chunk_ids, dense.by_name(), strict=True)
-                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in known]
+                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in existing]
                 shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 
@@ -334,20 +370,21 @@ class EdgeCollections:
         return len(records)
 
 
-def _among(chunk_ids: Sequence[str]) -> engine.Filter:
-    return engine.Filter(must=[engine.HasIdCondition({*chunk_ids})])
-
-
-def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) -> LegResults:
-    """Add the chunks of the leading candidates, and the tokens of the question that each of them contains."""
-    if lead is None:
-        return legs
-    of_leaders = held_tokens(shard, [each.chunk_id for each in legs.lexical[:LEADERS]], legs.tokens)
-    legs = replace(legs, matched=of_leaders)
-    first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
-    matched = of_leaders | held_tokens(shard, [each for each in first if each not in of_leaders], legs.tokens)
+def _with_records(
+    shard: Shard, legs: LegResults, lead: CandidateLimit, point_ids: PointIds
+) -> tuple[LegResults, dict[str, engine.Record]]:
+    """Fuse the legs, add the tokens of the question that the first candidates contain, and read their points."""
+    fused = tuple(fuse_legs(legs, lead))
+    first = dict.fromkeys(candidate.chunk_id for candidate in fused[: lead.count])
     wanted = dict.fromkeys([*first, *lead.first_places(legs)])
-    return replace(legs, matched=matched, chunks=read_chunks(shard, [*wanted]))
+    ids = [point_ids[chunk_id] for chunk_id in wanted]
+    records = {chunk_id_of(record.id): record for record in retrieve(shard, ids, payload=True, words=True)}
+    matched = {
+        chunk_id: find_tokens(record, legs.tokens)
+        for chunk_id, record in records.items()
+        if chunk_id in first and chunk_id not in legs.matched
+    }
+    return replace(legs, matched={**legs.matched, **matched}, fused=fused), records
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

@@ -80,15 +80,30 @@ def chunk_key(payload: Json) -> bytes:
 
 def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
     """Return the chunk of a point; reverses `point_payload`."""
-    document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
-    headings, page, cells, text, start, end, offsets, *added = orjson.loads(payload[STORED])
+    return _chunk(chunk_id, payload[DOCUMENT], payload[ORDINAL], orjson.loads(payload[STORED]))
+
+
+def pack_payload(chunk_id: str, payload: Json) -> list[Any]:
+    """Return the JSON values of a point's chunk for `unpack_payload`, without parsing its stored JSON."""
+    return [chunk_id, payload[DOCUMENT], payload[ORDINAL], orjson.Fragment(payload[STORED])]
+
+
+def unpack_payload(values: list[Any]) -> Chunk:
+    """Reverse `pack_payload`."""
+    chunk_id, document, ordinal, stored = values
+    return _chunk(chunk_id, document, ordinal, stored)
+
+
+def _chunk(chunk_id: str, document: str, ordinal: int, stored: list[Any]) -> Chunk:
+    document_id, _, document_name = document.partition(_SEPARATOR)
+    headings, page, cells, text, start, end, offsets, *added = stored
     absent: list[Any] = [(), False, "", ""]
-    tables, scanned, scanned_by, context = list(added) + absent[len(added) :]  # earlier points have fewer members
+    tables, scanned, scanned_by, context = added + absent[len(added) :]  # earlier points have fewer members
     return Chunk(
         chunk_id=chunk_id,
         document_id=document_id,
         document_name=document_name,
-        ordinal=payload[ORDINAL],
+        ordinal=ordinal,
         heading_path=tuple(headings),
         page=page,
         cells=cells,

@@ -108,12 +108,12 @@ def open_shard(folder: Path, name: str, generation: int, meta: CollectionMeta) -
     _place_dense(folder)
     handle = engine.EdgeShard.load(str(folder), _config())
     info = handle.info()
-    unindexed = [each for each in _FIELDS if each not in info.payload_schema]
+    unindexed = [name for name in _FIELDS if name not in info.payload_schema]
     shard = Shard(name, generation, handle, meta, info.points_count, unindexed)
     if shard.points <= SMALL // 2:  # hysteresis: a shard just below `SMALL` may soon grow again
-        for each in _FIELDS.keys() - set(unindexed):
-            shard.update(UpdateOperation.delete_field_index(each))
-            unindexed.append(each)
+        for field_name in _FIELDS.keys() - set(unindexed):
+            shard.update(UpdateOperation.delete_field_index(field_name))
+            unindexed.append(field_name)
     while shard.index_field():
         pass
     return shard

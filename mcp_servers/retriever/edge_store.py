@@ -66,7 +66,7 @@ def is_index_folder(folder: Path) -> bool:
 
 def collections_in(folder: Path) -> list[str]:
     """Return the names of the collections of an index folder, sorted."""
-    return sorted(each.parent.name for each in folder.glob("*/pointer.json"))
+    return sorted(pointer.parent.name for pointer in folder.glob("*/pointer.json"))
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class ShardStore:
         key = (name, generation)
         if key not in self._open:
             self._open[key] = self._load(name, generation, pointer.metas[str(generation)])
-            while too_many([each.points for each in self._open.values()], self._max_open):
+            while too_many([shard.points for shard in self._open.values()], self._max_open):
                 self._close(random.choice(less_used([*self._open])))
         self._open.move_to_end(key)
         return self._open[key]
@@ -182,9 +182,9 @@ class ShardStore:
         if generation == pointer.live:
             return
         pointer.previous, pointer.live = pointer.live or None, generation
-        kept = {str(pointer.live), str(pointer.previous)}
-        outdated = [int(number) for number in pointer.metas if number not in kept]
-        pointer.metas = {number: meta for number, meta in pointer.metas.items() if number in kept}
+        retained = {str(pointer.live), str(pointer.previous)}
+        outdated = [int(number) for number in pointer.metas if number not in retained]
+        pointer.metas = {number: meta for number, meta in pointer.metas.items() if number in retained}
         self._save(name, pointer)
         for number in outdated:
             self._remove(name, number)

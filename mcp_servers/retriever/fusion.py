@@ -7,6 +7,7 @@ Cormack et al. 2009) adds 1 / (k + rank) instead. Both here take a weight for ea
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ class Ranking(NamedTuple):
 
 def fuse_legs(legs: LegResults, lead: CandidateLimit) -> list[Scored]:
     """Return all candidates of a search, best first."""
+    if legs.fused:  # the index has fused them already, to read the chunks of the first ones
+        return [*legs.fused]
     by_words = lexical_weight(legs.lexical_share()) if legs.dense and lead.dense_weight else 1.0
     rankings = [
         Ranking(by_words, legs.lexical, legs.lexical_rest),
@@ -62,7 +65,8 @@ def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Sco
         shares = _distribution(candidates, scored) if method == "dbsf" else _ranks(len(candidates))
         for (chunk_id, _), share in zip(scored, shares, strict=True):
             total[chunk_id] = total.get(chunk_id, 0.0) + weight * share
-    return [*map(Scored._make, sorted(total.items(), key=itemgetter(1), reverse=True))]
+    ordered = sorted(total.items(), key=itemgetter(1), reverse=True)
+    return [*starmap(Scored, ordered)]
 
 
 def _distribution(known: Sequence[Scored], scored: Sequence[Scored]) -> list[float]:
@@ -74,11 +78,12 @@ def _distribution(known: Sequence[Scored], scored: Sequence[Scored]) -> list[flo
     scores = [score for _, score in known]
     mean = sum(scores) / (len(scores) or 1)
     # `statistics` computes with fractions, which takes 3 ms for the two legs of a search.
-    deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / (len(scores) or 1))
+    deviation = math.sqrt(sum([(score - mean) ** 2 for score in scores]) / (len(scores) or 1))
     if deviation <= EQUAL * max(map(abs, scores), default=0.0):
         return [0.5] * len(scores) + [0.0] * (len(scored) - len(scores))
-    low = mean - 3 * deviation
-    return [max((score - low) / (6 * deviation), 0.0) for _, score in scored]
+    low, width = mean - 3 * deviation, 6 * deviation
+    shares = [(score - low) / width for _, score in scored]
+    return [0.0 if share < 0 else share for share in shares]
 
 
 def _ranks(count: int) -> list[float]:

@@ -82,9 +82,11 @@ def mean_vector(vectors: Sequence[Sequence[float]]) -> list[float]:
     """Return the mean direction of vectors, which represents a chunk of several windows in the first, coarse search."""
     if len(vectors) == 1:
         return list(vectors[0])
-    lengths = [math.hypot(*vector) or 1.0 for vector in vectors]
-    columns = zip(*vectors, strict=True)
-    return [sum(number / length for number, length in zip(column, lengths, strict=True)) for column in columns]
+    units: list[list[float]] = []
+    for vector in vectors:
+        length = math.hypot(*vector) or 1.0
+        units.append([number / length for number in vector])
+    return [*map(sum, zip(*units, strict=True))]
 
 
 def stored_windows(vectors: Mapping[str, Vectors]) -> list[list[float]]:
@@ -178,7 +180,8 @@ class LegResults:
     have no lexical score. `chunks` are the chunks that the index sent along (see `CandidateLimit`).
 
     `tokens` is the weight (inverse document frequency) of each token of the question. `matched` has the tokens that
-    each of the first candidates contains.
+    each of the first candidates contains. `fused` are all candidates in the order of the fusion, if the index fused
+    them to find the chunks of `CandidateLimit`.
     """
 
     lexical: tuple[Scored, ...] = ()
@@ -189,6 +192,7 @@ class LegResults:
     chunks: tuple[Chunk, ...] = ()
     tokens: Mapping[int, float] = field(default_factory=dict)
     matched: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    fused: tuple[Scored, ...] = ()
 
     def share(self, chunk_id: str) -> float:
         """Return the share of the question's weight that a candidate's tokens match, 0..1."""

@@ -5,12 +5,16 @@ and a value or a fault. Dense vectors are sent as consecutive 32-bit floats, the
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
+from mcp_servers.frames import Frame
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.edge_points import pack_payload, unpack_payload
 from mcp_servers.retriever.errors import (
     IndexClosed,
     IndexDamaged,
@@ -36,8 +40,10 @@ def unpack_vectors(floats: bytes, count: int) -> list[list[float]]:
     """Reverse `pack_vectors`; ``count`` is the number of vectors."""
     values = array("f")
     values.frombytes(floats)
-    each = len(values) // count if count else 0
-    return [values[at : at + each].tolist() for at in range(0, len(values), each)] if each else []
+    dimension = len(values) // count if count else 0
+    if not dimension:
+        return []
+    return [values[at : at + dimension].tolist() for at in range(0, len(values), dimension)]
 
 
 def pack_chunks(chunks: Iterable[Chunk]) -> list[Json]:
@@ -82,40 +88,64 @@ def unpack_selection(data: Json) -> Selection:
     return Selection(**{**data, "document_ids": None if ids is None else tuple(ids)})
 
 
-def pack_legs(legs: LegResults) -> Json:
-    """Return candidates as JSON values, with alternating ids and scores, which is cheaper than many lists."""
-    names = ("lexical", "dense", "lexical_rest", "dense_rest")
-    flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
+_LEGS = ("lexical", "dense", "lexical_rest", "dense_rest", "fused")
+
+
+def pack_legs(legs: LegResults, payloads: Mapping[str, Json]) -> Json:
+    """Return candidates as JSON values; ``payloads`` are those of the chunks to send along, by chunk id.
+
+    Each leg is a list of places in the list of all ids, and a list of scores: most ids are in several legs.
+    """
+    ids_of_legs = [[*map(itemgetter(0), getattr(legs, name))] for name in _LEGS]
+    scores_of_legs = [[*map(itemgetter(1), getattr(legs, name))] for name in _LEGS]
+    ids = [*dict.fromkeys(chain.from_iterable(ids_of_legs))]
+    places = dict(zip(ids, range(len(ids)), strict=True))
+    places_of_legs = [[*map(places.__getitem__, leg)] for leg in ids_of_legs]
     tokens = [*legs.tokens]
-    places = {token: place for place, token in enumerate(tokens)}
-    matched = {chunk_id: [places[token] for token in held] for chunk_id, held in legs.matched.items()}
+    token_places = {token: place for place, token in enumerate(tokens)}
     return {
-        **flat,
+        "ids": ids,
+        "legs": [*zip(places_of_legs, scores_of_legs, strict=True)],
         "self_score": legs.self_score,
-        "chunks": pack_chunks(legs.chunks),
+        "chunks": [pack_payload(chunk_id, payload) for chunk_id, payload in payloads.items()],
         "tokens": tokens,
         "weights": [*legs.tokens.values()],
-        "matched": matched,
+        "matched": {chunk_id: [token_places[token] for token in matched] for chunk_id, matched in legs.matched.items()},
     }
 
 
 def unpack_legs(data: Json) -> LegResults:
     """Reverse `pack_legs`."""
-
-    def leg(name: str) -> tuple[Scored, ...]:
-        return tuple(map(Scored, data[name][::2], data[name][1::2]))
-
+    chunk_id_at = data["ids"].__getitem__
+    lexical, dense, lexical_rest, dense_rest, fused = (
+        tuple(map(Scored, map(chunk_id_at, places), scores)) for places, scores in data["legs"]
+    )
     tokens = data["tokens"]
     return LegResults(
-        leg("lexical"),
-        leg("dense"),
+        lexical,
+        dense,
         data["self_score"],
-        leg("lexical_rest"),
-        leg("dense_rest"),
-        tuple(unpack_chunks(data["chunks"])),
+        lexical_rest,
+        dense_rest,
+        tuple(map(unpack_payload, data["chunks"])),
         dict(zip(tokens, data["weights"], strict=True)),
         {chunk_id: frozenset(tokens[place] for place in places) for chunk_id, places in data["matched"].items()},
+        fused,
     )
+
+
+def pack_sample(sample: Sequence[tuple[Chunk, Sequence[Sequence[float]]]]) -> Frame:
+    """Return chunks with the vectors of their windows as a frame."""
+    windows = [len(vectors) for _, vectors in sample]
+    floats = pack_vectors(vector for _, vectors in sample for vector in vectors)
+    return Frame({"value": pack_chunks(chunk for chunk, _ in sample), "windows": windows}, floats)
+
+
+def unpack_sample(frame: Frame) -> list[tuple[Chunk, list[list[float]]]]:
+    """Reverse `pack_sample`."""
+    chunks, windows = unpack_chunks(frame.data["value"]), frame.data["windows"]
+    vectors = iter(unpack_vectors(frame.floats, sum(windows)))
+    return [(chunk, [*islice(vectors, count)]) for chunk, count in zip(chunks, windows, strict=True)]
 
 
 def pack_fault(fault: IndexFault) -> Json:

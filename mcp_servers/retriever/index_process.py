@@ -12,6 +12,7 @@ died: it is quarantined without being opened.
 
 import ctypes
 import fcntl
+import gc
 import mmap
 import os
 import select
@@ -33,7 +34,7 @@ from mcp_servers.retriever.index_frames import (
     pack_chunks,
     pack_fault,
     pack_legs,
-    pack_vectors,
+    pack_sample,
     unpack_chunks,
     unpack_dense,
     unpack_selection,
@@ -59,8 +60,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def _chunks(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    found = index.chunks(data["collection"], data["document_id"], data["offset"], data["limit"])
-    return Frame({"value": pack_chunks(found)})
+    chunks = index.chunks(data["collection"], data["document_id"], data["offset"], data["limit"])
+    return Frame({"value": pack_chunks(chunks)})
 
 
 def _count(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -85,22 +86,15 @@ def _meta(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    found = index.sample(data["collection"], data["limit"])
-    data = {"value": pack_chunks(chunk for chunk, _ in found), "windows": [len(vectors) for _, vectors in found]}
-    return Frame(data, pack_vectors(vector for _, vectors in found for vector in vectors))
+    return pack_sample(index.sample(data["collection"], data["limit"]))
 
 
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:
     vector = unpack_vectors(floats, 1)[0] if floats else None
     selection = unpack_selection(data["selection"])
     lead = CandidateLimit(**data["lead"]) if "lead" in data else None
-    return Frame(
-        {
-            "value": pack_legs(
-                index.search_legs(data["collection"], data["query"], vector, selection, data["limit"], lead)
-            )
-        }
-    )
+    legs, records = index.search_records(data["collection"], data["query"], vector, selection, data["limit"], lead)
+    return Frame({"value": pack_legs(legs, {chunk_id: record.payload or {} for chunk_id, record in records.items()})})
 
 
 def _without_dense(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -315,6 +309,7 @@ def main() -> None:
         send(sink, HELLO, Frame({"fault": pack_fault(fault)}))
         raise SystemExit(1) from None
     code = 0
+    gc.freeze()  # a full collection would walk the imported modules, which takes as long as a search
     try:
         send(sink, HELLO, Frame({}))
         Service(index, source, sink, mmap.mmap(int(at_work), 8)).run()

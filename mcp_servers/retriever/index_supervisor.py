@@ -91,7 +91,7 @@ class Deaths:
         """Return the collection to quarantine and clear the record, or return None if no collection is suspected."""
         last = [*self._last]
         faults, kills = last[-FAULTS:], last[-KILLS:]
-        died = len(faults) == FAULTS and not any(each.killed for each in faults) and _same(faults)
+        died = len(faults) == FAULTS and not any(death.killed for death in faults) and _same(faults)
         ended = len(kills) == KILLS and kills[-1].at - kills[0].at <= KILLS_SECONDS and _same(kills)
         if not (died or ended):
             return None
@@ -101,7 +101,7 @@ class Deaths:
 
 def _same(deaths: Sequence[Death]) -> bool:
     """Return whether all deaths happened over one collection."""
-    return all(each.collection for each in deaths) and len({split_name(each.collection)[0] for each in deaths}) == 1
+    return all(death.collection for death in deaths) and len({split_name(death.collection)[0] for death in deaths}) == 1
 
 
 class _ProcessEnded(Exception):
@@ -173,8 +173,8 @@ class _IndexProcess:
             try:
                 data = await self._process.stdout.receive(READ_BYTES)
                 self.heard_at = time.monotonic()
-                if found := [*self._frames.feed(data)]:
-                    return found
+                if frames := [*self._frames.feed(data)]:
+                    return frames
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 raise _ProcessEnded from None
             except BadFrame as exc:

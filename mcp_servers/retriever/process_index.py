@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from mcp_servers.frames import Frame
 from mcp_servers.retriever.chunking import Chunk
@@ -35,7 +36,7 @@ from mcp_servers.retriever.index_frames import (
     pack_vectors,
     unpack_chunks,
     unpack_legs,
-    unpack_vectors,
+    unpack_sample,
 )
 from mcp_servers.retriever.index_supervisor import IndexSupervisor, Request
 from mcp_servers.retriever.lexical import Sparse
@@ -50,12 +51,14 @@ AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedAnswer:
     """A cached answer about a collection, and the supervisor's mark from before the request."""
 
     mark: tuple[int, int]
     value: Any
 
+
+T = TypeVar("T")
 
 _Packed = tuple[Json, bytes]
 """The JSON data and the vectors of one part of a write."""
@@ -88,7 +91,7 @@ class ProcessIndex:
 
     def __init__(self, supervisor: IndexSupervisor) -> None:
         self._supervisor = supervisor
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._answers: dict[tuple[str, str], _CachedAnswer] = {}
         """Cached answers by method and collection."""
 
     @property
@@ -143,15 +146,16 @@ class ProcessIndex:
         if faults:
             raise faults[0]
 
-    async def _remember(self, method: str, action: str, collection: str) -> Any:
-        """Return the answer of a read method, cached for as long as the collection cannot have changed."""
+    async def _remember(self, method: str, action: str, collection: str, unpack: Callable[[Any], T]) -> T:
+        """Return the unpacked answer of a read method, cached for as long as the collection cannot have changed."""
         mark = self._supervisor.mark(collection)
-        known = self._known.get((method, collection))
-        if known is None or known.mark != mark:
+        cached = self._answers.get((method, collection))
+        if cached is None or cached.mark != mark:
             answer = await self._read(method, action, {"collection": collection})
-            known = _Known(mark, answer.data["value"])
-            self._known[method, collection] = known
-        return known.value
+            cached = _CachedAnswer(mark, unpack(answer.data["value"]))
+            self._answers[method, collection] = cached
+        value: T = cached.value
+        return value
 
     async def upsert(
         self,
@@ -166,7 +170,7 @@ class ProcessIndex:
 
         def pack(part: slice) -> _Packed:
             said, floats = pack_dense(dense.of_chunks(part) if dense else None)
-            sparse = [[*each] for each in lexical[part]] if lexical else None
+            sparse = [[*vector] for vector in lexical[part]] if lexical else None
             return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **only, **said}, floats
 
         await self._write_in_parts("upsert", "store chunks", collection, _parts(len(chunks)), pack)
@@ -192,7 +196,7 @@ class ProcessIndex:
     async def count(self, collection: str, document_id: str | None = None) -> int:
         value: int
         if document_id is None:
-            value = await self._remember("count", "count chunks", collection)
+            value = await self._remember("count", "count chunks", collection, int)
         else:
             data = {"collection": collection, "document_id": document_id}
             value = (await self._read("count", "count chunks", data)).data["value"]
@@ -232,13 +236,14 @@ class ProcessIndex:
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         answer = await self._read("sample", "sample chunks", {"collection": collection, "limit": limit})
-        chunks, windows = unpack_chunks(answer.data["value"]), answer.data["windows"]
-        vectors = Dense("", unpack_vectors(answer.floats, sum(windows)), windows)
-        return [(chunk, [*map(list, each)]) for chunk, each in zip(chunks, vectors.by_chunk(), strict=True)]
+        # In a thread: 256 chunks of 8 windows are a million numbers, which would block the event loop for 100 ms.
+        return await anyio.to_thread.run_sync(unpack_sample, answer)
 
     async def meta(self, collection: str) -> CollectionMeta | None:
-        value = await self._remember("meta", "open a collection", collection)
-        return None if value is None else CollectionMeta.from_json(value)
+        def unpack(data: Json | None) -> CollectionMeta | None:
+            return None if data is None else CollectionMeta.from_json(data)
+
+        return await self._remember("meta", "open a collection", collection, unpack)
 
     async def set_calibration(self, collection: str, calibration: Calibration) -> None:
         data = {"collection": collection, "calibration": asdict(calibration)}

@@ -1,5 +1,6 @@
 """One conformance suite for every index implementations, and what only the embedded one has: files and an owner."""
 
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,17 @@ import pytest
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
-from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, Index, Selection
+from mcp_servers.retriever.fusion import fuse_legs
+from mcp_servers.retriever.index import (
+    Calibration,
+    CandidateLimit,
+    CollectionMeta,
+    Dense,
+    Index,
+    LegResults,
+    Selection,
+)
+from mcp_servers.retriever.lexical import query_vector
 from mcp_servers.retriever.process_index import open_process_index
 
 from .corpus import handbook, long_section, rules
@@ -439,6 +450,41 @@ async def test_a_damaged_shard_is_an_index_fault_and_others_still_work(tmp_path:
         with pytest.raises(IndexUnavailable, match="open a collection"):
             await index.count("bad")
         assert await index.count("good") == 2
+
+
+async def test_a_token_weighs_more_the_fewer_chunks_contain_it(tmp_path: Path) -> None:
+    texts = [f"pump {'valve' if number < 2 else 'hose'}" for number in range(12)]
+    chunks = [
+        replace(handbook()[0], chunk_id=str(uuid4()), ordinal=number, text=text, heading_path=())
+        for number, text in enumerate(texts)
+    ]
+    async with embedded(tmp_path) as index:
+        await index.upsert("law", chunks)
+        for question in ("hose pump", "zebra valve pump"):  # the weights of the first question are cached
+            weights = (await index.search_legs("law", question)).tokens
+    assert [weights[query_vector(word).indices[0]] for word in ("pump", "valve", "zebra")] == pytest.approx(
+        [math.log((12 - count + 0.5) / (count + 0.5) + 1) for count in (12, 2, 0)], rel=1e-5
+    )
+
+
+async def test_the_index_process_sends_what_the_embedded_index_finds(tmp_path: Path) -> None:
+    # Texts of different lengths, because the order of equal scores is not fixed.
+    chunks = [
+        replace(chunk, page=3, text=chunk.text + " hose" * number, context="About pumps.")
+        for number, chunk in enumerate(long_section(60))
+    ]
+    legs: list[LegResults] = []
+    for number, kind in enumerate((embedded, in_process)):
+        async with kind(tmp_path / str(number)) as index:
+            await index.upsert("law", chunks, Dense("e", vectors(len(chunks), 16)))
+            lead = CandidateLimit("dbsf", 1.0, 2, 1)
+            legs.append(await index.search_legs("law", "sentence number 7", vectors(4, 16)[3], lead=lead))
+    assert legs[0] == legs[1]
+    assert list(legs[0].fused) == fuse_legs(replace(legs[0], fused=()), lead)
+    assert {chunk.chunk_id: chunk for chunk in legs[0].chunks}.items() <= {
+        chunk.chunk_id: chunk for chunk in chunks
+    }.items()
+    assert {candidate.chunk_id for candidate in legs[0].fused[:2]} <= {chunk.chunk_id for chunk in legs[0].chunks}
 
 
 async def test_lexical_vectors_made_elsewhere_give_the_same_scores(tmp_path: Path) -> None:
