@@ -8,7 +8,7 @@ import time
 
 import anyio
 
-SECONDS = 0.03
+SECONDS = 0.05
 LONGEST_SECONDS = 0.5
 
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
@@ -235,10 +235,7 @@ class Edge:
 
     def routes_of(self, owner: object) -> list[Route]:
         """Return the routes that the class of ``owner`` declares, in order."""
-        return [
-            Route(declared.path, Endpoint(declared, owner, self), methods=[declared.method])
-            for declared in declarations_of(type(owner))
-        ]
+        return [DeclaredRoute(declared, Endpoint(declared, owner, self)) for declared in declarations_of(type(owner))]
 
     def exception_handlers(self) -> dict[Any, ExceptionHandler]:
         """Return the handlers for exceptions of routes and of routing."""
@@ -268,6 +265,41 @@ class Edge:
             action, reference = f"{request.method} {endpoint.declared.path}", request_id(request.scope)
             await caller_of(request.scope).note_refusal(exc, action, request.url.path, reference)
         return self.replies.refusal(exc, request)
+
+
+class DeclaredRoute(Route):
+    """A route that compiles its pattern for the first path that could match it.
+
+    Starlette compiles each pattern at once. For all 250 that takes 60 ms of CPU at each start of a server, and at each
+    command that works without one, and most of them are not used.
+    """
+
+    def __init__(self, declared: Declaration, endpoint: "Endpoint") -> None:
+        # Route.__init__ is not called, because it compiles the pattern.
+        self.path = declared.path
+        self.endpoint = self.app = endpoint
+        self.name = type(endpoint).__name__
+        self.include_in_schema = True
+        self.methods = {declared.method, "HEAD"} if declared.method == "GET" else {declared.method}
+        self._start, _, _ = declared.path.partition("{")
+        _, _, self._end = declared.path.rpartition("}")
+
+    def __getattr__(self, name: str) -> Any:
+        """Compile the pattern when one of the three attributes that come from it is read first."""
+        if name not in ("path_regex", "path_format", "param_convertors"):
+            raise AttributeError(name)
+        self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
+        return self.__dict__[name]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match a path. Its fixed start and end are compared first, which needs no pattern."""
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        path: str = scope["path"]
+        below = scope.get("root_path")  # the path begins with it
+        if not path.endswith(self._end) or not (below or path.startswith(self._start)):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 class Endpoint:

