@@ -7,6 +7,7 @@ second.
 
 import importlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -98,12 +99,11 @@ from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
-from agentic_rag.operations.instruments import Measuring, open_measuring
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.maintenance import SCAN_SECONDS, Maintenance
+from agentic_rag.operations.metrics import Counts, Exposition
 from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
@@ -190,7 +190,9 @@ class Ground:
     watched: WatchedWorkspaces
     memories: MemoryCache
     spending: Spending
-    measuring: Measuring
+    counts: Counts | None
+    """None if metrics are off."""
+    observer: Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +521,7 @@ async def _open_ground(
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()
     await spending.refresh()
+    counts = Counts() if settings.metrics == "on" else None
     return Ground(
         settings,
         folder,
@@ -535,14 +538,33 @@ async def _open_ground(
         watched,
         await open_shelf(stack, database),
         spending,
-        await stack.enter_async_context(open_measuring(settings, redactor)),
+        counts,
+        _open_observer(stack, settings, redactor, counts),
     )
+
+
+def _open_observer(stack: AsyncExitStack, settings: Settings, redactor: Redactor, counts: Counts | None) -> Observer:
+    """Return the observer that the settings describe. On exit, it sends the spans that still wait.
+
+    Raises:
+        BadConfiguration: traces are configured, but the ``otel`` extra is not installed.
+    """
+    if not settings.otlp_endpoint:
+        return Observer(time.monotonic, counts)
+    try:
+        from agentic_rag.operations.tracing import Tracing  # needs an extra
+    except ImportError as exc:
+        problem = f"traces need the extra otel: pip install 'agentic-rag[otel]' ({exc})"
+        raise BadConfiguration("AGENTIC_RAG_OTLP_ENDPOINT", problem) from exc
+    tracing = Tracing(settings.otlp_endpoint, redactor, content=settings.trace_content)
+    stack.push_async_callback(tracing.aclose)
+    return Observer(time.monotonic, counts, tracing)
 
 
 async def _open_machinery(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
 ) -> Machinery:
-    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
+    settings, database, observer = ground.settings, ground.database, ground.observer
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     reindex_gate = ReindexGate(database, ground.directory)
@@ -742,8 +764,8 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         health=health,
         usage=UsageReports(database, ground.spending.prices),
         budgets=budgets,
-        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
-        observer=ground.measuring.observer,
+        exposition=Exposition(ground.counts, health, budgets, runtime, ground.key_use),
+        observer=ground.observer,
         embedding=knowledge.embedding,
         waits=waits,
         audit=ground.audit,
@@ -807,7 +829,7 @@ def _make_runs(
         knowledge.embedding,
         RetrievalTier(knowledge.search, index),
         AnswerTier(ground.database, conversations, deletion, index),
-        ground.measuring.observer,
+        ground.observer,
         machinery.runtime.owner,
     )
 
@@ -876,7 +898,7 @@ def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) 
         ground.database,
         ground.directory,
         definitions,
-        _language_model(machinery.model, ground.measuring.observer),
+        _language_model(machinery.model, ground.observer),
         machinery.calls,
         ground.redactor,
         ground.threads,

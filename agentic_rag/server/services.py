@@ -47,9 +47,9 @@ from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.erasure import Erasure
-from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import Health
 from agentic_rag.operations.history import History
+from agentic_rag.operations.metrics import Exposition
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
 from agentic_rag.reach.links import AnswerLinks
