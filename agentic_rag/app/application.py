@@ -47,12 +47,11 @@ from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
-from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.naming import Naming, TitleNews
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.sign_in_waits import SignInWaits
-from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.attachments import Attachments
@@ -62,7 +61,6 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
 from agentic_rag.documents.line_writer import LineWriter
 from agentic_rag.documents.model_scans import PageModel
-from agentic_rag.documents.paid_calls import PaidCalls
 from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
@@ -119,6 +117,7 @@ from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
 from agentic_rag.runtime.delegates import Delegations
+from agentic_rag.runtime.paid_calls import PaidCalls
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
@@ -616,8 +615,8 @@ async def _open_machinery(
     )
     lists = make_lists(database, ground.vault.redact)
     tools = TurnTools(pool, lists, ground.vault)
-    news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
-    naming = Naming(database, namer, ground.redactor, news, ground.spending)
+    news = TitleNews()
+    naming = Naming(database, None if settings.titles == "message" else paid, ground.redactor, news)
     carriers = await open_carriers(stack, settings, database)
     runtime = await stack.enter_async_context(
         Runtime(

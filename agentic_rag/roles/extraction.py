@@ -19,7 +19,6 @@ from agentic_rag.access.users import User
 from agentic_rag.base import failpoints
 from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
 from agentic_rag.base.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
-from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
@@ -36,10 +35,10 @@ from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
 from agentic_rag.store import extractions, provenance, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
-from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.extractions import ExtractionRecord, Proposal
-from agentic_rag.store.usage import UsageRecord
+from agentic_rag.store.usage import UsageLabels, UsageRecord
 from mcp_servers.promptx.errors import MemoryFault
 from mcp_servers.promptx.memory import MemoryCache, memory_folder
 
@@ -217,7 +216,7 @@ class Extraction:
                         async for event in events:
                             received.add(event)
             finally:
-                spent.append(_usage_row(row, received.model, received.usage))
+                spent.append(usage.row_of(_labels(row), received.model, received.usage))
             if waited.cancelled_caught:
                 raise GenerationTimeout("The proposals", CALL_SECONDS)
         return received.text, received.stop_reason
@@ -279,20 +278,13 @@ def _user(row: ExtractionRecord) -> User:
     return User(row.user_id, domains=frozenset({row.domain_id}))
 
 
-def _usage_row(row: ExtractionRecord, model: str, spent: Usage) -> UsageRecord:
-    return UsageRecord(
-        id=new_id("usage"),
+def _labels(row: ExtractionRecord) -> UsageLabels:
+    return UsageLabels(
+        domain_id=row.domain_id,
+        agent=AGENT,
         session_id=row.session_id,
         conversation_id=row.conversation_id,
-        domain_id=row.domain_id,
         user_id=row.user_id,
-        agent=AGENT,
-        model=model,
-        input=spent.input,
-        cache_read=spent.cache_read,
-        cache_write=spent.cache_write,
-        output=spent.output,
-        created_at=now(),
     )
 
 

@@ -19,10 +19,10 @@ from agentic_rag.bundles.importing import Imports
 from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.conversations.naming import TitleNews
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
-from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.attachments import Attachments

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from operator import add
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
 
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.base.json_form import Absent
-from agentic_rag.store.clock import first_id, seconds_of
+from agentic_rag.store.clock import first_id, new_id, now, seconds_of
 from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared
@@ -53,6 +53,40 @@ class UsageRecord(Record, table=True):
     cache_missed: int = 0
     """Input tokens that the prompt cache would have held otherwise."""
     created_at: str
+
+
+NO_SESSION: Final = SessionId("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageLabels:
+    """Who pays for model calls outside of turns, and their name in the usage. Fields as in `UsageRecord`."""
+
+    domain_id: str
+    agent: str
+    session_id: SessionId = NO_SESSION
+    conversation_id: ConversationId = NO_CONVERSATION
+    user_id: str = ""
+    key_id: str = ""
+
+
+def row_of(labels: UsageLabels, model: str, spent: Usage) -> UsageRecord:
+    """Return the row of a call that has just ended."""
+    return UsageRecord(
+        id=new_id("usage"),
+        session_id=labels.session_id,
+        conversation_id=labels.conversation_id,
+        domain_id=labels.domain_id,
+        user_id=labels.user_id,
+        key_id=labels.key_id,
+        agent=labels.agent,
+        model=model,
+        input=spent.input,
+        cache_read=spent.cache_read,
+        cache_write=spent.cache_write,
+        output=spent.output,
+        created_at=now(),
+    )
 
 
 class Group(StrEnum):
