@@ -51,8 +51,7 @@ from agentic_rag.conversations.naming import Naming, TitleNews
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
-from agentic_rag.conversations.sign_in_waits import SignInWaits
-from agentic_rag.conversations.waits import Waits
+from agentic_rag.conversations.waits import SignInWaits, Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.context_lines import LOOK_SECONDS as LINES_SECONDS
@@ -92,7 +91,7 @@ from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, 
 from agentic_rag.models.retirement import retirements_of
 from agentic_rag.models.traced_model import observe
 from agentic_rag.operations.budgets import Budgets
-from agentic_rag.operations.data_folder import DataFolder, open_command
+from agentic_rag.operations.data_folder import DataFolder, ServerAddress, open_command
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
@@ -102,7 +101,6 @@ from agentic_rag.operations.history import History
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.maintenance import SCAN_SECONDS, Maintenance
 from agentic_rag.operations.metrics import Counts, Exposition
-from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints

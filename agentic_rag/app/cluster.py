@@ -64,7 +64,7 @@ async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Dat
         from agentic_rag.runtime.log.redis_fanout import RedisFanout
 
         return Carriers(feed, RedisFanout(settings.redis_url))
-    from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+    from agentic_rag.runtime.log.fanout import PostgresFanout
 
     return Carriers(feed, PostgresFanout(database.server.notifications))
 

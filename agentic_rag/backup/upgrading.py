@@ -28,8 +28,8 @@ from agentic_rag.backup.restoring import load_records
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import BackupRefused, StorageUnavailable
 from agentic_rag.base.settings import Settings
+from agentic_rag.operations.contents import Finding
 from agentic_rag.operations.doctor import examine_records
-from agentic_rag.operations.findings import Finding
 from agentic_rag.store.database import Database, find_revision, is_server
 from agentic_rag.store.integrity import find_file_damage
 from agentic_rag.store.migrations import OWN, Revisions, explain_unknown, list_steps

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header, Progress
     from agentic_rag.backup.restoring import Restored
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.findings import Finding
+    from agentic_rag.operations.contents import Finding
 
 VERIFY = "verify"
 TELL_SECONDS = 0.2

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentic_rag.backup.rehearsed_cases import RehearsedDomain
     from agentic_rag.backup.upgrading import DowngradePlan, Rehearsal
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.findings import Finding
+    from agentic_rag.operations.contents import Finding
 
 
 def upgrade(

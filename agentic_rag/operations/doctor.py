@@ -17,7 +17,7 @@ from agentic_rag.base.events import Error
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.findings import Finding
+from agentic_rag.operations.contents import Finding
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now

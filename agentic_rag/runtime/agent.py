@@ -73,7 +73,6 @@ from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.missing_passages import chunks_of, find_gone, find_hidden
-from agentic_rag.runtime.missing_servers import missing_notices
 from agentic_rag.runtime.model_stream import ModelStream
 from agentic_rag.runtime.notifier import Once
 from agentic_rag.runtime.payload_reader import Pictures, with_own_tools
@@ -879,3 +878,17 @@ class Agent:
         if commit.usage is not None and entries:
             self._context.take_measure(commit.usage, entries[0].seq)
         self._turn.take_commit(commit)
+
+
+def missing_notices(toolset: Toolset, *, admin: bool) -> Iterator[Notice]:
+    """Yield a notice for each unavailable server. Only admins see the reason, which contains paths and addresses."""
+    missing = toolset.missing
+    reasons: list[tuple[str, str]] = [(name, "") for name in missing]
+    if admin and (notices := toolset.notices):
+        noticed_names = {name for name, _ in notices}
+        reasons = [*notices, *((name, "") for name in missing if name not in noticed_names)]
+    for name, reason in reasons:
+        starting = missing.get(name, False)
+        code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
+        plain = "is still starting." if starting else "is not available now."
+        yield Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}")

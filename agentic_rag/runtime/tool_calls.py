@@ -26,7 +26,7 @@ from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import Message, text_block
 from agentic_rag.base.telemetry import NO_SPAN, Content, Kind, Span, running_span, working_in
-from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome
+from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome, sources_of
 from agentic_rag.runtime.core.client_functions import function_outcome, function_request
 from agentic_rag.runtime.core.deferred_tools import FIND, find_tools
 from agentic_rag.runtime.core.definition import Definition
@@ -35,7 +35,6 @@ from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.core.untrusted_inputs import sources_of
 from agentic_rag.runtime.human_input import HumanInput, QuestionRequest
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog

@@ -22,8 +22,7 @@ from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.runtime.delegates import Delegations
-from agentic_rag.runtime.log.fanout import Fanout
-from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+from agentic_rag.runtime.log.fanout import Fanout, PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import Spending

@@ -34,10 +34,9 @@ from agentic_rag.tools.launch.catalogue import (
     pin_version,
 )
 from agentic_rag.tools.launch.environment import base_environment, check_variables
-from agentic_rag.tools.launch.installations import Installations
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.local_programs import LocalPrograms
-from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.packages import Installations, Packages
 from agentic_rag.tools.launch.requests import PackageLine, local_name, plan_line
 from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, interpreter_files, system_call_filter
 from agentic_rag.tools.launch.spec import FILES, UNSET, LaunchSpec
