@@ -8,11 +8,12 @@ rows, so that no event is ever missing, but some may be late. Knows no event.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from agentic_rag.store.notifications import Notifications
+if TYPE_CHECKING:  # imports the driver of PostgreSQL
+    from agentic_rag.store.notifications import Notifications
 
 Hear = Callable[[bytes | None], None]
 """Receives a message, or None if some may have been missed. Must not wait and not raise."""
@@ -122,7 +123,7 @@ class PostgresFanout:
 
     room = 7_000
 
-    def __init__(self, notifications: Notifications) -> None:
+    def __init__(self, notifications: "Notifications") -> None:
         self._notifications = notifications
         self._topics = Topics()
 
