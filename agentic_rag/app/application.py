@@ -928,7 +928,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         return None
     from agentic_rag.access.oidc.logins import ProviderLogins
     from agentic_rag.access.oidc.mapping import GroupGrants
-    from agentic_rag.access.oidc.tokens import Provider, ProviderClient
+    from agentic_rag.access.oidc.tokens import OidcProvider, ProviderClient
 
     if not settings.oidc_client_id:
         raise BadConfiguration("AGENTIC_RAG_OIDC_CLIENT_ID", "with an issuer, the id of this server there is needed")
@@ -947,7 +947,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         settings.oidc_groups_claim,
         settings.oidc_name_claim,
     )
-    provider = Provider(client)
+    provider = OidcProvider(client)
     stack.push_async_callback(provider.aclose)
     return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
 

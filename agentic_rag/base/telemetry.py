@@ -22,7 +22,7 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 """W3C Trace Context, version 00."""
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     """The kind of work that a span measures."""
 
     TURN = "turn"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     """One case of an evaluation run."""
 
 
-class Content(StrEnum):
+class SpanContent(StrEnum):
     """Kinds of content inside a span, recorded only if the observer wants content."""
 
     SYSTEM = "system"
@@ -62,7 +62,7 @@ class TraceSpan(Protocol):
     @property
     def wants_content(self) -> bool: ...
 
-    def say(self, what: Content, value: object) -> None: ...
+    def say(self, what: SpanContent, value: object) -> None: ...
 
     def end(self, span: "Span") -> None:
         """End the span with all facts of ``span``."""
@@ -106,7 +106,7 @@ class Observer:
         self.metrics = metrics
         self.tracer = tracer
 
-    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> "Span":
+    def begin(self, kind: WorkKind, name: str, *, traceparent: str = "", **facts: Fact) -> "Span":
         """Begin a span without a parent in this process. ``traceparent``: the client's, empty if it has none."""
         if self.metrics is None and self.tracer is None:
             return NO_SPAN
@@ -146,7 +146,7 @@ class Span:
     def __init__(
         self,
         observer: Observer,
-        kind: Kind,
+        kind: WorkKind,
         name: str,
         facts: dict[str, Fact],
         domain_id: str,
@@ -184,13 +184,13 @@ class Span:
         """Whether the operator records content."""
         return self._trace is not None and self._trace.wants_content
 
-    def begin(self, kind: Kind, name: str, **facts: Fact) -> "Span":
+    def begin(self, kind: WorkKind, name: str, **facts: Fact) -> "Span":
         """Begin a span inside this one; inside a turn, the calls that a step asked for belong to that step."""
         if self is NO_SPAN:
             return self
-        parent = self._last_step if kind is Kind.TOOL and self._last_step is not None else self
+        parent = self._last_step if kind is WorkKind.TOOL and self._last_step is not None else self
         span = Span(self._observer, kind, name, facts, self.domain_id, parent=parent)
-        if kind is Kind.STEP:
+        if kind is WorkKind.STEP:
             self._last_step = span
         return span
 
@@ -203,10 +203,10 @@ class Span:
         """Record the arrival of an answer's first part; only the first call counts, also for the step's turn."""
         if self.first_seconds is None and self is not NO_SPAN:
             self.first_seconds = self._observer.clock() - self._began
-            if self.kind is Kind.STEP and self._parent is not None:
+            if self.kind is WorkKind.STEP and self._parent is not None:
                 self._parent.note_first()
 
-    def say(self, what: Content, value: object) -> None:
+    def say(self, what: SpanContent, value: object) -> None:
         """Record content as JSON, if `wants_content`."""
         if self._trace is not None:
             self._trace.say(what, value)
@@ -225,7 +225,7 @@ class Span:
 
 NOBODY: Final = Observer(lambda: 0.0)
 """The observer that measures nothing."""
-NO_SPAN: Final = Span(NOBODY, Kind.TURN, "", {}, "")
+NO_SPAN: Final = Span(NOBODY, WorkKind.TURN, "", {}, "")
 """The span of work that is not measured. All its methods do nothing."""
 
 _running: ContextVar[Span] = ContextVar("running_span", default=NO_SPAN)

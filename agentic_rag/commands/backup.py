@@ -84,7 +84,7 @@ async def _make(
 
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.backup.backups_folder import keep_newest, name_by_time
-    from agentic_rag.backup.contents import Choice
+    from agentic_rag.backup.contents import BackupOptions
     from agentic_rag.backup.making import make_backup
     from agentic_rag.base.errors import BackupRefused
     from agentic_rag.operations.data_folder import find_owner
@@ -95,7 +95,7 @@ async def _make(
             f"The index cannot be copied while {owner} uses it: stop the server, or leave --with-index away, and it is "
             "made anew from the documents after a restore."
         )
-    choice = Choice(with_key=with_key, with_index=with_index)
+    choice = BackupOptions(with_key=with_key, with_index=with_index)
     header = await make_backup(settings.database, settings.data, target, choice, progress)
     Acts(settings.data).leave(act("backup.write", header.id, withKey=with_key))
     removed = await anyio.to_thread.run_sync(keep_newest, path, keep) if keep is not None else []

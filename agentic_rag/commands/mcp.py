@@ -68,13 +68,15 @@ def allow(
 
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.base.settings import client_environment, load_settings
-    from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+    from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
     from agentic_rag.tools.launch.packages import Packages
     from agentic_rag.tools.launch.registry_clients import client_sandbox
 
     settings = load_settings(data=data)
     folder = settings.data / "mcp"
-    grant = Grant(network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ()))
+    grant = ExtraRights(
+        network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ())
+    )
     packages = Packages(folder, client_environment(), sandbox=client_sandbox)
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)

@@ -14,11 +14,11 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import Block
 from agentic_rag.base.telemetry import (
     NO_SPAN,
-    Content,
     Fact,
-    Kind,
     Observer,
     Span,
+    SpanContent,
+    WorkKind,
     running_span,
     working_domain,
 )
@@ -89,12 +89,12 @@ class _Call(AsyncIterator[ModelEvent]):
         }
         if around is NO_SPAN:
             facts["domain_id"] = working_domain()
-            self._span = self._observer.begin(Kind.STEP, request.model, traceparent="", **facts)
+            self._span = self._observer.begin(WorkKind.STEP, request.model, traceparent="", **facts)
         else:
-            self._span = around.begin(Kind.STEP, request.model, **facts)
+            self._span = around.begin(WorkKind.STEP, request.model, **facts)
         if self._span.wants_content:
-            self._span.say(Content.SYSTEM, list(request.system))
-            self._span.say(Content.REQUEST, list(request.messages))
+            self._span.say(SpanContent.SYSTEM, list(request.system))
+            self._span.say(SpanContent.REQUEST, list(request.messages))
         try:
             self._events = (await self._inner.__aenter__()).__aiter__()
         except BaseException as exc:
@@ -132,7 +132,7 @@ class _Call(AsyncIterator[ModelEvent]):
             self._usage = event.usage
             self._span.note(stop_reason=event.stop_reason)
             if self._span.wants_content:
-                self._span.say(Content.ANSWER, self._answer)
+                self._span.say(SpanContent.ANSWER, self._answer)
 
     def _end(self, exc: BaseException | None) -> None:
         used = self._usage

@@ -149,7 +149,7 @@ def _end(conn: Connection, turn_id: TurnId) -> None:
     final = Error(error.code, str(error), error.retryable)
     seq = run_events.last_seq(conn, turn_id) + MAX_UNSEEN + 1
     event = encode(final, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=now())
-    run_events.append(conn, [run_events.Batch(turn_id, seq, [event.data])])
+    run_events.append(conn, [run_events.EventBatch(turn_id, seq, [event.data])])
     end = turns.TurnEnd(
         status=TurnStatus.FAILED, end_reason="error", ended_at=now(), steps=turn.steps, usage=turn.usage, error=final
     )

@@ -18,7 +18,7 @@ from agentic_rag import __version__
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import NotFound
 from agentic_rag.base.health_signals import PartState
-from agentic_rag.base.telemetry import Kind, Span
+from agentic_rag.base.telemetry import Span, WorkKind
 from agentic_rag.operations.budgets import Budgets, BudgetState
 from agentic_rag.operations.health import Health, HealthReport
 from agentic_rag.runtime.runtime import Runtime
@@ -153,22 +153,22 @@ class Counts:
         """See `agentic_rag.base.telemetry.Metrics.record`."""
         name, domain, facts, seconds, outcome = span.name, span.domain_id, span.facts, span.seconds, span.outcome
         match span.kind:
-            case Kind.TURN:
+            case WorkKind.TURN:
                 self._record_turn(span)
-            case Kind.STEP:
+            case WorkKind.STEP:
                 self.step_seconds.note(seconds, name, outcome or "ok")
                 if span.first_seconds is not None:
                     self.step_first_seconds.note(span.first_seconds, name)
                 for kind in TOKEN_KINDS:
                     if amount := facts.get(kind):
                         self.tokens.add(float(amount), domain, name, kind)
-            case Kind.TOOL:
+            case WorkKind.TOOL:
                 self.tool_seconds.note(seconds, _tool_label(span), outcome or "ok")
-            case Kind.MCP:
+            case WorkKind.MCP:
                 self.request_seconds.note(seconds, str(facts.get("origin")), outcome or "ok")
-            case Kind.RETRIEVAL:
+            case WorkKind.RETRIEVAL:
                 self.retrieval_seconds.note(seconds, str(facts.get("source")))
-            case Kind.EVALUATION:
+            case WorkKind.EVALUATION:
                 self.cases.add(1, domain, name, str(facts.get("verdict")))
                 self.case_seconds.note(seconds, name)
 

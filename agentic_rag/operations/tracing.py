@@ -28,7 +28,7 @@ from agentic_rag import __version__
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import Block, without_private
 from agentic_rag.base.redaction import Redactor
-from agentic_rag.base.telemetry import Content, Fact, Kind, Span, TraceSpan
+from agentic_rag.base.telemetry import Fact, Span, SpanContent, TraceSpan, WorkKind
 
 QUEUE: Final = 4_096
 """Maximum number of spans that wait for the collector; further spans are dropped."""
@@ -63,20 +63,20 @@ _ATTRIBUTES: Final = {
 }
 """Attribute names of facts. The conventions have no name for the ``agentic_rag.`` ones."""
 _OPERATIONS: Final = {
-    Kind.TURN: "invoke_agent",
-    Kind.STEP: "chat",
-    Kind.TOOL: "execute_tool",
-    Kind.MCP: "tools/call",
-    Kind.RETRIEVAL: "retrieval",
-    Kind.EVALUATION: "evaluate",
+    WorkKind.TURN: "invoke_agent",
+    WorkKind.STEP: "chat",
+    WorkKind.TOOL: "execute_tool",
+    WorkKind.MCP: "tools/call",
+    WorkKind.RETRIEVAL: "retrieval",
+    WorkKind.EVALUATION: "evaluate",
 }
 _CONTENT: Final = {
-    Content.SYSTEM: "gen_ai.system_instructions",
-    Content.REQUEST: "gen_ai.input.messages",
-    Content.ANSWER: "gen_ai.output.messages",
-    Content.ARGUMENTS: "gen_ai.tool.call.arguments",
-    Content.RESULT: "gen_ai.tool.call.result",
-    Content.QUERY: "gen_ai.retrieval.query.text",
+    SpanContent.SYSTEM: "gen_ai.system_instructions",
+    SpanContent.REQUEST: "gen_ai.input.messages",
+    SpanContent.ANSWER: "gen_ai.output.messages",
+    SpanContent.ARGUMENTS: "gen_ai.tool.call.arguments",
+    SpanContent.RESULT: "gen_ai.tool.call.result",
+    SpanContent.QUERY: "gen_ai.retrieval.query.text",
 }
 
 
@@ -123,7 +123,7 @@ class Tracing:
         started = self._tracer.start_span(
             f"{_OPERATIONS[span.kind]} {span.name}",
             context=context,
-            kind=SpanKind.CLIENT if span.kind in (Kind.STEP, Kind.MCP) else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if span.kind in (WorkKind.STEP, WorkKind.MCP) else SpanKind.INTERNAL,
             attributes={**_attributes_of(span.kind, span.name), **dict(_shown_facts(span.facts))},
         )
         # without a domain, the secrets to redact are unknown
@@ -157,7 +157,7 @@ class _TracedSpan:
     def wants_content(self) -> bool:
         return self._redact is not None
 
-    def say(self, what: Content, value: object) -> None:
+    def say(self, what: SpanContent, value: object) -> None:
         if self._redact is not None:
             content = self._redact(_show(what, value))
             text = content if isinstance(content, str) else to_text(content)
@@ -167,12 +167,12 @@ class _TracedSpan:
         facts, outcome = span.facts, span.outcome
         self.span.set_attributes(dict(_shown_facts(facts)))
         failed = bool(outcome)
-        if span.kind is Kind.TURN:
+        if span.kind is WorkKind.TURN:
             self.span.set_attribute("agentic_rag.turn.end", outcome)
             failed = outcome.isupper()  # an error code; other outcomes are reasons to stop
-        elif span.kind is Kind.STEP and span.first_seconds is not None:
+        elif span.kind is WorkKind.STEP and span.first_seconds is not None:
             self.span.add_event("gen_ai.first_chunk", timestamp=self._started + int(span.first_seconds * 1e9))
-        elif span.kind is Kind.EVALUATION and "verdict" in facts:
+        elif span.kind is WorkKind.EVALUATION and "verdict" in facts:
             self.span.add_event("gen_ai.evaluation.result", _shown_verdict(facts))
         if failed:
             self.span.set_attribute("error.type", outcome)
@@ -208,32 +208,32 @@ def _trace_of(turn_id: str) -> int:
     return int.from_bytes(hashlib.sha256(turn_id.encode()).digest()[:16], "big") or 1
 
 
-def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
+def _attributes_of(kind: WorkKind, name: str) -> dict[str, str]:
     match kind:
-        case Kind.TURN:
+        case WorkKind.TURN:
             own_attributes = {"gen_ai.agent.name": name}
-        case Kind.STEP:
+        case WorkKind.STEP:
             own_attributes = {"gen_ai.request.model": name}
-        case Kind.TOOL:
+        case WorkKind.TOOL:
             own_attributes = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-        case Kind.MCP:
+        case WorkKind.MCP:
             own_attributes = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
-        case Kind.RETRIEVAL | Kind.EVALUATION:
+        case WorkKind.RETRIEVAL | WorkKind.EVALUATION:
             own_attributes = {}
-    operation = "execute_tool" if kind is Kind.MCP else _OPERATIONS[kind]
+    operation = "execute_tool" if kind is WorkKind.MCP else _OPERATIONS[kind]
     return {"gen_ai.operation.name": operation, **own_attributes}
 
 
-def _show(what: Content, value: Any) -> object:
+def _show(what: SpanContent, value: Any) -> object:
     """Return the content in the form that the conventions define."""
     match what:
-        case Content.SYSTEM:
+        case SpanContent.SYSTEM:
             return _parts(value)
-        case Content.REQUEST:
+        case SpanContent.REQUEST:
             return [{"role": message["role"], "parts": _parts(message["content"])} for message in value]
-        case Content.ANSWER:
+        case SpanContent.ANSWER:
             return [{"role": "assistant", "parts": _parts(value)}]
-        case Content.RESULT:
+        case SpanContent.RESULT:
             return _parts(value)
         case _:
             return value

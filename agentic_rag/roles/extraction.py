@@ -37,7 +37,7 @@ from agentic_rag.store import extractions, provenance, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.extractions import ExtractionRecord, Proposal
+from agentic_rag.store.extractions import ExtractionRecord, MemoryProposal
 from agentic_rag.store.usage import UsageLabels, UsageRecord
 from mcp_servers.promptx.errors import MemoryFault
 from mcp_servers.promptx.memory import MemoryCache, memory_folder
@@ -127,7 +127,7 @@ class Extraction:
         count = partial(usage.count_calls, user_id=user_id, agent=AGENT, since=day)
         return await self._db.read(count) < most
 
-    async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
+    async def _ask(self, row: ExtractionRecord, model: Model) -> list[MemoryProposal]:
         """Return a model's proposals, after storing them with the usage of the call."""
 
         def read(conn: Connection) -> list[Utterance]:
@@ -162,7 +162,7 @@ class Extraction:
             finally:
                 await account.aclose()
             raise
-        proposals: list[Proposal] = redact.json(read_answer(answer, stop_reason, utterances))
+        proposals: list[MemoryProposal] = redact.json(read_answer(answer, stop_reason, utterances))
 
         def keep(conn: Connection) -> None:
             count(conn)
@@ -221,7 +221,7 @@ class Extraction:
                 raise GenerationTimeout("The proposals", CALL_SECONDS)
         return received.text, received.stop_reason
 
-    async def _save(self, row: ExtractionRecord, proposals: Sequence[Proposal]) -> None:
+    async def _save(self, row: ExtractionRecord, proposals: Sequence[MemoryProposal]) -> None:
         """Add proposals to the user's memory; existing ones are unchanged."""
         definition = await definition_now(self._definitions, _user(row), row.domain_id)
         binding = definition.binding

@@ -43,7 +43,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import REFUSED, Block, ToolSpec, tool_uses
-from agentic_rag.base.telemetry import Fact, Kind, Span, working_in
+from agentic_rag.base.telemetry import Fact, Span, WorkKind, working_in
 from agentic_rag.base.terminal import log_turn
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.tool_rules import named_tools
@@ -311,10 +311,10 @@ class Agent:
             "agent": labels.agent,
         }
         if self.parent is not None and isinstance(log, ChildLog):  # a delegate's turn belongs to its call
-            span = self.parent._calls.span_of(log.call_id).begin(Kind.TURN, name, **facts)
+            span = self.parent._calls.span_of(log.call_id).begin(WorkKind.TURN, name, **facts)
         else:
             traceparent = log.traceparent if isinstance(log, RunLog) else ""
-            span = self.resources.observer.begin(Kind.TURN, name, traceparent=traceparent, **facts)
+            span = self.resources.observer.begin(WorkKind.TURN, name, traceparent=traceparent, **facts)
         with log_turn(self.row.id, span.trace_id), working_in(span):
             yield span
 

@@ -28,9 +28,9 @@ from agentic_rag.runtime.services import (
     AgentServices,
     Answers,
     HiddenDocuments,
-    Load,
     Resources,
     TurnHooks,
+    TurnLoad,
     TurnTimeouts,
     hide_nothing,
 )
@@ -129,7 +129,7 @@ class Runtime:
             owner=owner or new_id("run"),
             tasks=self._tasks,
             hidden_documents=hidden_documents,
-            load=Load(most_turns if database.shared else 0),
+            load=TurnLoad(most_turns if database.shared else 0),
             transcripts=TranscriptCache(transcript_bytes),
         )
         if feed is not None:

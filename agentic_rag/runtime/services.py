@@ -175,7 +175,7 @@ class Interrupts:
         return self._asked.pop(turn_id, turn_id) is None
 
 
-class Load:
+class TurnLoad:
     """The number of turns that run in this process, with a limit. ``most``: 0 means no limit."""
 
     def __init__(self, most: int = 0) -> None:
@@ -220,7 +220,7 @@ class Resources:
     answers: Answers = field(default_factory=Answers)
     draining: anyio.Event = field(default_factory=anyio.Event)
     interrupts: Interrupts = field(default_factory=Interrupts)
-    load: Load = field(default_factory=Load)
+    load: TurnLoad = field(default_factory=TurnLoad)
     transcripts: TranscriptCache = field(default_factory=TranscriptCache)
     refused_tools: RefusedTools = field(default_factory=RefusedTools)
 

@@ -89,7 +89,7 @@ def row_of(labels: UsageLabels, model: str, spent: Usage) -> UsageRecord:
     )
 
 
-class Group(StrEnum):
+class UsageGroup(StrEnum):
     """The fields by which usage can be grouped."""
 
     DOMAIN = "domain"
@@ -244,7 +244,7 @@ def of_turn(conn: Connection, turn_id: TurnId) -> Usage:
 
 def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[TurnId, UsageTotal]]:
     """Return the usage of turns so far, by model and day, without their delegates."""
-    by = [_GROUPS[Group.MODEL], _GROUPS[Group.DAY]]
+    by = [_GROUPS[UsageGroup.MODEL], _GROUPS[UsageGroup.DAY]]
     query = (
         select(_usage.turn_id, *by, *_sum_columns()).where(_usage.turn_id.in_(turn_ids)).group_by(_usage.turn_id, *by)
     )
@@ -254,13 +254,13 @@ def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[
 
 _SUMS = (*_TOKENS, "dropped_citations", "unverified_citations", "cache_missed")
 _GROUPS = {
-    Group.DOMAIN: _usage.domain_id.label("domain_id"),
-    Group.USER: _usage.user_id.label("user_id"),
-    Group.KEY: _usage.key_id.label("key_id"),
-    Group.MODEL: _usage.model.label("model"),
-    Group.AGENT: _usage.agent.label("agent"),
-    Group.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
-    Group.CACHE_MISS: _usage.cache_miss.label("cache_miss"),
+    UsageGroup.DOMAIN: _usage.domain_id.label("domain_id"),
+    UsageGroup.USER: _usage.user_id.label("user_id"),
+    UsageGroup.KEY: _usage.key_id.label("key_id"),
+    UsageGroup.MODEL: _usage.model.label("model"),
+    UsageGroup.AGENT: _usage.agent.label("agent"),
+    UsageGroup.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
+    UsageGroup.CACHE_MISS: _usage.cache_miss.label("cache_miss"),
 }
 
 
@@ -276,7 +276,7 @@ def _total(row: Mapping[Any, Any]) -> UsageTotal:
 
 def totals(
     conn: Connection,
-    groups: Sequence[Group],
+    groups: Sequence[UsageGroup],
     since: str,
     until: str,
     *,

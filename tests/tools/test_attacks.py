@@ -13,7 +13,7 @@ import pytest
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
-from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.toolset import open_toolset
@@ -173,7 +173,7 @@ async def test_an_operators_folder_around_the_data_or_in_it_is_refused_at_save(t
         policy = policy_in(data, data=data)
         assert policy.packages is not None
         line = ["/usr/bin/true"]
-        await policy.catalogue.allow(line, Grant(folders=(str(folder),)), policy.packages, [])
+        await policy.catalogue.allow(line, ExtraRights(folders=(str(folder),)), policy.packages, [])
         with pytest.raises(CommandNotAllowed, match="contains the server's data, or is inside it"):
             policy.review(entry(*line, workspace=data / "workspaces" / "law"))
 
@@ -194,7 +194,9 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
         link.symlink_to(program)
         for line in ([str(program)], [str(link)], [PYTHON, str(program)], [PYTHON, f"--script={program}"]):
             with pytest.raises((CommandNotAllowed, InvalidInput)):
-                await policy.catalogue.allow(line, Grant(), policy.packages, [tmp_path / "workspaces", policy.homes])
+                await policy.catalogue.allow(
+                    line, ExtraRights(), policy.packages, [tmp_path / "workspaces", policy.homes]
+                )
     assert policy.catalogue.allowed_entries() == ()
     assert not (tmp_path / "mcp" / "allowed.json").exists()
 
@@ -218,7 +220,7 @@ async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_tak
     monkeypatch.setenv("PATH", str(tmp_path))
     policy = policy_in(tmp_path)
     assert policy.packages is not None
-    entry_made = await policy.catalogue.allow(["true"], Grant(), policy.packages, [])
+    entry_made = await policy.catalogue.allow(["true"], ExtraRights(), policy.packages, [])
     assert entry_made.runs.line == ("true",)
     command = policy.resolve(entry("true"))
     assert command.executable.startswith("/usr/")

@@ -14,7 +14,7 @@ import pytest
 from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
-from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.allowed import ExtraRights
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox, interpreter_files
@@ -409,8 +409,8 @@ def exists(path: str | Path) -> bool:
     return os.path.exists(path)
 
 
-def _grant() -> Grant:
-    return Grant(folders=(sys.base_prefix,))
+def _grant() -> ExtraRights:
+    return ExtraRights(folders=(sys.base_prefix,))
 
 
 def _launch(command: StdioCommand) -> list[str]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import Usage
-from agentic_rag.base.telemetry import Kind, Observer
+from agentic_rag.base.telemetry import Observer, WorkKind
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.metrics import MOST, OTHER, UNKNOWN, Counter, Counts, Distributions
 from agentic_rag.runtime.spending import Spending
@@ -159,5 +159,5 @@ def test_labels_are_bounded() -> None:
     counts = Counts()
     observer = Observer(time.monotonic, counts)
     for number in range(3 * MOST):
-        observer.begin(Kind.TURN, "assistant", domain_id=f"dom_{number}").end("end_turn")
+        observer.begin(WorkKind.TURN, "assistant", domain_id=f"dom_{number}").end("end_turn")
     assert len(counts.turns.values) == MOST + 1

@@ -25,10 +25,10 @@ from agentic_rag.tools.launch.addresses import AddressPolicy, HttpEndpoint, endp
 from agentic_rag.tools.launch.allowed import LaunchCatalogue, allow_command, file_hash, find_program, refuse_inside
 from agentic_rag.tools.launch.catalogue import (
     CatalogueEntry,
-    Match,
+    CatalogueMatch,
+    LineRefusal,
     Package,
     Program,
-    Refusal,
     SlotValue,
     match_line,
     pin_version,
@@ -171,7 +171,7 @@ class Trust:
     idempotent: frozenset[str] = frozenset()
 
 
-class People(Protocol):
+class Audience(Protocol):
     """The people who can reach this server."""
 
     @property
@@ -194,7 +194,7 @@ class LaunchPolicy:
         allow_any_command: bool = False,
         allow_unsandboxed: bool = False,
         loopback: bool = False,
-        people: "People | None" = None,
+        people: "Audience | None" = None,
         data: Path | None = None,
         programs: Path | None = None,
         disk_reserve: int = 0,
@@ -293,7 +293,7 @@ class LaunchPolicy:
         if isinstance(target, HttpTarget):
             return {}
         match = match_line(self.catalogue.entries(), target.command, target.args, target.env)
-        if not isinstance(match, Match):
+        if not isinstance(match, CatalogueMatch):
             return {}
         problems: dict[int, str] = {}
         at = 0
@@ -427,7 +427,7 @@ class LaunchPolicy:
 
     # -- parts ------------------------------------------------------------------------------------------------
 
-    def _match(self, spec: LaunchSpec, target: ResolvedTarget) -> Match | None:
+    def _match(self, spec: LaunchSpec, target: ResolvedTarget) -> CatalogueMatch | None:
         """Return the catalogue match of a line, or None if the entry has an address or any line may run."""
         if isinstance(target, HttpTarget):
             return None
@@ -435,7 +435,7 @@ class LaunchPolicy:
         if not command or "\x00" in command:
             raise InvalidInput(f"{spec.path}.command", "a program name or an absolute path is needed.")
         match = match_line(self.catalogue.entries(), command, target.args, target.env)
-        if isinstance(match, Match):
+        if isinstance(match, CatalogueMatch):
             return match
         if self.any_command:
             return None
@@ -456,7 +456,7 @@ class LaunchPolicy:
     def _obstacle(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
         """Return why an admin cannot request a line in its present form; empty if a request is possible. Blocks."""
         plan = plan_line(target.command, target.args, list(target.env))
-        if isinstance(plan, Refusal):
+        if isinstance(plan, LineRefusal):
             return plan.reason
         if isinstance(plan, PackageLine):
             from_registry = plan.package.registry != "mcpb"
