@@ -26,7 +26,7 @@ from agentic_rag.access.logins import Logins, LoginTimes
 from agentic_rag.access.oauth_clients import OAuthClients
 from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
-from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
+from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
 from agentic_rag.app.preload import load_what_turns_need
 from agentic_rag.backup.jobs import BackupJobs
@@ -41,6 +41,8 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import Workers
 from agentic_rag.bundles.exporting import Exports
 from agentic_rag.bundles.importing import Imports
+from agentic_rag.bundles.pending import PendingImports
+from agentic_rag.bundles.placing import Owners
 from agentic_rag.bundles.receiving import Reception
 from agentic_rag.conversations.bookkeeping import TurnBookkeeping
 from agentic_rag.conversations.client_names import ClientNames
@@ -138,7 +140,7 @@ from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.registry_clients import client_sandbox
 from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.pool import McpPool
@@ -615,7 +617,7 @@ async def _open_machinery(
     tools = TurnTools(pool, lists, ground.vault)
     news = TitleNews()
     naming = Naming(database, None if settings.titles == "message" else paid, ground.redactor, news)
-    carriers = await open_carriers(stack, settings, database)
+    replica = await open_replica(stack, settings, database, owner)
     runtime = await stack.enter_async_context(
         Runtime(
             Services(
@@ -637,17 +639,14 @@ async def _open_machinery(
                 settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
             ),
             answers=answers,
-            feed=carriers.feed,
-            fanout=carriers.fanout,
-            most_turns=settings.max_turns,
+            replica=replica,
             transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
-            owner=owner,
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
-    joined = join_store(stack, settings, database, carriers, runtime)
+    joined = join_store(stack, settings, database, replica, runtime)
     return Machinery(
         choice,
         calls,
@@ -673,16 +672,13 @@ def _launch_policy(settings: Settings, access: Access, any_command: bool, unsand
     process.
     """
     folder = settings.data / "mcp"
-    lifted = (unsandboxed or any_command) and is_loopback(settings.host)
+    lifted = LiftedRules(any_command, unsandboxed, is_loopback(settings.host), access)
     return LaunchPolicy(
         settings.own / "mcp" / "homes",
         catalogue=LaunchCatalogue(folder),
-        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted)),
+        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted.requested)),
         hosts=parse_hosts(settings.mcp_hosts),
-        allow_any_command=any_command,
-        allow_unsandboxed=unsandboxed,
-        loopback=is_loopback(settings.host),
-        people=access,
+        lifted=lifted,
         data=settings.data,
         programs=folder / "local",
         disk_reserve=settings.disk_reserve,
@@ -873,21 +869,12 @@ def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Role
     settings, quotas = ground.settings, ground.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
     reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
-    return Imports(
-        ground.database,
-        ground.directory,
-        domains,
-        documents,
-        roles,
-        ground.vault,
-        ground.access,
-        ground.file_history,
-        ground.threads,
-        reception,
-        settings.workspaces,
-        settings.quota_memories,
-        ground.memories,
+    database, directory, history, threads = ground.database, ground.directory, ground.file_history, ground.threads
+    owners = Owners(ground.access, settings.quota_memories, ground.memories)
+    pending = PendingImports(
+        database, directory, domains, documents, history, threads, owners, reception.folder, settings.workspaces
     )
+    return Imports(database, directory, domains, roles, ground.vault, history, threads, reception, owners, pending)
 
 
 def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:

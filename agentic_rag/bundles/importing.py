@@ -19,7 +19,6 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.base import failpoints
 from agentic_rag.base.bundle_errors import BundleBindsSecrets
@@ -55,7 +54,6 @@ from agentic_rag.directory.cases import CaseForm, digest_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.document_labels import LabelRules, distinct
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import DomainDraft, Domains
 from agentic_rag.domains.file_history import FileHistory
@@ -69,7 +67,6 @@ from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.evaluation import CaseOrigin
 from agentic_rag.store.imports import ImportRecord
 from agentic_rag.tools.entries.reading import Note
-from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 log = logging.getLogger(__name__)
@@ -94,8 +91,17 @@ class ImportOptions:
 class Imports:
     """Imports bundles.
 
-    ``workspaces``: the folder of the domains' workspaces. ``memory_limit``: maximum number of memories of one role.
-    ``shelf``: provides the memories. ``max_bytes``: maximum size of a bundle in bytes.
+    An import has four steps: `Reception` receives and checks the bundle in a folder of its own, the report is made (a
+    dry run ends here), the files are placed, and one transaction stores the records.
+
+    Invariants:
+
+    - A row in `imports` exists while files are placed. After a kill, `finish` reads the row and either removes the
+      files or completes the import. A reader of the domain sees the state before or after, never a part.
+    - A bundle starts no program and brings no secret. ``bind`` names the servers that may get the domain's secrets.
+
+    ``owners`` choose whose the imported memories are, ``pending`` finishes the imports that were cut off, and
+    ``max_bytes`` is the maximum size of a bundle in bytes.
     """
 
     def __init__(
@@ -103,16 +109,13 @@ class Imports:
         database: Database,
         directory: Directory,
         domains: Domains,
-        documents: Documents,
         roles: Roles,
         vault: Vault,
-        access: Access,
         history: FileHistory,
         threads: DomainThreads,
         reception: Reception,
-        workspaces: Path,
-        memory_limit: int,
-        shelf: MemoryCache,
+        owners: Owners,
+        pending: PendingImports,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -123,18 +126,8 @@ class Imports:
         self._threads = threads
         self._reception = reception
         self.max_bytes = reception.max_bytes
-        self._owners = Owners(access, memory_limit, shelf)
-        self._pending = PendingImports(
-            database,
-            directory,
-            domains,
-            documents,
-            history,
-            threads,
-            self._owners,
-            reception.folder,
-            workspaces,
-        )
+        self._owners = owners
+        self._pending = pending
 
     # -- a new domain -----------------------------------------------------------------------------------------
 

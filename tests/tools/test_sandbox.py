@@ -16,7 +16,7 @@ from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import ExtraRights
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import StdioCommand
+from agentic_rag.tools.launch.policy import LiftedRules, StdioCommand
 from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox, interpreter_files
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
@@ -383,7 +383,7 @@ async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: 
 
 
 async def test_a_single_user_on_loopback_may_go_without_a_sandbox(tmp_path: Path) -> None:
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = await allow_captive(policy, "--heartbeat")
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [spec], wait=START)

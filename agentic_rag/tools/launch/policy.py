@@ -180,8 +180,44 @@ class Audience(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LiftedRules:
+    """The rules that the operator lifted for a server that only one local user can reach.
+
+    ``any_command``: an entry may run any program, also without a sandbox. ``unsandboxed``: an allowed program may run
+    without a sandbox where there is none. Both have no effect unless the server listens on ``loopback`` only, and while
+    ``people`` are more than one local user (None: they never are).
+    """
+
+    any_command: bool = False
+    unsandboxed: bool = False
+    loopback: bool = False
+    people: Audience | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether this process was started with rights that a multi-user server must not have."""
+        return (self.any_command or self.unsandboxed) and self.loopback
+
+    @property
+    def single_user(self) -> bool:
+        """Whether only the local user can reach the server now. A first API key ends this."""
+        return self.loopback and (self.people is None or self.people.alone)
+
+
 class LaunchPolicy:
-    """Decides which commands an entry may start, and their exact form."""
+    """Decides which commands an entry may start, and their exact form.
+
+    An entry passes through these steps, each of which may refuse it:
+
+    1. `review`, before it is saved: a line must match the catalogue, an address must be permitted.
+    2. `install`, where a package is needed: it is installed in the background, without running its code.
+    3. `resolve`, before each start: the rules, the files and the hashes are checked again, because they may have
+       changed since the entry was saved. The result is the exact command in its sandbox.
+
+    Invariants: nothing runs that the operator did not allow, except under `LiftedRules`. A refusal names the place in
+    the entry and the remedy. The policy starts no process and asks no network itself.
+    """
 
     def __init__(
         self,
@@ -191,10 +227,7 @@ class LaunchPolicy:
         packages: Packages | None = None,
         sandbox: Sandbox | str | None = None,
         hosts: Collection[tuple[str, int]] = (),
-        allow_any_command: bool = False,
-        allow_unsandboxed: bool = False,
-        loopback: bool = False,
-        people: "Audience | None" = None,
+        lifted: LiftedRules | None = None,
         data: Path | None = None,
         programs: Path | None = None,
         disk_reserve: int = 0,
@@ -208,9 +241,8 @@ class LaunchPolicy:
         ``disk_reserve``: bytes of its disk that children leave free.
 
         ``sandbox``: the sandbox to use, or the reason why there is none; None means to look for one when it is needed.
-        ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. The two
-        ``allow`` flags take effect only together with ``loopback`` (the server listens on loopback only), and as long
-        as ``people`` are one local user (None: they always are).
+        ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. ``lifted``: the rules
+        that do not count; None: all rules count.
 
         ``shared``: folder of all processes of a shared store, with ``homes`` of stateful servers, and ``locks``. None
         means that there is only one process.
@@ -219,9 +251,7 @@ class LaunchPolicy:
         self._shared = None if shared is None else shared.resolve()
         self._data = None if data is None else data.resolve()
         self._disk_reserve = disk_reserve
-        self._any_command = allow_any_command and loopback
-        self._unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
-        self._people = people
+        self._lifted = lifted or LiftedRules()
         self.marker = hashlib.sha256(str(self.homes).encode()).hexdigest()[:16]
         self.packages = packages
         self.installations = Installations(packages) if packages is not None else None
@@ -234,17 +264,17 @@ class LaunchPolicy:
     @property
     def any_command(self) -> bool:
         """Whether a user's entry may run any program."""
-        return self._any_command and (self._people is None or self._people.alone)
+        return self._lifted.any_command and self._lifted.single_user
 
     @property
     def unsandboxed(self) -> bool:
         """Whether a user's entry may run without a sandbox where there is none."""
-        return self._unsandboxed and (self._people is None or self._people.alone)
+        return (self._lifted.unsandboxed or self._lifted.any_command) and self._lifted.single_user
 
     @property
     def single_user(self) -> bool:
         """Whether this process was started with rights that a multi-user server must not have."""
-        return self._any_command or self._unsandboxed
+        return self._lifted.requested
 
     @property
     def networked(self) -> bool:
