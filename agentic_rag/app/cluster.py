@@ -18,6 +18,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.cache_invalidation import ReplicaNews
 from agentic_rag.operations.members import Members
+from agentic_rag.runtime.log.fanout import PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Replica
 from agentic_rag.runtime.spending import REFRESH_SECONDS, Spending
@@ -53,7 +54,6 @@ async def open_replica(stack: AsyncExitStack, settings: Settings, database: Data
         from agentic_rag.runtime.log.redis_fanout import RedisFanout
 
         return Replica(owner, settings.max_turns, feed, RedisFanout(settings.redis_url))
-    from agentic_rag.runtime.log.fanout import PostgresFanout
 
     return Replica(owner, settings.max_turns, feed, PostgresFanout(database.server.notifications))
 

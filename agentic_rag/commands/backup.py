@@ -4,6 +4,7 @@ A backup is written by this process while a server may run. A restore needs excl
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
+from agentic_rag.base.errors import BackupRefused
 from agentic_rag.commands.line import Data, advising, printable, say
 
 if TYPE_CHECKING:
@@ -50,8 +53,6 @@ def backup(
     Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. After a restore, the server
     rebuilds the index and reinstalls packages.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     if file == VERIFY:
@@ -86,7 +87,6 @@ async def _make(
     from agentic_rag.backup.backups_folder import keep_newest, name_by_time
     from agentic_rag.backup.contents import BackupOptions
     from agentic_rag.backup.making import make_backup
-    from agentic_rag.base.errors import BackupRefused
     from agentic_rag.operations.data_folder import find_owner
 
     target = await anyio.to_thread.run_sync(lambda: name_by_time(path) if path.is_dir() else path)
@@ -129,8 +129,6 @@ def restore(
     With AGENTIC_RAG_DATABASE_URL the records go into that database. The backup may come from the other kind of
     database. If a restore is interrupted, run it again: it starts from the beginning.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
@@ -201,8 +199,6 @@ def _lines() -> "Iterator[Progress]":
 @contextmanager
 def _bar(words: str) -> "Iterator[Progress]":
     """Show a progress bar, if standard error is a terminal."""
-    import sys
-
     from agentic_rag.backup.archive import no_progress
 
     if not sys.stderr.isatty():

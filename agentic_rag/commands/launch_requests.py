@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
 from agentic_rag.base.errors import InvalidInput
@@ -82,8 +83,6 @@ def approve(
         grant["args"] = args
 
     async def decide(client: "ServerClient") -> Any:
-        import anyio
-
         path = f"/api/launch-requests/{quote_part(ident)}"
         request = await client.call("GET", path)
         _describe(request)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
+import anyio
 import typer
 
 from agentic_rag.base.errors import InvalidInput
@@ -64,8 +65,6 @@ def allow(
     are bound to their SHA-256. Name a script by its absolute path, or put it into mcp/local of the data folder and name
     it from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
-    import anyio
-
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.base.settings import client_environment, load_settings
     from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
@@ -130,8 +129,6 @@ def try_entries(
 
     Exit code 1: a server is not ready.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
 
@@ -177,8 +174,6 @@ def check_file(
 
     The file may have comments and trailing commas. Exit code 1: a server cannot run as configured.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
 

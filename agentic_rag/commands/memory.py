@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import orjson
 import typer
 
@@ -114,8 +115,6 @@ def take_over_memories(data: Data = None) -> None:
 
     Otherwise a server moves each file when it uses it.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)

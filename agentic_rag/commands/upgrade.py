@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
 from agentic_rag.commands.line import Data, advising, printable, say
@@ -39,8 +40,6 @@ def upgrade(
 
     Exit code 1: a check found something, or evaluation cases are worse in this version.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
@@ -127,8 +126,6 @@ def downgrade(
 
     The command prints what will be lost, and backs up the current database first.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     anyio.run(_downgrade, load_settings(data=data), backup, yes)

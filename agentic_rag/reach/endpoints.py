@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 from urllib.parse import urlsplit
 
+import orjson
 from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
@@ -113,8 +114,6 @@ def open_target(vault: Vault, row: SecretRecord) -> EndpointTarget:
 
 
 def _parse(text: str) -> Json:
-    import orjson
-
     value: Json = orjson.loads(text)
     return value
 
