@@ -47,6 +47,7 @@ async def open_replica(stack: AsyncExitStack, settings: Settings, database: Data
                 "file of its own. Set AGENTIC_RAG_DATABASE_URL to postgresql://…, or leave this out.",
             )
         return Replica(owner)
+    # PostgreSQL's driver and the Redis client are imported only by servers that use them
     from agentic_rag.store.signal_feed import SignalFeed
 
     feed = await stack.enter_async_context(SignalFeed(database))

@@ -172,6 +172,7 @@ async def _copy_place(settings: Settings) -> AsyncIterator[tuple[Path, str | Pat
 
 
 async def _change_schema(settings: Settings, *statements: str) -> None:
+    # imports PostgreSQL's driver
     from agentic_rag.store.postgres import PostgresDatabase
 
     engine = PostgresDatabase(settings.database_url)

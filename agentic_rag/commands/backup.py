@@ -53,6 +53,7 @@ def backup(
     Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. After a restore, the server
     rebuilds the index and reinstalls packages.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     if file == VERIFY:

@@ -35,6 +35,7 @@ def export_domain(
     url: Url = None,
 ) -> None:
     """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.archive.files import write_whole
     from agentic_rag.base.bundle_errors import BundleNotWritten
 

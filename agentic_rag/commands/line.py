@@ -36,6 +36,7 @@ def run(
     data: Path | None, url: str | None, command: "Callable[[ServerClient], Awaitable[T]]", key: str | None = None
 ) -> T:
     """Run a command against the server that `client.with_client` finds, with the caller's API key if one is given."""
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import given_key, with_client
 

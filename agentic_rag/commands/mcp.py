@@ -65,6 +65,7 @@ def allow(
     are bound to their SHA-256. Name a script by its absolute path, or put it into mcp/local of the data folder and name
     it from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.base.settings import client_environment, load_settings
     from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue

@@ -115,6 +115,7 @@ def take_over_memories(data: Data = None) -> None:
 
     Otherwise a server moves each file when it uses it.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)

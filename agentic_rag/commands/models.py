@@ -32,6 +32,7 @@ def check(
     Each model gets up to four tiny calls, billed as usual. A code says what is missing. A warning names
     each model that its service retires within 60 days.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.models.retirement import retirements_of
     from agentic_rag.store.clock import today
 

@@ -142,6 +142,7 @@ def check_folder(folder: Path) -> "list[Finding]":
     Raises:
         InvalidInput: there is no such folder.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from mcp_servers.promptx.builtin import BUILTIN_ROLES
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
     from mcp_servers.safe_files import Folder

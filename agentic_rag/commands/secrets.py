@@ -51,6 +51,7 @@ def rotate_key(
     ] = False,
 ) -> None:
     """Seal all secrets with a new key, or with the first key in AGENTIC_RAG_SECRET_KEY. The command can be repeated."""
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import act
     from agentic_rag.backup.upgrading import open_database
     from agentic_rag.base.settings import load_settings

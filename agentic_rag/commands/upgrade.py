@@ -40,6 +40,7 @@ def upgrade(
 
     Exit code 1: a check found something, or evaluation cases are worse in this version.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)

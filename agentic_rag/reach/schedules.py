@@ -317,6 +317,7 @@ class Schedules:
             ScheduleDisabled: the schedule is disabled.
             LimitReached: `MAX_WAITING` firings wait already.
         """
+        # imported on first use: few servers have webhooks
         from standardwebhooks import Webhook, WebhookVerificationError
 
         def read(conn: Connection) -> tuple[ScheduleRecord | None, secrets.SecretRecord | None]:

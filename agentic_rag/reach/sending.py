@@ -128,6 +128,7 @@ class MailRelay:
 
     async def send(self, message: EmailMessage) -> Outcome:
         """Hand a message to the relay. With a password, an unencrypted connection is refused."""
+        # imported on first use: few servers send notifications
         import aiosmtplib  # takes 0.1 s, and most servers have no relay
 
         try:

@@ -325,6 +325,7 @@ def algorithm_of(pem: str) -> Literal["ES256", "RS256", "EdDSA"]:
     Raises:
         SignInProblem: The text is not a PEM of a signing key: P-256, RSA or Ed25519.
     """
+    # imported on first use: few entries sign with a key
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
