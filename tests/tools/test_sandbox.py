@@ -369,9 +369,9 @@ async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path
 
 
 async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: Path) -> None:
-    for flags in ({}, {"allow_unsandboxed": True}, {"loopback": True}):
+    for lifted in (None, LiftedRules(unsandboxed=True), LiftedRules(loopback=True)):
         folder = tmp_path / secrets.token_hex(4)
-        policy = policy_in(folder, sandbox="bubblewrap is not installed", **flags)
+        policy = policy_in(folder, sandbox="bubblewrap is not installed", lifted=lifted)
         spec = await allow_captive(policy, "--heartbeat")
         async with Hub(policy=policy, patience=QUICK) as hub:
             toolset = await open_toolset(hub, [spec], wait=START)
