@@ -11,8 +11,7 @@ template of ``str(error)``, and the class line holds the facts for programs::
         limit: int
         text = "content: {self.length} characters; a message may have at most {self.limit}."
 
-A class inherits code, status and the rest from its base unless it sets them. The classes that code
-catches most often::
+A class inherits code, status and the rest from its base unless it sets them. The classes that code catches most often::
 
     AgenticRagError
       NotFound                one class for all nouns; the code is derived from the noun
@@ -22,8 +21,8 @@ catches most often::
       ServerUnavailable       an MCP server that cannot be called now
       InternalError           a bug; the client gets a reference to the log and nothing else
 
-Another package's deliberate errors
-(``mcp_servers``) have their own tree there. An exception that never leaves its module is private and not here.
+Another package's deliberate errors (``mcp_servers``) have their own tree there. An exception that never leaves its
+module is private and not here.
 """
 
 import errno
