@@ -5,16 +5,22 @@ belongs to another process, 4 the port is in use, 130 Ctrl-C. All commands excep
 (`agentic_rag.commands.client`). This module imports little: each command imports its own modules.
 """
 
+import logging
 import os
 import sys
 import traceback
+from contextlib import suppress
+from functools import partial
+from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 from typer.main import get_command_name
 
-from agentic_rag.base.errors import first_cause
+from agentic_rag.base import garbage
+from agentic_rag.base.errors import ServerStopping, first_cause
 from agentic_rag.base.startup_errors import StartupError
 from agentic_rag.base.terminal import log_handler
 from agentic_rag.chat import chat
@@ -177,10 +183,6 @@ def serve(
     allow_root: Annotated[bool, typer.Option("--allow-root", hidden=True)] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
-    import logging
-
-    from agentic_rag.base import garbage
-
     garbage.do_not_look()  # collection takes 8 % of the start, so it is off until turns can run
     from agentic_rag.base.settings import load_settings
 
@@ -199,15 +201,9 @@ def serve(
 
 def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> None:
     """Serve in this process, or start and supervise workers."""
-    from contextlib import suppress
-    from functools import partial
-
-    import anyio
-
     from agentic_rag.app.application import open_application
     from agentic_rag.app.local_workers import AT_ONCE, LocalWorkers, Worker
     from agentic_rag.app.serving import STOPS, address_of, answer_meanwhile, bind, serve
-    from agentic_rag.base.errors import ServerStopping
 
     announce = partial(_announce, settings.data, any_command, unsandboxed)
     worker: Worker | None = None
@@ -251,8 +247,6 @@ def _announce(data: Path, any_command: bool, unsandboxed: bool, address: str) ->
 
 def _own_name() -> str:
     """Return the command to run this program: relative if it is below the working folder, else the whole path."""
-    from os.path import normpath
-
     called = Path(normpath(Path(sys.argv[0]).absolute()))
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
 
@@ -347,8 +341,6 @@ def fetch_model(
     name: Annotated[str | None, typer.Argument(help="A fastembed model; default: the configured or small one.")] = None,
 ) -> None:
     """Download an embedding model to this machine."""
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.model import fetch_model as run
 
@@ -370,8 +362,6 @@ def doctor(
     first line names the embedder that searches use and the number of tokens it reads. Further lines show the progress
     of domains that use context lines.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.doctor import DATABASE_CODES, describe_embedder, describe_lines, examine
     from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox

@@ -69,7 +69,6 @@ ELSEWHERE = {
     "agentic_rag/tools/launch/registry_clients.py": "settings of package registries, and the folder of an installation",
     "agentic_rag/tools/launch/sandbox.py": "the system",
     "agentic_rag/tools/launch/usage.py": "processes",
-    "agentic_rag/tools/launch/wheels.py": "packages",
     "agentic_rag/tools/transports/stdio.py": "locks of servers that keep a state",
     "agentic_rag/testing/fake_api.py": "a stand-in's script",
     "agentic_rag/testing/fake_resources.py": "a stand-in's state and log",

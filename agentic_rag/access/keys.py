@@ -32,7 +32,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.keys import KeyRecord, KeyRole
 from agentic_rag.store.logins import LoginRecord
-from agentic_rag.store.users import Grant, Origin, UserRecord, UserState
+from agentic_rag.store.users import Grant, RightsSource, UserRecord, UserState
 
 PREFIX: Final = "arag_"
 """Prefix of every key, recognised by scanners for leaked secrets."""
@@ -115,7 +115,7 @@ def _index(records: _Records, local: str) -> _Active:
     entrants = {
         provided_key(user.id): Entrant(user_of(user), provided_key(user.id))
         for user in by_name.values()
-        if user.origin is Origin.OIDC
+        if user.origin is RightsSource.OIDC
     }
     # A key's entrant has at most the rights of its user, and a login's at most those of its key; see `user_of`.
     entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in by_key.values()}
@@ -454,7 +454,7 @@ def _raise_rights(conn: Connection, user: UserRecord, key: KeyRecord) -> bool:
     grants = user.grants if operator else join_grants(user.grants, grants_of(key.role, key.domains))
     if (operator, grants) == (user.operator, user.grants):
         return False
-    if user.origin is Origin.OIDC:
+    if user.origin is RightsSource.OIDC:
         raise InvalidInput("role", f"what {user.id} may do is said by the OpenID provider: at most that is possible.")
     users.update(conn, user.id, key.created_at, operator=operator, grants=grants)
     return True

@@ -17,7 +17,7 @@ from agentic_rag.store import authorizations, logins, users
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.users import Grant, Origin, UserFields, UserRecord, UserState
+from agentic_rag.store.users import Grant, RightsSource, UserFields, UserRecord, UserState
 
 MAX_NAME = 200
 """Maximum length of a display name in characters."""
@@ -117,7 +117,7 @@ class People:
             user = _there(users.get(conn, user_id), user_id)
             fields = _changed_fields(user, user_change)
             if fields.keys() & {"operator", "grants"}:
-                if user.origin is Origin.OIDC:
+                if user.origin is RightsSource.OIDC:
                     raise InvalidInput("grants", f"what {user_id} may do is said by the groups of the OpenID provider.")
                 check_grants(conn, fields.get("grants", {}))
                 logins.end_of_user(conn, user_id)
@@ -252,7 +252,7 @@ def _new_provided(conn: Connection, provided: Provided) -> UserRecord:
         display_name=provided.display_name,
         operator=provided.operator,
         grants=dict(provided.grants),
-        origin=Origin.OIDC,
+        origin=RightsSource.OIDC,
         subject=provided.subject,
         groups=provided.groups,
         created_at=at,

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentic_rag.access.users import User
 from agentic_rag.store.keys import KeyRecord, KeyRole
-from agentic_rag.store.users import Grant, Origin, UserRecord
+from agentic_rag.store.users import Grant, RightsSource, UserRecord
 
 _RANK: Final = {Grant.MEMBER: 1, Grant.AUTHOR: 2, Grant.ADMIN: 3}
 
@@ -48,7 +48,7 @@ def groups_of(record: UserRecord, key: KeyRecord | None = None) -> frozenset[str
     if key is None:
         return own
     groups = frozenset(key.groups)
-    if record.origin is Origin.OIDC:
+    if record.origin is RightsSource.OIDC:
         groups &= own
     return groups if key.role is not None else groups | own
 

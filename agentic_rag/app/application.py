@@ -7,6 +7,7 @@ second.
 
 import importlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from agentic_rag.access.logins import Logins, LoginTimes
 from agentic_rag.access.oauth_clients import OAuthClients
 from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
-from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
+from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
 from agentic_rag.app.preload import load_what_turns_need
 from agentic_rag.backup.jobs import BackupJobs
@@ -40,19 +41,19 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import Workers
 from agentic_rag.bundles.exporting import Exports
 from agentic_rag.bundles.importing import Imports
+from agentic_rag.bundles.pending import PendingImports
+from agentic_rag.bundles.placing import Owners
 from agentic_rag.bundles.receiving import Reception
 from agentic_rag.conversations.bookkeeping import TurnBookkeeping
 from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
-from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.naming import Naming, TitleNews
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
-from agentic_rag.conversations.sign_in_waits import SignInWaits
-from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.conversations.waits import Waits
+from agentic_rag.conversations.waits import SignInWaits, Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.attachments import Attachments
 from agentic_rag.documents.context_lines import LOOK_SECONDS as LINES_SECONDS
@@ -61,7 +62,6 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
 from agentic_rag.documents.line_writer import LineWriter
 from agentic_rag.documents.model_scans import PageModel
-from agentic_rag.documents.paid_calls import PaidCalls
 from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
@@ -93,18 +93,16 @@ from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, 
 from agentic_rag.models.retirement import retirements_of
 from agentic_rag.models.traced_model import observe
 from agentic_rag.operations.budgets import Budgets
-from agentic_rag.operations.data_folder import DataFolder, open_command
+from agentic_rag.operations.data_folder import DataFolder, ServerAddress, open_command
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
-from agentic_rag.operations.instruments import Measuring, open_measuring
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.maintenance import SCAN_SECONDS, Maintenance
-from agentic_rag.operations.own_address import ServerAddress
+from agentic_rag.operations.metrics import Counts, Exposition
 from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
@@ -119,6 +117,7 @@ from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
 from agentic_rag.runtime.delegates import Delegations
+from agentic_rag.runtime.paid_calls import PaidCalls
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
@@ -141,7 +140,7 @@ from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.registry_clients import client_sandbox
 from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.pool import McpPool
@@ -190,7 +189,9 @@ class Ground:
     watched: WatchedWorkspaces
     memories: MemoryCache
     spending: Spending
-    measuring: Measuring
+    counts: Counts | None
+    """None if metrics are off."""
+    observer: Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +520,7 @@ async def _open_ground(
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()
     await spending.refresh()
+    counts = Counts() if settings.metrics == "on" else None
     return Ground(
         settings,
         folder,
@@ -535,14 +537,33 @@ async def _open_ground(
         watched,
         await open_shelf(stack, database),
         spending,
-        await stack.enter_async_context(open_measuring(settings, redactor)),
+        counts,
+        _open_observer(stack, settings, redactor, counts),
     )
+
+
+def _open_observer(stack: AsyncExitStack, settings: Settings, redactor: Redactor, counts: Counts | None) -> Observer:
+    """Return the observer that the settings describe. On exit, it sends the spans that still wait.
+
+    Raises:
+        BadConfiguration: traces are configured, but the ``otel`` extra is not installed.
+    """
+    if not settings.otlp_endpoint:
+        return Observer(time.monotonic, counts)
+    try:
+        from agentic_rag.operations.tracing import Tracing  # needs an extra
+    except ImportError as exc:
+        problem = f"traces need the extra otel: pip install 'agentic-rag[otel]' ({exc})"
+        raise BadConfiguration("AGENTIC_RAG_OTLP_ENDPOINT", problem) from exc
+    tracing = Tracing(settings.otlp_endpoint, redactor, content=settings.trace_content)
+    stack.push_async_callback(tracing.aclose)
+    return Observer(time.monotonic, counts, tracing)
 
 
 async def _open_machinery(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
 ) -> Machinery:
-    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
+    settings, database, observer = ground.settings, ground.database, ground.observer
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     reindex_gate = ReindexGate(database, ground.directory)
@@ -594,9 +615,9 @@ async def _open_machinery(
     )
     lists = make_lists(database, ground.vault.redact)
     tools = TurnTools(pool, lists, ground.vault)
-    news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
-    naming = Naming(database, namer, ground.redactor, news, ground.spending)
-    carriers = await open_carriers(stack, settings, database)
+    news = TitleNews()
+    naming = Naming(database, None if settings.titles == "message" else paid, ground.redactor, news)
+    replica = await open_replica(stack, settings, database, owner)
     runtime = await stack.enter_async_context(
         Runtime(
             Services(
@@ -618,17 +639,14 @@ async def _open_machinery(
                 settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
             ),
             answers=answers,
-            feed=carriers.feed,
-            fanout=carriers.fanout,
-            most_turns=settings.max_turns,
+            replica=replica,
             transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
-            owner=owner,
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
-    joined = join_store(stack, settings, database, carriers, runtime)
+    joined = join_store(stack, settings, database, replica, runtime)
     return Machinery(
         choice,
         calls,
@@ -654,16 +672,13 @@ def _launch_policy(settings: Settings, access: Access, any_command: bool, unsand
     process.
     """
     folder = settings.data / "mcp"
-    lifted = (unsandboxed or any_command) and is_loopback(settings.host)
+    lifted = LiftedRules(any_command, unsandboxed, is_loopback(settings.host), access)
     return LaunchPolicy(
         settings.own / "mcp" / "homes",
         catalogue=LaunchCatalogue(folder),
-        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted)),
+        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted.requested)),
         hosts=parse_hosts(settings.mcp_hosts),
-        allow_any_command=any_command,
-        allow_unsandboxed=unsandboxed,
-        loopback=is_loopback(settings.host),
-        people=access,
+        lifted=lifted,
         data=settings.data,
         programs=folder / "local",
         disk_reserve=settings.disk_reserve,
@@ -742,8 +757,8 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         health=health,
         usage=UsageReports(database, ground.spending.prices),
         budgets=budgets,
-        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
-        observer=ground.measuring.observer,
+        exposition=Exposition(ground.counts, health, budgets, runtime, ground.key_use),
+        observer=ground.observer,
         embedding=knowledge.embedding,
         waits=waits,
         audit=ground.audit,
@@ -807,7 +822,7 @@ def _make_runs(
         knowledge.embedding,
         RetrievalTier(knowledge.search, index),
         AnswerTier(ground.database, conversations, deletion, index),
-        ground.measuring.observer,
+        ground.observer,
         machinery.runtime.owner,
     )
 
@@ -854,21 +869,12 @@ def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Role
     settings, quotas = ground.settings, ground.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
     reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
-    return Imports(
-        ground.database,
-        ground.directory,
-        domains,
-        documents,
-        roles,
-        ground.vault,
-        ground.access,
-        ground.file_history,
-        ground.threads,
-        reception,
-        settings.workspaces,
-        settings.quota_memories,
-        ground.memories,
+    database, directory, history, threads = ground.database, ground.directory, ground.file_history, ground.threads
+    owners = Owners(ground.access, settings.quota_memories, ground.memories)
+    pending = PendingImports(
+        database, directory, domains, documents, history, threads, owners, reception.folder, settings.workspaces
     )
+    return Imports(database, directory, domains, roles, ground.vault, history, threads, reception, owners, pending)
 
 
 def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
@@ -876,7 +882,7 @@ def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) 
         ground.database,
         ground.directory,
         definitions,
-        _language_model(machinery.model, ground.measuring.observer),
+        _language_model(machinery.model, ground.observer),
         machinery.calls,
         ground.redactor,
         ground.threads,
@@ -909,7 +915,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         return None
     from agentic_rag.access.oidc.logins import ProviderLogins
     from agentic_rag.access.oidc.mapping import GroupGrants
-    from agentic_rag.access.oidc.tokens import Provider, ProviderClient
+    from agentic_rag.access.oidc.tokens import OidcProvider, ProviderClient
 
     if not settings.oidc_client_id:
         raise BadConfiguration("AGENTIC_RAG_OIDC_CLIENT_ID", "with an issuer, the id of this server there is needed")
@@ -928,7 +934,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         settings.oidc_groups_claim,
         settings.oidc_name_claim,
     )
-    provider = Provider(client)
+    provider = OidcProvider(client)
     stack.push_async_callback(provider.aclose)
     return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
 

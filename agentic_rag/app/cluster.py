@@ -18,8 +18,9 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.cache_invalidation import ReplicaNews
 from agentic_rag.operations.members import Members
-from agentic_rag.runtime.log.fanout import Fanout
+from agentic_rag.runtime.log.fanout import PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.services import Replica
 from agentic_rag.runtime.spending import REFRESH_SECONDS, Spending
 from agentic_rag.store.database import Database
 from agentic_rag.tools.lists import ToolLists
@@ -32,19 +33,8 @@ TAKE_UP_SECONDS = 2.0
 """Interval between searches for turns whose server has died."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carriers:
-    """Signals from the other servers of a store, and the transport of live events.
-
-    Both are None if there are no others.
-    """
-
-    feed: "SignalFeed | None" = None
-    fanout: Fanout | None = None
-
-
-async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Database) -> Carriers:
-    """Return the connections to the other servers of the store.
+async def open_replica(stack: AsyncExitStack, settings: Settings, database: Database, owner: str) -> Replica:
+    """Return this process with its connections to the other servers of the store.
 
     Raises:
         BadConfiguration: a Redis address is set, but the database is a SQLite file.
@@ -56,17 +46,17 @@ async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Dat
                 "it carries live events between the servers of one PostgreSQL database, and this server has a SQLite "
                 "file of its own. Set AGENTIC_RAG_DATABASE_URL to postgresql://…, or leave this out.",
             )
-        return Carriers()
+        return Replica(owner)
+    # PostgreSQL's driver and the Redis client are imported only by servers that use them
     from agentic_rag.store.signal_feed import SignalFeed
 
     feed = await stack.enter_async_context(SignalFeed(database))
     if settings.redis_url:
         from agentic_rag.runtime.log.redis_fanout import RedisFanout
 
-        return Carriers(feed, RedisFanout(settings.redis_url))
-    from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+        return Replica(owner, settings.max_turns, feed, RedisFanout(settings.redis_url))
 
-    return Carriers(feed, PostgresFanout(database.server.notifications))
+    return Replica(owner, settings.max_turns, feed, PostgresFanout(database.server.notifications))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +100,14 @@ class SharedStore:
 
 
 def join_store(
-    stack: AsyncExitStack, settings: Settings, database: Database, carriers: Carriers, runtime: Runtime
+    stack: AsyncExitStack, settings: Settings, database: Database, replica: Replica, runtime: Runtime
 ) -> SharedStore | None:
     """Return this process as a member of its store, or None if the store has no others.
 
     The stack ends the membership.
     """
-    if carriers.feed is None:
+    if replica.feed is None:
         return None
     members = Members(database, settings.replica, runtime.owner)
     stack.push_async_callback(members.leave)
-    return SharedStore(carriers.feed, members)
+    return SharedStore(replica.feed, members)

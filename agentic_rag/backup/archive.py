@@ -71,7 +71,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     """The end of a backup: the number of members and bytes, and the SHA-256 of their lists."""
 
     members: int
@@ -155,11 +155,11 @@ class ArchiveWriter:
         if len(self._left_out) < MAX_NOTES:
             self._left_out.append(LeftOut(name, reason))
 
-    def finish(self) -> Manifest:
+    def finish(self) -> BackupManifest:
         """Write the manifest and close the archive."""
         if self._listed:
             self._write_list()
-        manifest = Manifest(self.members, self.bytes, self._lists.hexdigest(), tuple(self._left_out))
+        manifest = BackupManifest(self.members, self.bytes, self._lists.hexdigest(), tuple(self._left_out))
         data = json.dumps(to_json(manifest), indent=1).encode()
         self._begin(MANIFEST, len(data), 0)
         self._out.write(data)
@@ -294,8 +294,8 @@ class ArchiveReader:
         self._read.clear()
 
     def _check_end(self, data: bytes) -> None:
-        manifest = reader_of(Manifest)(from_text(data.decode()))
-        assert isinstance(manifest, Manifest)
+        manifest = reader_of(BackupManifest)(from_text(data.decode()))
+        assert isinstance(manifest, BackupManifest)
         totals: tuple[int, int, str, list[tuple[str, int, str]]]
         totals = self._members, self._bytes, self._lists.hexdigest(), []
         if totals != (manifest.members, manifest.bytes, manifest.lists_sha256, self._read):

@@ -30,7 +30,7 @@ class StoredBackup:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class BackupFile:
     """A backup in the server's folder.
 
     ``modified``: seconds since 1970. ``before_upgrade``: the backup holds only the records, as they were before an
@@ -43,7 +43,7 @@ class Listed:
     before_upgrade: bool
 
 
-def list_all(folder: Path) -> list[Listed]:
+def list_all(folder: Path) -> list[BackupFile]:
     """Return all backups in the server's folder, newest first."""
     backups = []
     for path in folder.glob(f"*{ENDING}"):
@@ -51,7 +51,7 @@ def list_all(folder: Path) -> list[Listed]:
         if before or _BY_TIME.fullmatch(path.name):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                backups.append(Listed(path.name, status.st_size, status.st_mtime, before))
+                backups.append(BackupFile(path.name, status.st_size, status.st_mtime, before))
     return sorted(backups, key=lambda backup: (backup.modified, backup.name), reverse=True)
 
 

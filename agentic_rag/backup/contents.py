@@ -37,7 +37,7 @@ ROWS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackupOptions:
     """The optional contents of a backup. ``records_only``: only the records."""
 
     with_key: bool = False
@@ -53,7 +53,7 @@ class BackupSources:
     scratch: Path
 
 
-def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
+def read_header(conn: Connection, data: Path, choice: BackupOptions, began: str) -> Header:
     """Return the header of a backup of these records. ``began``: the time before the records were copied."""
     tables = tuple(list_tables(conn))
     has_origin = any(table.name == origin.ORIGIN.name for table in tables)

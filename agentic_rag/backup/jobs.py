@@ -11,7 +11,7 @@ from enum import StrEnum
 import anyio
 import anyio.to_thread
 
-from agentic_rag.backup.backups_folder import FOLDER, Listed, alone_in, keep_newest, list_all, name_by_time
+from agentic_rag.backup.backups_folder import FOLDER, BackupFile, alone_in, keep_newest, list_all, name_by_time
 from agentic_rag.backup.making import remove_leftovers
 from agentic_rag.backup.program import ProgramFailed, run_program
 from agentic_rag.base.errors import BackupRefused, NotFound
@@ -74,7 +74,7 @@ class BackupJobs:
         """The current job, or else the last one; None if there was none."""
         return self._job
 
-    async def list_all(self) -> list[Listed]:
+    async def list_all(self) -> list[BackupFile]:
         """Return the backups, newest first."""
         return await anyio.to_thread.run_sync(list_all, self.folder)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.archive.files import remove_part, write_whole
 from agentic_rag.backup.archive import Header, Progress, no_progress, write_archive
-from agentic_rag.backup.contents import BackupSources, Choice, read_header, write_contents
+from agentic_rag.backup.contents import BackupOptions, BackupSources, read_header, write_contents
 from agentic_rag.backup.snapshot import read_snapshot, remove_copy
 from agentic_rag.base.errors import BackupRefused
 from agentic_rag.store.clock import now
@@ -19,7 +19,7 @@ async def make_backup(
     url_or_path: str | Path,
     data: Path,
     target: Path,
-    choice: Choice,
+    choice: BackupOptions,
     progress: Progress = no_progress,
     *,
     replaces_before: str | None = None,

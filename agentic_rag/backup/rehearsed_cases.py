@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from agentic_rag.backup.backups_folder import FOLDER
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.base.settings import Settings
@@ -84,7 +84,7 @@ async def _copy_data(
     try:
         report("copying the data")
         backup, data = folder / "all.tar.zst", folder / "data"
-        await make_backup(settings.database, settings.data, backup, Choice())
+        await make_backup(settings.database, settings.data, backup, BackupOptions())
         await restore(Plan(backup, data, data / "agentic-rag.db", end_turns=True, revisions=revisions))
         await anyio.to_thread.run_sync(backup.unlink)
         elsewhere = {"data": data, "local": None, "database_url": "", "qdrant_url": None, "fetch_model": "never"}

@@ -22,7 +22,7 @@ from agentic_rag.access.acts import act
 from agentic_rag.archive.files import sync_folder, write_all, write_new, write_whole
 from agentic_rag.backup.archive import Header, Member, Progress, no_progress, read_archive, verify
 from agentic_rag.backup.contents import RECORDS
-from agentic_rag.backup.settlement import Settled, settle
+from agentic_rag.backup.settlement import Settlement, settle
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
     BackupDamaged,
@@ -67,7 +67,7 @@ class Restored:
 
     header: Header
     files: int
-    settled: Settled
+    settled: Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ async def restore(plan: Plan, progress: Progress = no_progress) -> Restored:
 
 
 async def _restore(plan: Plan, header: Header, progress: Progress) -> Restored:
-    target = Target(plan.folder, plan.backup)
+    target = RestoreTarget(plan.folder, plan.backup)
     again = await anyio.to_thread.run_sync(prepare_folder, target, header)
     database = await Database.open(plan.database, plan.revisions)
     try:
@@ -149,7 +149,7 @@ def _settle_programs(folder: Path) -> None:
             LaunchCatalogue(local.parent).move_programs(local)
 
 
-def _load(conn: Connection, plan: Plan, progress: Progress) -> Settled:
+def _load(conn: Connection, plan: Plan, progress: Progress) -> Settlement:
     header = load_records(conn, plan.backup, progress, plan.revisions)
     settled = settle(conn, header.id, plan.folder, with_index=header.with_index, end_turns=plan.end_turns is True)
     failpoints.reached("restore.settled")
@@ -161,14 +161,14 @@ def _load(conn: Connection, plan: Plan, progress: Progress) -> Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RestoreTarget:
     """The destination of a restore: an empty folder. ``backup`` is the file's path, stored in the mark."""
 
     folder: Path
     backup: Path
 
 
-def prepare_folder(target: Target, header: Header) -> bool:
+def prepare_folder(target: RestoreTarget, header: Header) -> bool:
     """Mark an empty folder, or clear a marked one; return whether a restore of the same backup was begun there before.
 
     Raises:
@@ -205,7 +205,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def finish_folder(target: Target) -> None:
+def finish_folder(target: RestoreTarget) -> None:
     """Remove the mark, because the folder is complete."""
     failpoints.reached("restore.loaded")
     (target.folder / MARK).unlink()
@@ -213,7 +213,7 @@ def finish_folder(target: Target) -> None:
     failpoints.reached("restore.done")
 
 
-def extract_files(target: Target, progress: Progress) -> int:
+def extract_files(target: RestoreTarget, progress: Progress) -> int:
     """Write the files of a backup to the folder durably, and return their number.
 
     Raises:

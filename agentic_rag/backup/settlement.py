@@ -40,7 +40,7 @@ _unfinished = TURNS.c.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING, TurnSta
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Settlement:
     """The result of the corrections.
 
     It counts the unfinished turns (and whether they were ended), documents to be indexed again, documents and payloads
@@ -56,7 +56,7 @@ class Settled:
     secrets: int
 
 
-def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_turns: bool) -> Settled:
+def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_turns: bool) -> Settlement:
     """Adapt restored records to the folder that holds their files.
 
     ``end_turns``: unfinished turns are interrupted instead of resumed, because the original may still run them.
@@ -81,7 +81,7 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
     # written by processes of the original, with its database's times and transaction numbers
     for table in (LEASES, REPLICAS, SIGNALS):
         conn.execute(sa.delete(table))
-    return Settled(
+    return Settlement(
         store_id=origin.set_restored(conn, backup),
         turns=_free_turns(conn, end_turns),
         ended=end_turns,
@@ -104,7 +104,7 @@ def _free_turns(conn: Connection, end: bool) -> int:
     for row in unfinished if end else ():
         seq = run_events.last_seq(conn, row.id) + MAX_UNSEEN + 1
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
-        run_events.append(conn, [run_events.Batch(row.id, seq, [event.data])])
+        run_events.append(conn, [run_events.EventBatch(row.id, seq, [event.data])])
         end_without_agent(conn, row, Interrupted())
     return len(unfinished)
 

@@ -34,6 +34,7 @@ async def read_snapshot(url_or_path: str | Path, scratch: Path, reading: Work[T]
         BackupNotWritten: there is not enough space for the copy.
     """
     if is_server(url_or_path):
+        # imports PostgreSQL's driver
         from agentic_rag.store.postgres import PostgresDatabase
 
         engine = PostgresDatabase(str(url_or_path))

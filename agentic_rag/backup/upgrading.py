@@ -22,14 +22,14 @@ from agentic_rag.access.acts import Acts, act
 from agentic_rag.archive.files import move_durably
 from agentic_rag.backup.archive import Header, no_progress, read_archive, verify
 from agentic_rag.backup.backups_folder import FOLDER, before_upgrade, name_by_time
-from agentic_rag.backup.contents import RECORDS, Choice
+from agentic_rag.backup.contents import RECORDS, BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import load_records
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import BackupRefused, StorageUnavailable
 from agentic_rag.base.settings import Settings
+from agentic_rag.operations.contents import Finding
 from agentic_rag.operations.doctor import examine_records
-from agentic_rag.operations.findings import Finding
 from agentic_rag.store.database import Database, find_revision, is_server
 from agentic_rag.store.integrity import find_file_damage
 from agentic_rag.store.migrations import OWN, Revisions, explain_unknown, list_steps
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 REHEARSAL = "agentic_rag_rehearsal"
 """Name of PostgreSQL's schema for the copy, and, after a dot, of the folder in the backups folder."""
-RECORDS_ONLY = Choice(records_only=True)
+RECORDS_ONLY = BackupOptions(records_only=True)
 
 
 async def open_database(settings: Settings, revisions: Revisions = OWN) -> Database:
@@ -172,6 +172,7 @@ async def _copy_place(settings: Settings) -> AsyncIterator[tuple[Path, str | Pat
 
 
 async def _change_schema(settings: Settings, *statements: str) -> None:
+    # imports PostgreSQL's driver
     from agentic_rag.store.postgres import PostgresDatabase
 
     engine = PostgresDatabase(settings.database_url)

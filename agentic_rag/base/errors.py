@@ -11,8 +11,18 @@ template of ``str(error)``, and the class line holds the facts for programs::
         limit: int
         text = "content: {self.length} characters; a message may have at most {self.limit}."
 
-A class inherits code, status and the rest from its base unless it sets them. Another package's deliberate errors
-(``mcp_servers``) have their own tree there. An exception that never leaves its module is private and not here.
+A class inherits code, status and the rest from its base unless it sets them. The classes that code catches most often::
+
+    AgenticRagError
+      NotFound                one class for all nouns; the code is derived from the noun
+      InvalidInput            a value that a form or a setting refuses, with its path
+      ModelError              a refusal or failure of a model's service
+      StorageError            the database or the disk
+      ServerUnavailable       an MCP server that cannot be called now
+      InternalError           a bug; the client gets a reference to the log and nothing else
+
+Another package's deliberate errors (``mcp_servers``) have their own tree there. An exception that never leaves its
+module is private and not here.
 """
 
 import errno
@@ -25,6 +35,8 @@ from typing import ClassVar, Final, Self, dataclass_transform
 
 from agentic_rag.base.json_form import Json, camel
 
+MAX_PROBLEMS = 100
+"""Maximum number of problems described per request."""
 MAX_VALUE_CHARS = 2_000
 """Maximum length of a text in an error: it may be untrusted, and is redacted, audited, logged and sent to clients."""
 
@@ -80,6 +92,8 @@ class AgenticRagError(Exception):
         vars(self).update((name, _cut_value(value)) for name, value in named.items())
 
     def __str__(self) -> str:
+        # A template may name a property of the error ("{self.named}"). Only our own classes supply templates; a value
+        # from a stranger is inserted and never read as a template.
         return self.text.format(self=self)
 
     @property
@@ -98,10 +112,6 @@ class AgenticRagError(Exception):
         error = copy(self)
         vars(error).update(problems=tuple(errors[:MAX_PROBLEMS]))
         return error
-
-
-MAX_PROBLEMS = 100
-"""Maximum number of problems described per request."""
 
 
 def _describe(error: AgenticRagError) -> Json:

@@ -30,14 +30,14 @@ def set_aside() -> None:
     gc.enable()
 
 
-class Turns(Protocol):
+class BlockingWork(Protocol):
     """The work that a collection would block."""
 
     @property
     def running_count(self) -> int: ...
 
 
-async def look_where_quiet(turns: Turns) -> None:
+async def look_where_quiet(turns: BlockingWork) -> None:
     """Run a full collection, unless a turn runs or there are too few new objects.
 
     Otherwise, old garbage would be collected while streams run: each stream adds some 500 objects to walk.

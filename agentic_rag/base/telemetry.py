@@ -1,11 +1,13 @@
 """Telemetry interface of the engine: spans of turns, calls and requests, and a few counts.
 
-Owns the two protocols, their no-op implementation, and the context variables for the running span and a client's trace.
-They belong to the task's context, like a request's id. Knows neither metrics nor traces. Telemetry calls must not wait,
-must not fail, and are never made per delta.
+Owns the span, and the context variables for the running span and a client's trace. They belong to the task's context,
+like a request's id. A span collects facts, and gives them at its end to the process's `Metrics` and to its trace.
+Telemetry calls must not wait, must not fail, and are never made per delta. The decision record on telemetry in
+``docs/decisions`` says why the engine does not call OpenTelemetry here.
 """
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from enum import StrEnum
@@ -14,13 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 Fact = str | int | float | bool | None
-"""A fact about a span. `Span.note` lists the names in use."""
+"""A fact about a span. `Span` lists the names in use."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """W3C Trace Context, version 00."""
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     """The kind of work that a span measures."""
 
     TURN = "turn"
@@ -37,7 +39,7 @@ class Kind(StrEnum):
     """One case of an evaluation run."""
 
 
-class Content(StrEnum):
+class SpanContent(StrEnum):
     """Kinds of content inside a span, recorded only if the observer wants content."""
 
     SYSTEM = "system"
@@ -48,57 +50,38 @@ class Content(StrEnum):
     QUERY = "query"
 
 
-class Span(Protocol):
-    """Work that takes time. A span is ended once; facts that are noted later are lost."""
+class TraceSpan(Protocol):
+    """The span of a trace, in the form of the tracing library."""
 
     @property
-    def traceparent(self) -> str:
-        """The W3C value with which another process continues the trace; empty if there is no trace."""
-        ...
+    def traceparent(self) -> str: ...
 
     @property
-    def trace_id(self) -> str:
-        """The trace's id in hexadecimal; empty if there is no trace."""
-        ...
+    def trace_id(self) -> str: ...
 
     @property
-    def wants_content(self) -> bool:
-        """Whether the operator records content."""
-        ...
+    def wants_content(self) -> bool: ...
 
-    def begin(self, kind: Kind, name: str, **facts: Fact) -> "Span":
-        """Begin a span inside this one; inside a turn, the calls that a step asked for belong to that step."""
-        ...
+    def say(self, what: SpanContent, value: object) -> None: ...
 
-    def note(self, **facts: Fact) -> None:
-        """Record the facts that are known so far.
-
-        For a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``delegate``. For a step: ``provider``,
-        ``max_tokens``, ``temperature``, ``answered_by``, ``stop_reason``, ``input``, ``cache_read``, ``cache_write``,
-        ``output``, and outside a turn ``domain_id``. For a tool: ``call_id``, ``server``, ``origin``. For a request:
-        ``server``, ``origin``, ``protocol``. For a retrieval: ``source``, ``hits``. For an evaluation: ``case``,
-        ``run``, ``verdict``, ``score``, ``reason``.
-        """
-        ...
-
-    def note_first(self) -> None:
-        """Record the arrival of an answer's first part; only the first call counts, also for the enclosing spans."""
-        ...
-
-    def say(self, what: Content, value: object) -> None:
-        """Record content as JSON; only if `wants_content`."""
-        ...
-
-    def end(self, outcome: str = "") -> None:
-        """End the span. ``outcome``: the result of a turn or tool call, or the code of a failure; empty: success."""
+    def end(self, span: "Span") -> None:
+        """End the span with all facts of ``span``."""
         ...
 
 
-class Observer(Protocol):
-    """Receives measurements."""
+class Tracer(Protocol):
+    """Begins the spans of traces."""
 
-    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
-        """Begin a span without a parent in this process. ``traceparent``: the client's, empty if it has none."""
+    def begin(self, span: "Span", parent: TraceSpan | None, traceparent: str) -> TraceSpan:
+        """Begin a span inside ``parent``, or without one inside the client's ``traceparent``, or in a new trace."""
+        ...
+
+
+class Metrics(Protocol):
+    """Counts measurements of this process."""
+
+    def record(self, span: "Span") -> None:
+        """Record a span that has just ended."""
         ...
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
@@ -110,47 +93,140 @@ class Observer(Protocol):
         ...
 
 
-class _NoSpan:
-    """A no-op `Span` that costs one empty call."""
+class Observer:
+    """Begins spans, and passes measurements to the metrics and the tracer of this process, if it has them.
 
-    traceparent = ""
-    trace_id = ""
-    wants_content = False
+    ``clock`` returns seconds that never go back.
+    """
 
-    def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
-        return self
+    def __init__(
+        self, clock: Callable[[], float], metrics: Metrics | None = None, tracer: Tracer | None = None
+    ) -> None:
+        self.clock = clock
+        self.metrics = metrics
+        self.tracer = tracer
 
-    def note(self, **facts: Fact) -> None:
-        pass
-
-    def note_first(self) -> None:
-        pass
-
-    def say(self, what: Content, value: object) -> None:
-        pass
-
-    def end(self, outcome: str = "") -> None:
-        pass
-
-
-NO_SPAN: Final[Span] = _NoSpan()
-
-
-class _NoopTelemetry:
-    """A no-op `Observer`."""
-
-    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
-        return NO_SPAN
+    def begin(self, kind: WorkKind, name: str, *, traceparent: str = "", **facts: Fact) -> "Span":
+        """Begin a span without a parent in this process. ``traceparent``: the client's, empty if it has none."""
+        if self.metrics is None and self.tracer is None:
+            return NO_SPAN
+        return Span(self, kind, name, facts, str(facts.get("domain_id") or ""), traceparent=traceparent)
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
-        pass
+        """See `Metrics.note_commit`."""
+        if self.metrics is not None:
+            self.metrics.note_commit(events, seconds, durable=durable)
 
     def note_error(self, code: str) -> None:
-        pass
+        """See `Metrics.note_error`."""
+        if self.metrics is not None:
+            self.metrics.note_error(code)
 
 
-NOBODY: Final[Observer] = _NoopTelemetry()
+class Span:
+    """Work that takes time. A span is ended once; facts that are noted later are lost.
+
+    Attributes:
+        facts: the facts known so far. For a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``agent``. For a
+            step: ``provider``, ``max_tokens``, ``temperature``, ``answered_by``, ``stop_reason``, ``input``,
+            ``cache_read``, ``cache_write``, ``output``, and outside a turn ``domain_id``. For a tool: ``call_id``,
+            ``server``, ``origin``. For a request: ``server``, ``origin``, ``protocol``. For a retrieval: ``source``,
+            ``top_k``, ``hits``. For an evaluation: ``case``, ``run``, ``verdict``, ``score``, ``reason``.
+        domain_id: the domain of the work; empty if unknown. Spans inside this one inherit it.
+        seconds: duration, once the span has ended.
+        first_seconds: time from the start to the answer's first part; None if there was none.
+        outcome: the result of a turn or tool call, or the code of a failure; empty means success.
+    """
+
+    __slots__ = (
+        "_began", "_last_step", "_observer", "_parent", "_trace",
+        "domain_id", "facts", "first_seconds", "kind", "name", "outcome", "seconds",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        observer: Observer,
+        kind: WorkKind,
+        name: str,
+        facts: dict[str, Fact],
+        domain_id: str,
+        *,
+        parent: "Span | None" = None,
+        traceparent: str = "",
+    ) -> None:
+        self._observer = observer
+        self._parent = parent
+        self._last_step: Span | None = None
+        self.kind = kind
+        self.name = name
+        self.facts = facts
+        self.domain_id = domain_id
+        self.outcome = ""
+        self.seconds = 0.0
+        self.first_seconds: float | None = None
+        self._began = observer.clock()
+        tracer = observer.tracer
+        above = parent._trace if parent is not None else None
+        self._trace: TraceSpan | None = None if tracer is None else tracer.begin(self, above, traceparent)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C value with which another process continues the trace; empty if there is no trace."""
+        return self._trace.traceparent if self._trace is not None else ""
+
+    @property
+    def trace_id(self) -> str:
+        """The trace's id in hexadecimal; empty if there is no trace."""
+        return self._trace.trace_id if self._trace is not None else ""
+
+    @property
+    def wants_content(self) -> bool:
+        """Whether the operator records content."""
+        return self._trace is not None and self._trace.wants_content
+
+    def begin(self, kind: WorkKind, name: str, **facts: Fact) -> "Span":
+        """Begin a span inside this one; inside a turn, the calls that a step asked for belong to that step."""
+        if self is NO_SPAN:
+            return self
+        parent = self._last_step if kind is WorkKind.TOOL and self._last_step is not None else self
+        span = Span(self._observer, kind, name, facts, self.domain_id, parent=parent)
+        if kind is WorkKind.STEP:
+            self._last_step = span
+        return span
+
+    def note(self, **facts: Fact) -> None:
+        """Add facts."""
+        if self is not NO_SPAN:
+            self.facts.update(facts)
+
+    def note_first(self) -> None:
+        """Record the arrival of an answer's first part; only the first call counts, also for the step's turn."""
+        if self.first_seconds is None and self is not NO_SPAN:
+            self.first_seconds = self._observer.clock() - self._began
+            if self.kind is WorkKind.STEP and self._parent is not None:
+                self._parent.note_first()
+
+    def say(self, what: SpanContent, value: object) -> None:
+        """Record content as JSON, if `wants_content`."""
+        if self._trace is not None:
+            self._trace.say(what, value)
+
+    def end(self, outcome: str = "") -> None:
+        """End the span."""
+        if self is NO_SPAN:
+            return
+        self.seconds = self._observer.clock() - self._began
+        self.outcome = outcome
+        if self._observer.metrics is not None:
+            self._observer.metrics.record(self)
+        if self._trace is not None:
+            self._trace.end(self)
+
+
+NOBODY: Final = Observer(lambda: 0.0)
 """The observer that measures nothing."""
+NO_SPAN: Final = Span(NOBODY, WorkKind.TURN, "", {}, "")
+"""The span of work that is not measured. All its methods do nothing."""
 
 _running: ContextVar[Span] = ContextVar("running_span", default=NO_SPAN)
 _domain: ContextVar[str] = ContextVar("working_domain", default="")

@@ -32,7 +32,7 @@ from agentic_rag.bundles.form import (
     SERVERS,
     SKILLS,
     BundleFile,
-    Manifest,
+    BundleManifest,
     NeededSecret,
     limit_of,
     portable_names,
@@ -66,7 +66,7 @@ class Contents:
 
     members: tuple[ZipMember, ...]
     size: int
-    manifest: Manifest
+    manifest: BundleManifest
     left_out: tuple[LeftOut, ...]
 
     def pieces(self) -> Iterator[bytes]:
@@ -210,7 +210,7 @@ def _count(
             left_out.append(LeftOut(path, f"its name {problem}"))
             continue
         files.append(BundleFile(path, size, sha256, **facts.get(path, {})))
-    manifest = Manifest(secrets, tuple(files))
+    manifest = BundleManifest(secrets, tuple(files))
     data = manifest.to_bytes()
     members = (
         ZipMember(MANIFEST, len(data), lambda: [data]),

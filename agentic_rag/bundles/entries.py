@@ -64,7 +64,7 @@ def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntr
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class GainedSecrets:
     """A server that would gain secrets, or would send its existing secrets to another target."""
 
     server: str
@@ -76,7 +76,7 @@ class Binding:
         return {"server": self.server, "target": self.target, "secrets": list(self.secrets)}
 
 
-def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collection[str]) -> list[Binding]:
+def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collection[str]) -> list[GainedSecrets]:
     """Return the new or changed servers that use ``secrets`` (names of a domain's secrets), by name.
 
     Entries are compared with the variables in them resolved: an address that contains a variable changes with the
@@ -88,7 +88,7 @@ def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collect
         old = before.mcp_servers.get(name)
         if not used_secrets or (old is not None and _meaning(old, before) == _meaning(entry, after)):
             continue
-        bindings.append(Binding(name, target_of(entry, after), tuple(used_secrets)))
+        bindings.append(GainedSecrets(name, target_of(entry, after), tuple(used_secrets)))
     return bindings
 
 

@@ -83,7 +83,7 @@ class NeededSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BundleManifest:
     """The first member: a list of the other members and of the required secrets."""
 
     secrets: tuple[NeededSecret, ...]
@@ -99,7 +99,7 @@ def pretty(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode("utf-8", "backslashreplace")
 
 
-def read_manifest(data: bytes) -> Manifest:
+def read_manifest(data: bytes) -> BundleManifest:
     """Return the manifest of a member's bytes.
 
     Raises:
@@ -114,7 +114,7 @@ def read_manifest(data: bytes) -> Manifest:
         raise BundleTooNew(str(version))
     files = [_read_file(item) for item in _list(document, "files")]
     secrets = [_read_secret(item) for item in _list(document, "secrets")]
-    return Manifest(tuple(secrets), tuple(files))
+    return BundleManifest(tuple(secrets), tuple(files))
 
 
 def read_object(path: str, data: bytes) -> Json:

@@ -19,7 +19,6 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.base import failpoints
 from agentic_rag.base.bundle_errors import BundleBindsSecrets
@@ -55,9 +54,8 @@ from agentic_rag.directory.cases import CaseForm, digest_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.document_labels import LabelRules, distinct
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
-from agentic_rag.domains.domains import Domains, Draft
+from agentic_rag.domains.domains import DomainDraft, Domains
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, missing_names
 from agentic_rag.domains.vault import Vault
@@ -69,7 +67,6 @@ from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.evaluation import CaseOrigin
 from agentic_rag.store.imports import ImportRecord
 from agentic_rag.tools.entries.reading import Note
-from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 log = logging.getLogger(__name__)
@@ -78,7 +75,7 @@ ROLE = ".role.md"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ImportOptions:
     """The admin's options of an import.
 
     ``dry_run``: nothing is changed. ``name``: the name of a new domain, None: the bundle's. ``remove_others``: remove
@@ -94,8 +91,17 @@ class Choice:
 class Imports:
     """Imports bundles.
 
-    ``workspaces``: the folder of the domains' workspaces. ``memory_limit``: maximum number of memories of one role.
-    ``shelf``: provides the memories. ``max_bytes``: maximum size of a bundle in bytes.
+    An import has four steps: `Reception` receives and checks the bundle in a folder of its own, the report is made (a
+    dry run ends here), the files are placed, and one transaction stores the records.
+
+    Invariants:
+
+    - A row in `imports` exists while files are placed. After a kill, `finish` reads the row and either removes the
+      files or completes the import. A reader of the domain sees the state before or after, never a part.
+    - A bundle starts no program and brings no secret. ``bind`` names the servers that may get the domain's secrets.
+
+    ``owners`` choose whose the imported memories are, ``pending`` finishes the imports that were cut off, and
+    ``max_bytes`` is the maximum size of a bundle in bytes.
     """
 
     def __init__(
@@ -103,16 +109,13 @@ class Imports:
         database: Database,
         directory: Directory,
         domains: Domains,
-        documents: Documents,
         roles: Roles,
         vault: Vault,
-        access: Access,
         history: FileHistory,
         threads: DomainThreads,
         reception: Reception,
-        workspaces: Path,
-        memory_limit: int,
-        shelf: MemoryCache,
+        owners: Owners,
+        pending: PendingImports,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -123,22 +126,12 @@ class Imports:
         self._threads = threads
         self._reception = reception
         self.max_bytes = reception.max_bytes
-        self._owners = Owners(access, memory_limit, shelf)
-        self._pending = PendingImports(
-            database,
-            directory,
-            domains,
-            documents,
-            history,
-            threads,
-            self._owners,
-            reception.folder,
-            workspaces,
-        )
+        self._owners = owners
+        self._pending = pending
 
     # -- a new domain -----------------------------------------------------------------------------------------
 
-    async def make(self, user: User, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
+    async def make(self, user: User, pieces: AsyncIterator[bytes], choice: ImportOptions) -> ImportReport:
         """Create a domain from a bundle.
 
         Raises:
@@ -154,7 +147,7 @@ class Imports:
             await anyio.to_thread.run_sync(build, received.files, built)
             withheld: dict[str, CommandNotAllowed] = {}
 
-            async def attempt(settings: Json) -> Draft:
+            async def attempt(settings: Json) -> DomainDraft:
                 return await self._domains.draft(
                     domain_id,
                     choice.name or described.name,
@@ -165,7 +158,7 @@ class Imports:
                 )
 
             draft, notes = await fit_settings(described.settings, attempt)
-            assert isinstance(draft, Draft)
+            assert isinstance(draft, DomainDraft)
             owner = self._owners.of(user.id, draft.change.settings)
             await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
             cases = [Difference("case", _title_of(case), "add") for case in described.cases]
@@ -190,7 +183,7 @@ class Imports:
                 (),
             )
 
-    async def _place_new(self, user: User, received: Received, draft: Draft, described: DescribedDomain) -> None:
+    async def _place_new(self, user: User, received: Received, draft: DomainDraft, described: DescribedDomain) -> None:
         """Move the workspace into place, then store the domain; after a crash between the two, the move is undone."""
         domain_id = draft.record.id
         under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
@@ -201,7 +194,7 @@ class Imports:
         await self._pending.follow(domain_id)
 
     async def _store_new(
-        self, received: Received, draft: Draft, under_way: ImportRecord, described: DescribedDomain
+        self, received: Received, draft: DomainDraft, under_way: ImportRecord, described: DescribedDomain
     ) -> None:
         """Move the files into place, then store the domain, which commits the import.
 
@@ -239,7 +232,9 @@ class Imports:
 
     # -- over a domain ----------------------------------------------------------------------------------------
 
-    async def over(self, user: User, domain_id: str, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
+    async def over(
+        self, user: User, domain_id: str, pieces: AsyncIterator[bytes], choice: ImportOptions
+    ) -> ImportReport:
         """Import a bundle over a domain: shared items are replaced, the domain's name and its other items stay.
 
         Raises:
@@ -258,7 +253,7 @@ class Imports:
                 return await self._come_over(user, domain_id, received, described, choice)
 
     async def _come_over(
-        self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: Choice
+        self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: ImportOptions
     ) -> ImportReport:
         """Compare a bundle with a domain, check all that could fail, and change the domain unless it is a dry run."""
         if not choice.dry_run:
@@ -282,14 +277,14 @@ class Imports:
         same = described.description == redaction(record.description)
         description = None if same else described.description or None
 
-        async def attempt(settings: Json) -> Draft:
+        async def attempt(settings: Json) -> DomainDraft:
             domain_change = change_of(before, described, settings, redaction, remove_others=choice.remove_others)
             return await self._domains.draft_change(
                 domain_id, None, description, domain_change, False, roles_in=roles_in, withheld=withheld
             )
 
         draft, notes = await fit_settings(described.settings, attempt)
-        assert isinstance(draft, Draft)
+        assert isinstance(draft, DomainDraft)
         bindings = [
             binding
             for binding in new_bindings(before, draft.change.settings, secrets.keys())
@@ -340,7 +335,7 @@ class Imports:
         self,
         user: User,
         received: Received,
-        draft: Draft,
+        draft: DomainDraft,
         overlay: Overlay,
         described: DescribedDomain,
         *,
@@ -454,9 +449,9 @@ class Imports:
 
     def _report(
         self,
-        choice: Choice,
+        choice: ImportOptions,
         domain_id: str | None,
-        draft: Draft,
+        draft: DomainDraft,
         differences: Sequence[Difference],
         findings: Sequence[Note],
         withheld: Mapping[str, CommandNotAllowed],
@@ -503,7 +498,7 @@ class Named(Protocol):
 
 
 def expected_labels(
-    received: Received, described: DescribedDomain, draft: Draft
+    received: Received, described: DescribedDomain, draft: DomainDraft
 ) -> list[documents.ExpectedLabelsRecord]:
     """Return the labels and dates of a bundle's documents, to be stored before their files appear in the workspace.
 
@@ -534,7 +529,7 @@ def expected_labels(
 
 
 def expected_lines(
-    received: Received, described: DescribedDomain, draft: Draft
+    received: Received, described: DescribedDomain, draft: DomainDraft
 ) -> list[context_lines.ContextLineRecord]:
     """Return the context lines of a bundle's documents, to be adopted by the documents with the same bytes."""
     known = {each.sha256 for each in received.manifest.files if each.path.startswith(DOCUMENTS)}

@@ -26,7 +26,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.intake import MISSING
 from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.file_history import FileHistory, Notice
+from agentic_rag.domains.file_history import ChangeNotice, FileHistory
 from agentic_rag.domains.workspaces import remove_workspace
 from agentic_rag.store import domains, imports
 from agentic_rag.store.database import Database
@@ -158,7 +158,7 @@ class PendingImports:
             failpoints.reached("bundle.removed")
         return notes
 
-    async def note(self, under_way: ImportRecord, notice: Notice) -> None:
+    async def note(self, under_way: ImportRecord, notice: ChangeNotice) -> None:
         """Attribute the files of an import to its user in the history, if they can be read now."""
         try:
             await notice(under_way.user_id)

@@ -30,7 +30,7 @@ EXPECTED = "expected.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class BundleOwner:
     """The owner of a bundle's memories, and the limit of memories per role. ``shelf`` provides the memories."""
 
     scope: str
@@ -51,9 +51,9 @@ class Owners:
     limit: int
     shelf: MemoryCache
 
-    def of(self, user_id: str, settings: DomainSettings) -> Owner:
+    def of(self, user_id: str, settings: DomainSettings) -> BundleOwner:
         """Return the owner of memories that a user imports into a domain with these settings."""
-        return Owner(
+        return BundleOwner(
             settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit, self.shelf
         )
 
@@ -182,7 +182,7 @@ def _tell_errors() -> Iterator[None]:
             raise WorkspaceRefused(str(exc.filename), exc.strerror or exc.why) from exc
 
 
-def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
+def bring_memories(files: Path, workspace: Path, owner: BundleOwner) -> None:
     """Add an import's memories to the workspace of a new domain, as PromptX's files, which are read from there later.
 
     Raises:
@@ -196,7 +196,7 @@ def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
         shelf.close()
 
 
-def check_memories(files: Path, workspace: Path, owner: Owner) -> None:
+def check_memories(files: Path, workspace: Path, owner: BundleOwner) -> None:
     """Check whether `bring_memories` would fail, without changing anything.
 
     Raises:
@@ -206,7 +206,7 @@ def check_memories(files: Path, workspace: Path, owner: Owner) -> None:
         check_room(owner.shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
 
 
-def bring_what_fits(files: Path, workspace: Path, owner: Owner) -> list[Note]:
+def bring_what_fits(files: Path, workspace: Path, owner: BundleOwner) -> list[Note]:
     """Add the memories of a checked import; return notes about those that no longer fit, because memories were added.
 
     Raises:
@@ -229,7 +229,7 @@ def _read_memory(source: Path) -> Remembered:
     return memory_from_bytes(f"{MEMORIES}{source.name}", source.read_bytes())
 
 
-def _bring_memory(source: Path, workspace: Path, owner: Owner, shelf: MemoryCache) -> None:
+def _bring_memory(source: Path, workspace: Path, owner: BundleOwner, shelf: MemoryCache) -> None:
     bring(shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
     failpoints.reached("bundle.memory")
 

@@ -29,7 +29,7 @@ from agentic_rag.bundles.form import (
     MAX_JSON,
     MAX_MEMBERS,
     BundleFile,
-    Manifest,
+    BundleManifest,
     check_paths,
     limit_of,
     problem_of,
@@ -62,7 +62,7 @@ class Received:
 
     id: str
     folder: Path
-    manifest: Manifest
+    manifest: BundleManifest
 
     @property
     def files(self) -> Path:
@@ -138,7 +138,7 @@ def _create(path: Path) -> FileIO:
 # Unpacking. These functions block.
 
 
-def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
+def unpack(source: Path, target: Path, bounds: Bounds) -> BundleManifest:
     """Unpack a bundle into an empty folder, each member under its name; return its manifest.
 
     Raises:
@@ -159,7 +159,7 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
             raise BundleDamaged(f"its content cannot be read: {exc}") from exc
 
 
-def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
+def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> BundleManifest:
     members = _members_of(archive, bounds)
     if MANIFEST not in members:
         raise BundleDamaged("it is no bundle of a domain: it has no bundle.json")

@@ -30,6 +30,7 @@ def chat(
     Ctrl-C stops the answer, a second Ctrl-C leaves. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 5 no
     server, 130 interrupted.
     """
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.chat.command import run
 
     code = run(domain, message, conversation=conversation, url=url, data=data, key=key, as_json=as_json)

@@ -3,6 +3,7 @@
 A new key goes to standard output alone, so that it can be piped. Messages about it go to standard error.
 """
 
+import json
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -104,8 +105,6 @@ def list_entries(
     key: Key = None,
 ) -> None:
     """List audit entries: number, time, outcome, actor, action, target, count, details."""
-    import json
-
     params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
     page = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
     names = ("seq", "at", "outcome", "actor", "action", "target", "count")

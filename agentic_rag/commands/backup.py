@@ -4,6 +4,7 @@ A backup is written by this process while a server may run. A restore needs excl
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
+from agentic_rag.base.errors import BackupRefused
 from agentic_rag.commands.line import Data, advising, printable, say
 
 if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header, Progress
     from agentic_rag.backup.restoring import Restored
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.findings import Finding
+    from agentic_rag.operations.contents import Finding
 
 VERIFY = "verify"
 TELL_SECONDS = 0.2
@@ -50,8 +53,7 @@ def backup(
     Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. After a restore, the server
     rebuilds the index and reinstalls packages.
     """
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     if file == VERIFY:
@@ -84,9 +86,8 @@ async def _make(
 
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.backup.backups_folder import keep_newest, name_by_time
-    from agentic_rag.backup.contents import Choice
+    from agentic_rag.backup.contents import BackupOptions
     from agentic_rag.backup.making import make_backup
-    from agentic_rag.base.errors import BackupRefused
     from agentic_rag.operations.data_folder import find_owner
 
     target = await anyio.to_thread.run_sync(lambda: name_by_time(path) if path.is_dir() else path)
@@ -95,7 +96,7 @@ async def _make(
             f"The index cannot be copied while {owner} uses it: stop the server, or leave --with-index away, and it is "
             "made anew from the documents after a restore."
         )
-    choice = Choice(with_key=with_key, with_index=with_index)
+    choice = BackupOptions(with_key=with_key, with_index=with_index)
     header = await make_backup(settings.database, settings.data, target, choice, progress)
     Acts(settings.data).leave(act("backup.write", header.id, withKey=with_key))
     removed = await anyio.to_thread.run_sync(keep_newest, path, keep) if keep is not None else []
@@ -129,8 +130,6 @@ def restore(
     With AGENTIC_RAG_DATABASE_URL the records go into that database. The backup may come from the other kind of
     database. If a restore is interrupted, run it again: it starts from the beginning.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
@@ -201,8 +200,6 @@ def _lines() -> "Iterator[Progress]":
 @contextmanager
 def _bar(words: str) -> "Iterator[Progress]":
     """Show a progress bar, if standard error is a terminal."""
-    import sys
-
     from agentic_rag.backup.archive import no_progress
 
     if not sys.stderr.isatty():

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
+from agentic_rag.base.errors import BackupNotWritten
 from agentic_rag.commands.line import Data, Url, advising, printable, quote_part, run, say
 
 if TYPE_CHECKING:
@@ -33,9 +35,9 @@ def export_domain(
     url: Url = None,
 ) -> None:
     """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.archive.files import write_whole
     from agentic_rag.base.bundle_errors import BundleNotWritten
-    from agentic_rag.base.errors import BackupNotWritten
 
     params = {"memories": "true"} if memories else {}
     path = f"/api/domains/{quote_part(domain)}/bundle"
@@ -105,8 +107,6 @@ def import_domain(
 
 
 async def _pieces(file: Path) -> AsyncIterator[bytes]:
-    import anyio
-
     async with await anyio.open_file(file, "rb") as source:
         while data := await source.read(PIECE):
             yield data

@@ -19,6 +19,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import open_knowledge
 from agentic_rag.operations.contents import (
+    Finding,
     examine_originals,
     examine_payloads,
     examine_secrets,
@@ -27,7 +28,6 @@ from agentic_rag.operations.contents import (
 )
 from agentic_rag.operations.data_folder import DataFolder, lent_files
 from agentic_rag.operations.doctor import Doctor
-from agentic_rag.operations.findings import Finding
 from agentic_rag.store import context_lines, domains, run_groups
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database

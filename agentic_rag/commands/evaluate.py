@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
 
+import anyio
 import typer
 
 from agentic_rag.base.errors import AgenticRagError, InvalidInput
@@ -136,8 +137,6 @@ async def _until_ended(client: "ServerClient", path: str, end: str, trying: str 
 
     Ctrl-C also ends the run or the trial at the server, by a request to ``path``/``end``.
     """
-    import anyio
-
     pause = POLL_SECONDS
     try:
         with waiting("Evaluating") as show:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
 from agentic_rag.base.errors import InvalidInput
@@ -82,8 +83,6 @@ def approve(
         grant["args"] = args
 
     async def decide(client: "ServerClient") -> Any:
-        import anyio
-
         path = f"/api/launch-requests/{quote_part(ident)}"
         request = await client.call("GET", path)
         _describe(request)
@@ -156,6 +155,7 @@ def _read_json(content: bytes, file: Path) -> Any:
 
 def _name_in(document: object) -> str:
     """Return the server name in a document."""
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.tools.entries.names import fit_name
     from agentic_rag.tools.entries.reading import read_entries
 

@@ -3,6 +3,7 @@
 Every command imports this module, so it imports little.
 """
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote
 
+import anyio
 import typer
 
 from agentic_rag.base.terminal import safe, safe_json
@@ -34,8 +36,7 @@ def run(
     data: Path | None, url: str | None, command: "Callable[[ServerClient], Awaitable[T]]", key: str | None = None
 ) -> T:
     """Run a command against the server that `client.with_client` finds, with the caller's API key if one is given."""
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import given_key, with_client
 
@@ -73,8 +74,6 @@ def quote_part(part: str) -> str:
 
 def show_json(value: object) -> None:
     """Print a JSON value."""
-    import json
-
     typer.echo(safe_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 

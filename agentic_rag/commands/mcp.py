@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
+import anyio
 import typer
 
 from agentic_rag.base.errors import InvalidInput
@@ -64,17 +65,18 @@ def allow(
     are bound to their SHA-256. Name a script by its absolute path, or put it into mcp/local of the data folder and name
     it from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.base.settings import client_environment, load_settings
-    from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+    from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
     from agentic_rag.tools.launch.packages import Packages
     from agentic_rag.tools.launch.registry_clients import client_sandbox
 
     settings = load_settings(data=data)
     folder = settings.data / "mcp"
-    grant = Grant(network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ()))
+    grant = ExtraRights(
+        network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ())
+    )
     packages = Packages(folder, client_environment(), sandbox=client_sandbox)
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
@@ -128,8 +130,6 @@ def try_entries(
 
     Exit code 1: a server is not ready.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
 
@@ -175,8 +175,6 @@ def check_file(
 
     The file may have comments and trailing commas. Exit code 1: a server cannot run as configured.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
 

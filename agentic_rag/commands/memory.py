@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import orjson
 import typer
 
@@ -114,8 +115,7 @@ def take_over_memories(data: Data = None) -> None:
 
     Otherwise a server moves each file when it uses it.
     """
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import typer
 
+from agentic_rag.base.json_form import to_json
 from agentic_rag.commands.line import AsJson, say, table
-from agentic_rag.models.model_checks import CALL_SECONDS, Finding
+from agentic_rag.models.model_checks import CALL_SECONDS, Finding, check_model
+from agentic_rag.models.profiles import profile_of
 
 models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
 
@@ -29,8 +32,7 @@ def check(
     Each model gets up to four tiny calls, billed as usual. A code says what is missing. A warning names
     each model that its service retires within 60 days.
     """
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.models.retirement import retirements_of
     from agentic_rag.store.clock import today
 
@@ -39,7 +41,6 @@ def check(
         say("error: no language model is set up: see docs/providers.md", err=True)
         raise typer.Exit(1)
     rows = [_row(name, finding) for name, findings in checked for finding in findings]
-    from agentic_rag.base.json_form import to_json
 
     answer = [{"model": name, **to_json(finding)} for name, findings in checked for finding in findings]
     table(["model", "what", "", "code", "said"], rows, answer, as_json)
@@ -75,12 +76,8 @@ def show_prices(
 
 async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[Finding]]]:
     """Test the models concurrently; the calls of one model run one after the other."""
-    import anyio
-
     from agentic_rag.base.redaction import Redactor
     from agentic_rag.base.settings import load_settings
-    from agentic_rag.models.model_checks import check_model
-    from agentic_rag.models.profiles import profile_of
     from agentic_rag.models.provider_file import read_providers
     from agentic_rag.models.providers import choose_model, configured_models, secrets_of, use_profiles
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
 
@@ -124,8 +125,6 @@ def export_skill(
     url: Url = None,
 ) -> None:
     """Write a role as a skill, FOLDER/NAME/SKILL.md, and print its path. An existing file is not replaced."""
-    from agentic_rag.base.errors import InvalidInput
-
     skill = run(data, url, lambda client: client.call("GET", f"{_path(domain, role)}/skill"))
     path = folder / skill["name"] / "SKILL.md"
     try:
@@ -143,7 +142,7 @@ def check_folder(folder: Path) -> "list[Finding]":
     Raises:
         InvalidInput: there is no such folder.
     """
-    from agentic_rag.base.errors import InvalidInput
+    # imported when the command runs, so that --help and other commands start fast
     from mcp_servers.promptx.builtin import BUILTIN_ROLES
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
     from mcp_servers.safe_files import Folder

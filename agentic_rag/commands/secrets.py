@@ -5,8 +5,10 @@ itself, so no server may run on it; the other commands use REST.
 """
 
 import sys
+from functools import partial
 from typing import Annotated
 
+import anyio
 import typer
 
 from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
@@ -49,10 +51,7 @@ def rotate_key(
     ] = False,
 ) -> None:
     """Seal all secrets with a new key, or with the first key in AGENTIC_RAG_SECRET_KEY. The command can be repeated."""
-    from functools import partial
-
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import act
     from agentic_rag.backup.upgrading import open_database
     from agentic_rag.base.settings import load_settings

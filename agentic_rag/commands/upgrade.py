@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
 from agentic_rag.commands.line import Data, advising, printable, say
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from agentic_rag.backup.rehearsed_cases import RehearsedDomain
     from agentic_rag.backup.upgrading import DowngradePlan, Rehearsal
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.findings import Finding
+    from agentic_rag.operations.contents import Finding
 
 
 def upgrade(
@@ -39,8 +40,7 @@ def upgrade(
 
     Exit code 1: a check found something, or evaluation cases are worse in this version.
     """
-    import anyio
-
+    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
@@ -127,8 +127,6 @@ def downgrade(
 
     The command prints what will be lost, and backs up the current database first.
     """
-    import anyio
-
     from agentic_rag.base.settings import load_settings
 
     anyio.run(_downgrade, load_settings(data=data), backup, yes)

@@ -141,7 +141,7 @@ def _end_run(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         answer = plain_text(answer_rows[-1].content) if answer_rows else ""
     elif isinstance(final, Error):
         detail = f"{final.code}: {final.message}"
-    result = schedules.Result(state, detail[:MAX_DETAIL], answer, turn.conversation_id, turn.id)
+    result = schedules.FiringResult(state, detail[:MAX_DETAIL], answer, turn.conversation_id, turn.id)
     schedules.end_run(conn, firing.id, result, now())
 
 

@@ -35,7 +35,6 @@ from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionI
 from agentic_rag.base.messages import KeptAttachment, clean_text
 from agentic_rag.conversations.exchanges import BROUGHT, Exchange, store_exchanges
 from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
-from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
 from agentic_rag.conversations.sent_images import GivenImage, read_images
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
@@ -73,6 +72,7 @@ from agentic_rag.store import (
     sessions,
     tool_calls,
     turns,
+    waits,
 )
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
@@ -90,7 +90,7 @@ from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.images import ImageRecord
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord, ToolTotal
-from agentic_rag.store.turns import FINISHED, TurnRecord
+from agentic_rag.store.turns import FINISHED, TurnRecord, TurnStatus
 
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
@@ -105,6 +105,32 @@ MAX_ATTACHMENTS = 8
 """Maximum attached files of one message."""
 MAX_CACHED = 1_024
 """Maximum number of cached conversation records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. ``total`` counts the matches on all pages."""
+
+    items: list[ConversationRecord]
+    total: int
+    page: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPayload:
+    """A stored tool result, and the domain whose secrets must be redacted from it."""
+
+    domain_id: str
+    media_type: str
+    data: bytes
+
+
+def with_waiting(conn: Connection, records: Sequence[TurnRecord]) -> list[TurnRecord]:
+    """Return turns as people see them: a running turn that waits for a person has the status ``WAITING``."""
+    running = [turn.id for turn in records if turn.status is TurnStatus.RUNNING]
+    waiting = waits.waiting(conn, running) if running else set()
+    return [turn.replace(status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in records]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from agentic_rag.conversations.message_math import (
     add_formulas,
     formula_html,
 )
-from agentic_rag.conversations.shown_messages import Citation
+from agentic_rag.conversations.shown_messages import ShownCitation
 
 MAX_RENDERED: Final = 65_536
 """Maximum characters; a longer text is shown unrendered."""
@@ -94,7 +94,7 @@ _CLASSES = {
 
 
 def to_html(
-    text: str, citations: Sequence[Citation] = (), references: Sequence[Reference] = (), *, breaks: bool = False
+    text: str, citations: Sequence[ShownCitation] = (), references: Sequence[Reference] = (), *, breaks: bool = False
 ) -> str:
     """Return a message's text as sanitised HTML.
 
@@ -117,7 +117,7 @@ def to_html(
     return _cleaner().clean(_MARK.sub(lambda match: _to_sup(by_number.get(int(match[1]))), rendered))
 
 
-def _render(text: str, citations: Sequence[Citation], *, breaks: bool) -> str:
+def _render(text: str, citations: Sequence[ShownCitation], *, breaks: bool) -> str:
     parts: list[str] = []
     at = 0
     for citation in sorted(citations, key=lambda item: item.end):

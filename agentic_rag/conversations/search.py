@@ -18,7 +18,7 @@ from agentic_rag.conversations.shown_messages import shown_messages
 from agentic_rag.store import conversations, message_texts, sessions, turns
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.message_texts import Match, SearchTerms, TextScope
+from agentic_rag.store.message_texts import SearchTerms, TextMatch, TextScope
 
 MAX_TITLES = 10_000
 """Number of a user's newest titles that one search reads."""
@@ -85,7 +85,7 @@ class ConversationSearch:
 
         def read(conn: Connection) -> SearchResult:
             matches = message_texts.search(conn, TextScope(user.id, domain_id), terms)
-            by_conversation: dict[ConversationId, list[Match]] = {}
+            by_conversation: dict[ConversationId, list[TextMatch]] = {}
             for match in matches:
                 by_conversation.setdefault(match.conversation_id, []).append(match)
             titles = conversations.titles_of(conn, user.id, domain_id, MAX_TITLES)
@@ -101,7 +101,7 @@ class ConversationSearch:
 def _hit(
     conn: Connection,
     conversation: ConversationRecord,
-    matches: Sequence[Match],
+    matches: Sequence[TextMatch],
     terms: SearchTerms,
 ) -> ConversationHit:
     messages = (_message_hit(conn, conversation, match, terms) for match in matches[:3])
@@ -110,7 +110,7 @@ def _hit(
 
 
 def _message_hit(
-    conn: Connection, conversation: ConversationRecord, match: Match, terms: SearchTerms
+    conn: Connection, conversation: ConversationRecord, match: TextMatch, terms: SearchTerms
 ) -> MessageHit | None:
     rows = sessions.of_message(conn, match.session_id, match.message_id)
     turn = turns.get(conn, rows[0].turn_id) if rows else None

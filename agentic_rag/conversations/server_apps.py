@@ -97,7 +97,7 @@ READ_RESOURCE: Final = "resources/read"
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class AppCallApproval:
     """A person's answer to the question of whether an app's call may run, in the form of an answer to a wait."""
 
     action: WaitAction
@@ -185,7 +185,7 @@ class ServerApps:
         call_id: str,
         name: str,
         arguments: Json,
-        approval: Approval | None = None,
+        approval: AppCallApproval | None = None,
     ) -> AppAnswer:
         """Call a tool of an app's own server for the app. ``name``: as the server lists the tool.
 

@@ -33,7 +33,7 @@ MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Citation:
+class ShownCitation:
     """A citation that ends at an offset (in Unicode code points) of a message's text."""
 
     end: int
@@ -58,7 +58,7 @@ class ShownMessage:
     created_at: str
     references: tuple[Reference, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
-    citations: tuple[Citation, ...] = ()
+    citations: tuple[ShownCitation, ...] = ()
     attachments: tuple[KeptAttachment, ...] = ()
 
 
@@ -71,7 +71,7 @@ class TextRun:
 
     block: int
     text: str
-    citations: tuple[Citation, ...]
+    citations: tuple[ShownCitation, ...]
 
 
 def text_runs(message: ShownMessage) -> list[TextRun]:
@@ -89,7 +89,7 @@ def text_runs(message: ShownMessage) -> list[TextRun]:
             at += len(gap) + len(block["text"])
         elif block["type"] != "text" and first >= 0:
             inside = [citation for citation in message.citations if start < citation.end <= at]
-            shifted = tuple(Citation(citation.end - start, citation.number) for citation in inside)
+            shifted = tuple(ShownCitation(citation.end - start, citation.number) for citation in inside)
             runs.append(TextRun(first, message.content[start:at], shifted))
             first = -1
     return runs
@@ -196,10 +196,10 @@ def _shown_block(block: Block, objects: ReferencedObjects) -> Block:
     return public
 
 
-def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...]]:
+def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[ShownCitation, ...]]:
     """Return the text and citations of an answer's steps. A continued step is joined to its beginning without a gap."""
     text = ""
-    citations: list[Citation] = []
+    citations: list[ShownCitation] = []
     for content in steps:
         step_text = plain_text(content)
         joined = not text or any(CONTINUES in block for block in content)
@@ -208,7 +208,7 @@ def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...
         text += "" if joined else "\n\n"
         for block in content:
             text += plain_text([block])
-            citations += [Citation(len(text), reference["number"]) for reference in block.get(REFERENCES, ())]
+            citations += [ShownCitation(len(text), reference["number"]) for reference in block.get(REFERENCES, ())]
     return text, tuple(citations)
 
 

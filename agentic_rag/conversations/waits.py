@@ -1,7 +1,8 @@
 """List the waits that concern a user, and store answers to them.
 
 Decides who may see and answer a wait. Only the first answer counts. An answer, the turn's wake-up and the rule that an
-approval adds to the domain are one transaction, so a crash loses none of them. Knows no socket.
+approval adds to the domain are one transaction, so a crash loses none of them. `SignInWaits` ends the waits for a
+sign-in. Knows no socket.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +22,13 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.hidden_passages import hide_in_wait, names_documents
 from agentic_rag.domains.domains import Domains
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.services import Answers
 from agentic_rag.store import conversations, turns, waits
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.waits import STATE_OF, WaitRecord, WaitState
+from agentic_rag.tools.base import SIGN_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +242,33 @@ def _sees(user: User, wait: WaitRecord) -> bool:
     if not user.sees(wait.domain_id):
         return False
     return wait.user_id == user.id or (wait.answerer is Answerer.ADMIN and user.administers(wait.domain_id))
+
+
+class SignInWaits:
+    """Implements `agentic_rag.domains.sign_in_secrets.SignInListener`."""
+
+    def __init__(self, database: Database, answers: Answers) -> None:
+        self._db = database
+        self._answers = answers
+
+    async def signed_in(self, domain_id: str, server: str, user_id: str) -> None:
+        """Resume the turns that wait for a sign-in at this server.
+
+        An empty ``user_id`` means that one account serves all users.
+        """
+        at = now()
+
+        def store(conn: Connection) -> list[WaitRecord]:
+            waiting = [wait for wait in waits.list_open_urls(conn, domain_id) if _waits_for(wait, server, user_id)]
+            for wait in waiting:
+                waits.finish(conn, wait.id, WaitState.ACCEPTED, answer=None, by=user_id or wait.user_id, at=at)
+                turns.wake(conn, wait.root_turn_id)
+            return waiting
+
+        for wait in await self._db.write(store, durable=True):
+            self._answers.notify(wait.id)
+
+
+def _waits_for(wait: WaitRecord, server: str, user_id: str) -> bool:
+    """Return whether a wait is for a sign-in at this server by this user. An empty ``user_id`` matches all users."""
+    return SIGN_IN in (wait.held or {}) and wait.request.get("server") == server and user_id in ("", wait.user_id)

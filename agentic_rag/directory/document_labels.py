@@ -91,7 +91,7 @@ class _Pattern:
         """Return whether a folded path matches. Takes linear time for every pattern."""
         if len(self.whole) == 1:
             return path == self.whole[0] or path.startswith(self.below[0])
-        return _matches(self.whole, path) or _matches(self.below, path)
+        return matches_pieces(self.whole, path) or matches_pieces(self.below, path)
 
 
 @lru_cache(2 * MAX_RULES)
@@ -100,14 +100,16 @@ def _compile_pattern(pattern: str) -> _Pattern:
     return _Pattern(whole, (*whole[:-1], f"{whole[-1]}/", ""))
 
 
-def _matches(parts: Sequence[str], path: str) -> bool:
-    """Return whether a folded path consists of these texts with any characters between them."""
-    first, *middle, last = parts
-    if len(path) < len(first) + len(last) or not path.startswith(first) or not path.endswith(last):
+def matches_pieces(pieces: Sequence[str], text: str) -> bool:
+    """Return whether a text consists of these pieces with any characters between them. Takes linear time."""
+    if len(pieces) == 1:
+        return text == pieces[0]
+    first, *middle, last = pieces
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
-    at, end = len(first), len(path) - len(last)
+    at, end = len(first), len(text) - len(last)
     for part in middle:
-        position = path.find(part, at, end)
+        position = text.find(part, at, end)
         if position < 0:
             return False
         at = position + len(part)

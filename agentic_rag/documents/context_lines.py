@@ -39,15 +39,16 @@ from agentic_rag.documents.line_writer import (
     sections_of,
     with_lines,
 )
-from agentic_rag.documents.paid_calls import Answer, usage_row
 from agentic_rag.documents.reindexing import PAGE, Reindexing, SwapGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.batches import MAX_REQUESTS, BatchAnswer
+from agentic_rag.runtime.paid_calls import Answer
 from agentic_rag.store import collections, context_lines, documents, domains, usage
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.collections import CollectionRecord, CollectionState, LinesUse
 from agentic_rag.store.context_lines import ContextLineRecord, LineBatch, LineCounts
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
+from agentic_rag.store.usage import UsageLabels
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault
 
@@ -370,8 +371,9 @@ class ContextLines:
         *,
         wanted: bool,
     ) -> None:
+        labels = UsageLabels(domain_id=domain_id, agent=AGENT)
         spent = [
-            usage_row(domain_id, AGENT, each.model or batch.model, each.usage)
+            usage.row_of(labels, each.model or batch.model, each.usage)
             for each in answers.values()
             if each.usage != Usage()
         ]

@@ -21,12 +21,13 @@ from agentic_rag.base.errors import ModelError
 from agentic_rag.base.messages import Message, clean_text, text_block, user_message
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.documents.paid_calls import Answer, PaidCalls
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.batches import NO_BATCHES, BatchAnswer, BatchingModel, BatchState
+from agentic_rag.runtime.paid_calls import Answer, PaidCalls
 from agentic_rag.runtime.spending import Spending, request_tokens
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.context_lines import LineBatch
+from agentic_rag.store.usage import UsageLabels
 from mcp_servers.retriever.chunking import Chunk
 
 AGENT: Final = "(context)"
@@ -171,7 +172,8 @@ class LineWriter:
         Raises like `PaidCalls.ask`.
         """
         assert self._calls is not None
-        await self._calls.ask(request, domain_id, AGENT, "Writing the context line", CALL_SECONDS, keep)
+        labels = UsageLabels(domain_id=domain_id, agent=AGENT)
+        await self._calls.ask(request, labels, "Writing the context line", CALL_SECONDS, keep)
 
     async def submit(self, domain_id: str, model: str, requests: Mapping[str, ModelRequest]) -> str | None:
         """Submit requests as a batch and return its id, or None if they have to be asked one by one.

@@ -21,10 +21,11 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.page_job import PageFrame, PageJob
-from agentic_rag.documents.paid_calls import Answer, PaidCalls
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import profile_of
+from agentic_rag.runtime.paid_calls import Answer, PaidCalls
 from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.usage import UsageLabels
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import IMAGE_TYPES
 from mcp_servers.retriever.formats.scans import BY_MODEL
@@ -140,7 +141,9 @@ class PageModel:
             ({"role": "user", "content": [image, question]},),
             thinking="off",
         )
-        return await calls.ask(request, document.domain_id, AGENT, "Reading the page", CALL_SECONDS)
+        return await calls.ask(
+            request, UsageLabels(domain_id=document.domain_id, agent=AGENT), "Reading the page", CALL_SECONDS
+        )
 
 
 class ModelPageReader:

@@ -86,7 +86,7 @@ class WorkspaceTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DefinitionDraft:
     """Unsaved changes of an admin or author: settings, and texts of prompt files by name.
 
     A text of None means that the file would be deleted.
@@ -103,7 +103,7 @@ class Staging:
     ``documents`` are the searchable ones, None for all.
     """
 
-    draft: Draft
+    draft: DefinitionDraft
     documents: tuple[DocumentId, ...] | None = None
 
     def apply(self, definition: Definition) -> Definition:
@@ -202,7 +202,7 @@ class Definitions:
         return None if name == choices[0] else name
 
     async def definition(
-        self, user: User, conversation: ConversationRecord, draft: Draft | None = None
+        self, user: User, conversation: ConversationRecord, draft: DefinitionDraft | None = None
     ) -> tuple[Definition, tuple[Notice, ...]]:
         """Return the definition for a turn of the conversation now, and notices for the reader.
 
@@ -247,7 +247,7 @@ class Definitions:
         return definition, notices
 
     async def _find(
-        self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None
+        self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: DefinitionDraft | None
     ) -> _Contents:
         """Return the contents of a workspace, from the cache if nothing has changed."""
         if draft is not None:
@@ -263,7 +263,7 @@ class Definitions:
         # Begin watching before the read.
         return WorkspaceSnapshot(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
 
-    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Contents:
+    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: DefinitionDraft | None) -> _Contents:
         """Read all parts of a workspace that a turn needs.
 
         One call reads them all, because switching to a thread costs more than the read.
@@ -275,10 +275,10 @@ class Definitions:
             find_misplaced(workspace),
         )
 
-    def _read_components(self, workspace: Path, draft: Draft | None) -> Components:
+    def _read_components(self, workspace: Path, draft: DefinitionDraft | None) -> Components:
         return self._components.read(workspace, None if draft is None else draft.components)
 
-    async def components(self, domain_id: str, workspace: Path, draft: Draft | None = None) -> Components:
+    async def components(self, domain_id: str, workspace: Path, draft: DefinitionDraft | None = None) -> Components:
         """Return the current prompt components of a domain, with the changes of a draft.
 
         Raises:

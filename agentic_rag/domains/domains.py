@@ -75,7 +75,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DomainDraft:
     """A domain as it would be stored. ``before`` is the record to change, None for a new domain."""
 
     record: DomainRecord
@@ -169,7 +169,7 @@ class Domains:
         *,
         roles_in: Path | None = None,
         withheld: dict[str, CommandNotAllowed] | None = None,
-    ) -> Draft:
+    ) -> DomainDraft:
         """Return a new domain as `insert` would store it, without side effects.
 
         ``roles_in`` is the workspace to look up roles in, while the domain's own does not exist yet. ``withheld`` is as
@@ -205,9 +205,9 @@ class Domains:
             created_at=created,
             updated_at=created,
         )
-        return Draft(record, None, change, tuple(advice))
+        return DomainDraft(record, None, change, tuple(advice))
 
-    async def insert(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
+    async def insert(self, draft: DomainDraft, tell: Callable[[Connection], object]) -> Saved:
         """Store a new domain whose workspace exists. ``tell`` writes to the same transaction."""
         record = draft.record
         sealed = self._seal_values(record.id, draft.change)
@@ -353,7 +353,7 @@ class Domains:
         *,
         roles_in: Path | None = None,
         withheld: dict[str, CommandNotAllowed] | None = None,
-    ) -> Draft:
+    ) -> DomainDraft:
         """Return a domain as `store_change` would store it, without side effects. See `update` and `draft`."""
         record = await self._directory.get(domain_id)
         if version is not None and version != record.version:
@@ -383,9 +383,9 @@ class Domains:
             problems.append(exc)
         raise_first(problems)
         assert merged is not None
-        return Draft(after.replace(settings=merged.settings.to_json()), record, merged, tuple(advice))
+        return DomainDraft(after.replace(settings=merged.settings.to_json()), record, merged, tuple(advice))
 
-    async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
+    async def store_change(self, draft: DomainDraft, tell: Callable[[Connection], object]) -> Saved:
         """Store a changed domain. The caller holds `changing`; ``tell`` writes to the same transaction.
 
         Raises:

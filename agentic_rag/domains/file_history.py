@@ -39,7 +39,7 @@ Thing = tuple[HistoryKind, str]
 """Identifies a file: its kind, and its name or path in the workspace."""
 
 
-class Notice(Protocol):
+class ChangeNotice(Protocol):
     """`FileHistory.notice` bound to one domain, for callers that change its files."""
 
     def __call__(self, author: str = DISK, own_things: Collection[Thing] | None = None) -> Awaitable[int]:
@@ -88,7 +88,7 @@ class FileHistory:
             return await notice(author, own_things)
 
     @asynccontextmanager
-    async def changing(self, domain_id: str) -> AsyncIterator[Notice]:
+    async def changing(self, domain_id: str) -> AsyncIterator[ChangeNotice]:
         """Lock a domain's files against checks during a change.
 
         Yields `notice` of the domain, to call after the change.

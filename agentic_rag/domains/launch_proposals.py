@@ -17,7 +17,7 @@ from agentic_rag.tools.entries.placeholders import find_placeholders
 from agentic_rag.tools.entries.reading import read_entries
 from agentic_rag.tools.entries.server_json import ServerDescription, is_server_json, read_server_json
 from agentic_rag.tools.launch.bundles import Bundle
-from agentic_rag.tools.launch.catalogue import Refusal
+from agentic_rag.tools.launch.catalogue import LineRefusal
 from agentic_rag.tools.launch.requests import PackageLine, ProgramLine, plan_line
 from agentic_rag.tools.launch.spec import Secrets
 
@@ -25,7 +25,7 @@ _ENTRY_KEYS = frozenset({"command", "cmd", "url", "serverUrl", "httpUrl"})
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class LaunchProposal:
     """One command line as requested, without values.
 
     ``env`` holds the names of its variables, ``secrets`` those that are secret. ``kinds`` maps known placeholders to
@@ -52,7 +52,7 @@ class Proposal:
             CommandNotAllowed: the line cannot be bound to a hash; the error says how to change it.
         """
         plan = plan_line(self.command, self.args, self.env)
-        if isinstance(plan, Refusal):
+        if isinstance(plan, LineRefusal):
             raise CommandNotAllowed(f"{self.path}.{plan.place}", plan.reason)
         return plan
 
@@ -68,7 +68,7 @@ class Proposal:
                 raise InvalidInput(place, "this is a secret of the domain; secrets stand in env, never in args.")
 
 
-def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, document: object) -> Proposal:
+def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, document: object) -> LaunchProposal:
     """Return the command line in a document for a server name. An empty document means the saved entry.
 
     The document is an entry, a map of entries, or a ``server.json`` of the MCP registry.
@@ -93,7 +93,7 @@ def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, doc
     if not isinstance(entry.target, StdioTarget):
         raise InvalidInput(f"mcpServers.{entry.name}.url", "an address is not asked for: test the entry, or save it.")
     target: StdioTarget[Value] = entry.target
-    return Proposal(
+    return LaunchProposal(
         entry.name,
         target.command,
         target.args,
@@ -104,11 +104,11 @@ def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, doc
     )
 
 
-def proposal_of(bundle: Bundle, server: str) -> Proposal:
+def proposal_of(bundle: Bundle, server: str) -> LaunchProposal:
     """Return the command line of a bundle."""
     facts = bundle.facts
     line = f"{facts.name}@{facts.version}"
-    return Proposal(server, "mcpb", (line, *bundle.args), tuple(sorted(bundle.env)), bundle.secrets, bundle.kinds)
+    return LaunchProposal(server, "mcpb", (line, *bundle.args), tuple(sorted(bundle.env)), bundle.secrets, bundle.kinds)
 
 
 def _only(document: object, name: str) -> object:

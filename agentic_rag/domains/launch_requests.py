@@ -35,7 +35,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.base.workers import Queue
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.domains.launch_proposals import Proposal, proposal_of, read_proposal
+from agentic_rag.domains.launch_proposals import LaunchProposal, proposal_of, read_proposal
 from agentic_rag.domains.vault import Vault
 from agentic_rag.store import launch_requests
 from agentic_rag.store.audit import AuditOutcome, Entry
@@ -45,7 +45,7 @@ from agentic_rag.store.launch_requests import PENDING, LaunchRequestRecord, Requ
 from agentic_rag.tools.entries.names import fit_name
 from agentic_rag.tools.entries.reading import read_name
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
-from agentic_rag.tools.launch.catalogue import Match, Package, Registry, match_line
+from agentic_rag.tools.launch.catalogue import CatalogueMatch, Package, Registry, match_line
 from agentic_rag.tools.launch.facts import Facts
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
@@ -329,13 +329,13 @@ class LaunchRequests:
             raise PackageProblem("", "this process has no package folder.")
         return self.policy.packages
 
-    def _check_new(self, proposal: Proposal) -> None:
+    def _check_new(self, proposal: LaunchProposal) -> None:
         env = dict.fromkeys(proposal.env, "x")
         match = match_line(self.policy.catalogue.entries(), proposal.command, proposal.args, env)
-        if isinstance(match, Match):
+        if isinstance(match, CatalogueMatch):
             raise LineAllowed(match.entry.id)
 
-    async def _look_up(self, plan: PackageLine, proposal: Proposal) -> tuple[PackageLine, Facts]:
+    async def _look_up(self, plan: PackageLine, proposal: LaunchProposal) -> tuple[PackageLine, Facts]:
         """Return the line with the package's exact version, and the registry's facts about it."""
         if plan.package.registry == "mcpb":
             place = f"{proposal.path}.command"
@@ -349,7 +349,7 @@ class LaunchRequests:
             raise PackageProblem(str(plan.package), reason)
         return PackageLine(Package(plan.package.registry, plan.package.name, facts.version), plan.args), facts
 
-    async def _store(self, user: User, domain_id: str, proposal: Proposal, facts: Facts) -> LaunchRequestRecord:
+    async def _store(self, user: User, domain_id: str, proposal: LaunchProposal, facts: Facts) -> LaunchRequestRecord:
         """Store an open request, or return the pending request for the same line.
 
         Raises:
@@ -448,10 +448,10 @@ def make_launch_requests(
     return LaunchRequests(directory, database, vault, policy, threads, Queue(), inspections, uploads)
 
 
-def _pin(proposal: Proposal, plan: PackageLine) -> Proposal:
+def _pin(proposal: LaunchProposal, plan: PackageLine) -> LaunchProposal:
     """Return the proposal with the exact package version."""
     args = (*plan.package.line[1:], *plan.args)
-    return Proposal(proposal.server, proposal.command, args, proposal.env, proposal.secrets, proposal.kinds)
+    return LaunchProposal(proposal.server, proposal.command, args, proposal.env, proposal.secrets, proposal.kinds)
 
 
 def _package(facts: Facts) -> Package:

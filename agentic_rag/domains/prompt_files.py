@@ -16,7 +16,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.component_errors import ComponentChanged
 from agentic_rag.domains.components import READ_LIMIT, counts
-from agentic_rag.domains.file_history import FileHistory, Notice
+from agentic_rag.domains.file_history import ChangeNotice, FileHistory
 from agentic_rag.store.database import Database
 from agentic_rag.store.history import HistoryKind
 from mcp_servers.safe_files import Folder
@@ -116,7 +116,7 @@ class PromptFiles:
     async def _folder(self, domain_id: str) -> Folder:
         return Folder(Path((await self._directory.get(domain_id)).workspace)).at("prompt")
 
-    async def _tell(self, action: str, domain_id: str, name: str, notice: Notice) -> None:
+    async def _tell(self, action: str, domain_id: str, name: str, notice: ChangeNotice) -> None:
         entry = change(action, f"{domain_id}/{name}")
         await self._db.write(lambda conn: audit(conn, entry), durable=True)
         await notice(acting().user_id, [(HistoryKind.PROMPT, name)])

@@ -44,7 +44,7 @@ from agentic_rag.domains.sign_in_secrets import (
     pending_name,
 )
 from agentic_rag.domains.token_storage import (
-    Account,
+    SignInAccount,
     TokenStore,
     client_from_json,
     client_to_json,
@@ -56,7 +56,7 @@ from agentic_rag.store import secrets, sign_ins
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.sign_ins import AccountRecord, SignInRecord
-from agentic_rag.tools.entries.entry import Grant, HttpTarget, OAuthClient
+from agentic_rag.tools.entries.entry import EntryOAuthClient, HttpTarget, OAuthGrant
 from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.oauth import grants
@@ -200,7 +200,7 @@ class SignIns:
             except SignInProblem as exc:
                 raise ServerUnavailable(spec.name, exc.reason) from exc
 
-    async def _begin(self, spec: LaunchSpec, challenge: Challenge, account: Account | None) -> None:
+    async def _begin(self, spec: LaunchSpec, challenge: Challenge, account: SignInAccount | None) -> None:
         """Get a token without a person, or open a sign-in and raise it.
 
         Raises:
@@ -239,9 +239,9 @@ class SignIns:
         spec: LaunchSpec,
         web: CheckedWeb,
         resource: ProtectedResource,
-        oauth: OAuthClient[str],
+        oauth: EntryOAuthClient[str],
         scope: str | None,
-        account: Account | None,
+        account: SignInAccount | None,
     ) -> None:
         """Get and store a token for the entry's own client, without a person.
 
@@ -251,7 +251,9 @@ class SignIns:
         if account is not None and account.record.signed_in_at > later(-FRESH_SECONDS):
             raise SignInProblem("it refuses the token that was just granted for it")
         client = grants.configured_client(resource, oauth)
-        client = replace(client, registration=client.registration.model_copy(update={"grant_types": [Grant.CLIENT]}))
+        client = replace(
+            client, registration=client.registration.model_copy(update={"grant_types": [OAuthGrant.CLIENT]})
+        )
         tokens = await grants.own_tokens(web, resource, client, scope)
         generation = 1 if account is None else account.record.generation + 1
         await self._tokens.store(
@@ -263,7 +265,7 @@ class SignIns:
         spec: LaunchSpec,
         web: CheckedWeb,
         resource: ProtectedResource,
-        oauth: OAuthClient[str] | None,
+        oauth: EntryOAuthClient[str] | None,
         redirect: str,
     ) -> OAuthRegistration:
         """Return the OAuth client: the admin's, the published metadata document's, or a registered one."""
@@ -349,7 +351,7 @@ class SignIns:
 
     # -- renewal ------------------------------------------------------------------------------------------------
 
-    async def _renew(self, spec: LaunchSpec, expired: Account) -> Account | None:
+    async def _renew(self, spec: LaunchSpec, expired: SignInAccount) -> SignInAccount | None:
         """Return the account with a renewed token, or unchanged if no token can be had without a person.
 
         Returns None if the account was removed and a person has to sign in again.
@@ -362,7 +364,7 @@ class SignIns:
             oauth = _client_of(spec)
             if account is None or account.record.generation != expired.record.generation:
                 return account
-            has_own_grant = oauth is not None and account.client.registration.grant_types == [Grant.CLIENT]
+            has_own_grant = oauth is not None and account.client.registration.grant_types == [OAuthGrant.CLIENT]
             if account.refresh is None and not has_own_grant:
                 return account
             record = account.record
@@ -374,8 +376,8 @@ class SignIns:
         return account
 
     async def _request_newer(
-        self, spec: LaunchSpec, account: Account, oauth: OAuthClient[str] | None
-    ) -> Account | None:
+        self, spec: LaunchSpec, account: SignInAccount, oauth: EntryOAuthClient[str] | None
+    ) -> SignInAccount | None:
         """Request a newer token and store it. Hold the lease. Returns as `_renew`."""
         web, record = CheckedWeb(self._rules.reach), account.record
         client = account.client if oauth is None else grants.configured_client(account.resource, oauth)
@@ -403,7 +405,7 @@ class SignIns:
         tokens = replace(tokens, refresh=tokens.refresh or account.refresh)
         return await self._tokens.store(renewed, tokens, account.resource, account.client, account.requested)
 
-    async def _remove_account(self, record: AccountRecord, account: Account, exc: SignInProblem) -> None:
+    async def _remove_account(self, record: AccountRecord, account: SignInAccount, exc: SignInProblem) -> None:
         """Remove an account whose token cannot be renewed, and its client if the issuer no longer knows it."""
         redirects = [str(uri) for uri in account.client.registration.redirect_uris or ()]
         entry = change("mcp.sign-in.end", f"{record.domain_id}/{record.server}", user=record.user_id, reason=exc.reason)
@@ -417,7 +419,7 @@ class SignIns:
 
         await self._db.write(forget, durable=True)
 
-    async def _wait_for_renewal(self, spec: LaunchSpec, expired: Account) -> Account | None:
+    async def _wait_for_renewal(self, spec: LaunchSpec, expired: SignInAccount) -> SignInAccount | None:
         """Wait for a renewal by another process and return its result."""
         failpoints.reached("sign_in.waits")
         with anyio.move_on_after(LEASE_SECONDS):
@@ -602,7 +604,7 @@ class SignIns:
         return f"{url}{CALLBACK}"
 
 
-def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
+def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: EntryOAuthClient[str] | None) -> str | None:
     """Return the scopes to request, or None to leave the choice to the authorization server.
 
     The entry's scopes come first, then those of the refusal, then those in the server's metadata. A refusal for too
@@ -621,18 +623,20 @@ def wanted_scope(resource: ProtectedResource, challenge: Challenge, oauth: OAuth
     return union_scopes(scope, "offline_access") if scope and "offline_access" in offered else scope
 
 
-def _needs_no_person(spec: LaunchSpec, resource: ProtectedResource, oauth: OAuthClient[str]) -> bool:
+def _needs_no_person(spec: LaunchSpec, resource: ProtectedResource, oauth: EntryOAuthClient[str]) -> bool:
     """Return whether the entry's client gets tokens with its own secret, so that no person signs in."""
     supported = resource.metadata.grant_types_supported
-    return bool(oauth.secrets) and (oauth.grant is Grant.CLIENT or (supported == [Grant.CLIENT] and not spec.owner))
+    return bool(oauth.secrets) and (
+        oauth.grant is OAuthGrant.CLIENT or (supported == [OAuthGrant.CLIENT] and not spec.owner)
+    )
 
 
-def _step_up_cost(account: Account, challenge: Challenge) -> int:
+def _step_up_cost(account: SignInAccount, challenge: Challenge) -> int:
     """Return the weight of a request for more scopes: see `STEP_UPS`."""
     return 1 if _lacks(account.requested, challenge.scope) else REPEATED
 
 
-def _check_step_up(spec: LaunchSpec, account: Account, challenge: Challenge) -> None:
+def _check_step_up(spec: LaunchSpec, account: SignInAccount, challenge: Challenge) -> None:
     """Check that a person may be asked for more scopes now.
 
     Raises:
@@ -691,7 +695,7 @@ def _url(spec: LaunchSpec) -> str:
     return spec.target.url
 
 
-def _client_of(spec: LaunchSpec) -> OAuthClient[str] | None:
+def _client_of(spec: LaunchSpec) -> EntryOAuthClient[str] | None:
     assert isinstance(spec.target, HttpTarget)
     return spec.target.oauth
 

@@ -27,7 +27,7 @@ from agentic_rag.tools.oauth.grants import OAuthRegistration, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SignInAccount:
     """An account with its secrets. ``requested`` holds the requested scopes, granted or not."""
 
     record: AccountRecord
@@ -45,7 +45,7 @@ class TokenStore:
         self._db = database
         self._vault = vault
 
-    async def find(self, spec: LaunchSpec, url: str) -> Account | None:
+    async def find(self, spec: LaunchSpec, url: str) -> SignInAccount | None:
         """Return the account for a connection, or None, also if the server had another address at sign-in."""
 
         def read(conn: Connection) -> tuple[AccountRecord, SecretRecord | None] | None:
@@ -64,7 +64,7 @@ class TokenStore:
             return None
         self._hide(spec.domain, spec.name, sealed)
         resource, client = resource_from_json(sealed), client_from_json(sealed)
-        return Account(record, sealed["access"], sealed["refresh"], resource, client, sealed["asked"])
+        return SignInAccount(record, sealed["access"], sealed["refresh"], resource, client, sealed["asked"])
 
     async def store(
         self,
@@ -74,7 +74,7 @@ class TokenStore:
         client: OAuthRegistration,
         requested: str,
         entry: Entry | None = None,
-    ) -> Account:
+    ) -> SignInAccount:
         """Store an account with its tokens, replacing an earlier one. ``entry`` is the audit entry, if there is one."""
         content = {
             **resource_to_json(resource),
@@ -97,7 +97,7 @@ class TokenStore:
                 audit(conn, entry)
 
         await self._db.write(write, durable=True)
-        return Account(record, tokens.access, tokens.refresh, resource, client, requested)
+        return SignInAccount(record, tokens.access, tokens.refresh, resource, client, requested)
 
     async def read(self, domain_id: str, name: str) -> dict[str, Any] | None:
         """Return the content sealed under a name, or None if there is none or it does not open."""

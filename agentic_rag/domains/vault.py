@@ -29,8 +29,8 @@ from agentic_rag.domains.vault_keys import (
     ID_BYTES,
     KEY_BYTES,
     SETTING,
-    Key,
     Keyring,
+    SealingKey,
     configured_keys,
     file_keys,
     read_file,
@@ -229,7 +229,7 @@ def mask(value: str) -> Mask:
     return {"set": True, "last4": value[-4:]} if len(value) >= LAST4_FROM else {"set": True}
 
 
-def seal(key: Key, domain_id: str, name: str, value: str) -> bytes:
+def seal(key: SealingKey, domain_id: str, name: str, value: str) -> bytes:
     """Return a value sealed for one domain and name."""
     nonce = os.urandom(NONCE_BYTES)
     return FORMAT + key.id + nonce + AESGCM(key.data).encrypt(nonce, value.encode(), _bound(domain_id, name))
@@ -344,7 +344,7 @@ def _rotation_keys(configured: str, folder: Path, *, has_secrets: bool) -> Keyri
     keys = file_keys(folder, make=not has_secrets)
     if len(keys.keys) == 1:
         assert keys.file is not None
-        write_file(keys.file, (Key(os.urandom(KEY_BYTES)), *keys.keys))
+        write_file(keys.file, (SealingKey(os.urandom(KEY_BYTES)), *keys.keys))
         keys = Keyring(tuple(read_file(keys.file)), keys.file)
     return keys
 

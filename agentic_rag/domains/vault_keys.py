@@ -30,7 +30,7 @@ MIN_DISTINCT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SealingKey:
     """A sealing key. ``id`` names the key in sealed values and reveals nothing about it."""
 
     data: bytes = field(repr=False)
@@ -44,14 +44,14 @@ class Key:
 class Keyring:
     """The keys in use; ``keys[0]`` seals. ``file`` is the key file, None if the operator's setting holds the keys."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[SealingKey, ...]
     file: Path | None = None
 
     @property
-    def current(self) -> Key:
+    def current(self) -> SealingKey:
         return self.keys[0]
 
-    def find(self, key_id: bytes) -> Key | None:
+    def find(self, key_id: bytes) -> SealingKey | None:
         return next((key for key in self.keys if key.id == key_id), None)
 
 
@@ -82,11 +82,11 @@ def file_keys(folder: Path, *, make: bool) -> Keyring:
                 f"{file} is missing, and secrets are stored that were sealed with its key. "
                 f"Put the file back or give the key in {SETTING}.",
             )
-        write_file(file, (Key(os.urandom(KEY_BYTES)),))
+        write_file(file, (SealingKey(os.urandom(KEY_BYTES)),))
     return Keyring(tuple(read_file(file)), file)
 
 
-def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> Key:
+def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> SealingKey:
     """Return a key written as 64 hex digits or as base64 of 32 bytes. ``remedy`` ends the error text.
 
     Raises:
@@ -105,7 +105,7 @@ def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> Key:
         raise BadConfiguration(setting, f"32 bytes as base64 or hex are expected. {remedy}")
     if _weak(data):
         raise BadConfiguration(setting, f"this key is no random number. {remedy}")
-    return Key(data)
+    return SealingKey(data)
 
 
 def _weak(data: bytes) -> bool:
@@ -113,7 +113,7 @@ def _weak(data: bytes) -> bool:
     return len(set(data)) < MIN_DISTINCT or len(steps) == 1 or all(32 <= byte < 127 for byte in data)
 
 
-def read_file(file: Path) -> list[Key]:
+def read_file(file: Path) -> list[SealingKey]:
     """Return the keys of a key file, one per line.
 
     Raises:
@@ -133,7 +133,7 @@ def read_file(file: Path) -> list[Key]:
     return [parse_key(line, str(file), _RESTORE) for line in lines]
 
 
-def write_file(file: Path, keys: tuple[Key, ...]) -> None:
+def write_file(file: Path, keys: tuple[SealingKey, ...]) -> None:
     """Replace the key file atomically: after a crash it holds the old or the new keys."""
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.domains.definitions import Draft, Staging
+from agentic_rag.domains.definitions import DefinitionDraft, Staging
 from agentic_rag.evaluation.judging import AnswerJudge
 from agentic_rag.evaluation.retrieval import (
     ChunkSource,
@@ -101,7 +101,7 @@ class AnswerTier:
         if absent is not None:
             return JudgedAnswer(absent, {})
         user = evaluator_of(domain_id)
-        staged = Staging(Draft(settings, subject.components), visible_ids(view))
+        staged = Staging(DefinitionDraft(settings, subject.components), visible_ids(view))
         tried = None
         if subject.role:
             tried = TriedRole(subject.role, tuple(RoleFile(*each) for each in subject.role_files))

@@ -16,7 +16,7 @@ from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import MAX_CHARACTERS, Conversations, TurnTerms
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.domains.definitions import Draft, Staging
+from agentic_rag.domains.definitions import DefinitionDraft, Staging
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.store.turns import TurnStatus
 
@@ -45,7 +45,7 @@ class ModelAnswer:
 
 
 async def ask_model(
-    conversations: Conversations, deletion: Deletion, user: User, domain_id: str, text: str, draft: Draft
+    conversations: Conversations, deletion: Deletion, user: User, domain_id: str, text: str, draft: DefinitionDraft
 ) -> ModelAnswer:
     """Ask the domain's model in a throw-away conversation, and return its answer.
 
@@ -91,7 +91,7 @@ class AnswerJudge:
         used = settings.evaluation.judge_model or settings.model
         text = judge_text(criteria, question, answer)
         try:
-            draft = Draft(settings.model_copy(update={"model": used}))
+            draft = DefinitionDraft(settings.model_copy(update={"model": used}))
             found = await ask_model(self._conversations, self._deletion, user, domain_id, text, draft)
         except AgenticRagError as exc:
             found = ModelAnswer(failure=str(exc))

@@ -21,13 +21,13 @@ from agentic_rag.base import failpoints
 from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, StorageError
 from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.base.json_form import Json, from_json, to_json
-from agentic_rag.base.telemetry import Kind, Observer
+from agentic_rag.base.telemetry import Observer, WorkKind
 from agentic_rag.directory.cases import MAX_CASES
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.domains.case_records import expectations_of
-from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.definitions import DefinitionDraft, Definitions
 from agentic_rag.evaluation.answers import AnswerTier, evaluator_of
 from agentic_rag.evaluation.retrieval import DomainView, RetrievalTier, RunSubject, view_documents
 from agentic_rag.evaluation.verdicts import CaseOutcome, CaseVerdict, ResultSummary, summarise
@@ -380,7 +380,7 @@ class Runs:
                 verdict = CaseVerdict(CaseOutcome.UNKNOWN, reason="the case was deleted")
             else:
                 expect = expectations_of(case)
-                span = self._observer.begin(Kind.EVALUATION, run.tier, domain_id=run.domain_id)
+                span = self._observer.begin(WorkKind.EVALUATION, run.tier, domain_id=run.domain_id)
                 if run.tier == "retrieval":
                     verdict, observed = await self._retrieval.judge(
                         run.domain_id, settings, subject, view, case.questions, expect
@@ -429,7 +429,7 @@ class Runs:
             updated_at=at,
         )
         definition, _ = await self._definitions.definition(
-            evaluator_of(run.domain_id), stub, Draft(settings, subject.components)
+            evaluator_of(run.domain_id), stub, DefinitionDraft(settings, subject.components)
         )
         image = Image.of(replace(definition, denies_effects=True))
 

@@ -21,7 +21,6 @@ from sqlalchemy import Connection
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import AgenticRagError, ModelError
 from agentic_rag.base.events import Usage
-from agentic_rag.base.ids import SessionId
 from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.base.messages import user_message
 from agentic_rag.base.redaction import Redactor
@@ -34,10 +33,10 @@ from agentic_rag.models.batches import MAX_REQUESTS, NO_BATCHES, BatchAnswer, Ba
 from agentic_rag.runtime.spending import Spending, request_tokens
 from agentic_rag.store import evaluation, usage
 from agentic_rag.store.budgets import Payer
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.evaluation import SCORING_OPEN, ResultRecord, RunFields, RunRecord, Scoring
-from agentic_rag.store.usage import UsageRecord
+from agentic_rag.store.usage import UsageLabels, UsageRecord
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +185,7 @@ class ScoreBatches:
             await self._give_up(run, settings, unscored, f"the batch cannot be read: {error}")
             return
         redact, criteria = self._redactor.of(run.domain_id), settings.evaluation.judge
+        labels = UsageLabels(domain_id=run.domain_id, agent=AGENT, user_id=EVALUATOR)
         scored, spent = [], []
         sent = unscored if len(unscored) <= MAX_REQUESTS else unscored[:MAX_REQUESTS]
         for each in sent:
@@ -194,7 +194,7 @@ class ScoreBatches:
             scores = no_scores(criteria, failure) if failure else read_scores(redact(answer.text), criteria)
             scored.append(_with_scores(each, scores, answer.usage.sent + answer.usage.output))
             if answer.usage != Usage():
-                spent.append(_usage_row(run, answer, name))
+                spent.append(usage.row_of(labels, answer.model or name, answer.usage))
         stopping = run.scoring is Scoring.STOPPING
         after = Scoring.PLANNED if len(sent) < len(unscored) and not stopping else Scoring.DONE
         tokens = sum(row.input + row.cache_read + row.cache_write + row.output for row in spent)
@@ -243,20 +243,3 @@ def _request(model: str, text: str) -> ModelRequest:
 
 def _with_scores(result: ResultRecord, scores: Json, tokens: int) -> ResultRecord:
     return result.replace(observed={**result.observed, "scores": scores}, tokens=result.tokens + tokens)
-
-
-def _usage_row(run: RunRecord, answer: BatchAnswer, model: str) -> UsageRecord:
-    used = answer.usage
-    return UsageRecord(
-        id=new_id("usage"),
-        session_id=SessionId(""),
-        domain_id=run.domain_id,
-        user_id=EVALUATOR,
-        agent=AGENT,
-        model=answer.model or model,
-        input=used.input,
-        cache_read=used.cache_read,
-        cache_write=used.cache_write,
-        output=used.output,
-        created_at=now(),
-    )

@@ -20,7 +20,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.search import index_errors
 from agentic_rag.documents.text_positions import find_text
-from agentic_rag.domains.definitions import Draft
+from agentic_rag.domains.definitions import DefinitionDraft
 from agentic_rag.evaluation.answers import evaluator_of
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.judging import SECONDS, ask_model
@@ -136,7 +136,9 @@ class Suggestions:
         """Return the model's answer about the passages. Raises like `suggest`."""
         shown = [f"[{number}] {each.text[:MAX_PASSAGE]}" for number, each in enumerate(passages, 1)]
         text = "\n\n".join([PROMPT, *shown])
-        found = await ask_model(self._conversations, self._deletion, evaluator_of(domain_id), domain_id, text, Draft())
+        found = await ask_model(
+            self._conversations, self._deletion, evaluator_of(domain_id), domain_id, text, DefinitionDraft()
+        )
         if found.timed_out:
             raise GenerationTimeout("The suggestions", SECONDS)
         if found.failure:

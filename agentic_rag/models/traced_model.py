@@ -1,7 +1,7 @@
 """A model wrapper that reports each call to a telemetry observer.
 
-Each call becomes a span: a child of the running span, or a root span if none is running. Without an observer,
-`observe` adds no wrapper, so that streams cost nothing extra.
+Each call becomes a span: a child of the running span, or a root span if none is running. If the observer measures
+nothing, `observe` adds no wrapper, so that streams cost nothing extra.
 """
 
 from collections.abc import AsyncIterator
@@ -14,12 +14,11 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import Block
 from agentic_rag.base.telemetry import (
     NO_SPAN,
-    NOBODY,
-    Content,
     Fact,
-    Kind,
     Observer,
     Span,
+    SpanContent,
+    WorkKind,
     running_span,
     working_domain,
 )
@@ -38,8 +37,8 @@ _SILENT = (ModelProgress, MessageStarted)
 
 
 def observe(model: Model, observer: Observer) -> Model:
-    """Return a model that reports its calls to the observer, or the same model if the observer is `NOBODY`."""
-    return model if observer is NOBODY else ObservedModel(model, observer)
+    """Return a model that reports its calls to the observer, or the same model if the observer measures nothing."""
+    return ObservedModel(model, observer) if observer.metrics or observer.tracer else model
 
 
 class ObservedModel(Model):
@@ -78,7 +77,7 @@ class _Call(AsyncIterator[ModelEvent]):
         self._events: AsyncIterator[ModelEvent]
         self._span: Span = NO_SPAN
         self._silent = True
-        self._said: list[Block] = []
+        self._answer: list[Block] = []
         self._usage = Usage()
 
     async def __aenter__(self) -> Self:
@@ -90,12 +89,12 @@ class _Call(AsyncIterator[ModelEvent]):
         }
         if around is NO_SPAN:
             facts["domain_id"] = working_domain()
-            self._span = self._observer.begin(Kind.STEP, request.model, traceparent="", **facts)
+            self._span = self._observer.begin(WorkKind.STEP, request.model, traceparent="", **facts)
         else:
-            self._span = around.begin(Kind.STEP, request.model, **facts)
+            self._span = around.begin(WorkKind.STEP, request.model, **facts)
         if self._span.wants_content:
-            self._span.say(Content.SYSTEM, list(request.system))
-            self._span.say(Content.REQUEST, list(request.messages))
+            self._span.say(SpanContent.SYSTEM, list(request.system))
+            self._span.say(SpanContent.REQUEST, list(request.messages))
         try:
             self._events = (await self._inner.__aenter__()).__aiter__()
         except BaseException as exc:
@@ -116,7 +115,7 @@ class _Call(AsyncIterator[ModelEvent]):
 
     async def __anext__(self) -> ModelEvent:
         event = await self._events.__anext__()
-        if self._silent or type(event) in _TOLD:
+        if self._silent or type(event) in _REPORTED:
             self._take(event)
         return event
 
@@ -128,12 +127,12 @@ class _Call(AsyncIterator[ModelEvent]):
             self._usage = event.usage
             self._span.note(answered_by=event.model)
         elif isinstance(event, BlockStopped) and self._span.wants_content:
-            self._said.append(event.block)
+            self._answer.append(event.block)
         elif isinstance(event, MessageCompleted):
             self._usage = event.usage
             self._span.note(stop_reason=event.stop_reason)
             if self._span.wants_content:
-                self._span.say(Content.ANSWER, self._said)
+                self._span.say(SpanContent.ANSWER, self._answer)
 
     def _end(self, exc: BaseException | None) -> None:
         used = self._usage
@@ -146,5 +145,5 @@ class _Call(AsyncIterator[ModelEvent]):
             self._span.end("cancelled" if not isinstance(exc, Exception) else type(exc).__name__)
 
 
-_TOLD = frozenset({MessageStarted, BlockStopped, MessageCompleted})
+_REPORTED = frozenset({MessageStarted, BlockStopped, MessageCompleted})
 """Events that are reported; none of them is a delta."""

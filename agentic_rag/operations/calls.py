@@ -28,7 +28,7 @@ from agentic_rag.store.waits import WaitRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FullQuestion:
     """A question with everything that is needed to answer it.
 
     ``before`` holds earlier messages from elsewhere. ``wishes`` holds instructions of the client's program.
@@ -55,7 +55,7 @@ class FunctionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AcceptedCall:
     """An accepted question: its turn and its conversation.
 
     ``answered``: the waits that the request answered, if it brought results of functions. ``functions`` are those that
@@ -93,7 +93,7 @@ class Calls:
         self._deletion = deletion
         self._waits = waits
 
-    async def ask(self, user: User, domain_id: str, question: Question, *, keep: bool = False) -> Call:
+    async def ask(self, user: User, domain_id: str, question: FullQuestion, *, keep: bool = False) -> AcceptedCall:
         """Ask in a new conversation.
 
         Without ``keep``, the conversation is deleted when the iteration over `events` ends.
@@ -111,9 +111,11 @@ class Calls:
         except BaseException:
             await self._deletion.end_call(conversation)
             raise
-        return Call(conversation, accepted.turn_id)
+        return AcceptedCall(conversation, accepted.turn_id)
 
-    async def go_on(self, user: User, domain_id: str, conversation_id: ConversationId, question: Question) -> Call:
+    async def go_on(
+        self, user: User, domain_id: str, conversation_id: ConversationId, question: FullQuestion
+    ) -> AcceptedCall:
         """Ask in an existing conversation, which supplies the earlier messages.
 
         Raises:
@@ -123,9 +125,9 @@ class Calls:
             MessageContentRequired, MessageTooLong: the question is empty or too long.
         """
         conversation = await self._find(user, domain_id, conversation_id)
-        return Call(conversation, (await self._send(user, conversation, question)).turn_id)
+        return AcceptedCall(conversation, (await self._send(user, conversation, question)).turn_id)
 
-    async def go_on_after(self, user: User, domain_id: str, turn_id: TurnId, question: Question) -> Call:
+    async def go_on_after(self, user: User, domain_id: str, turn_id: TurnId, question: FullQuestion) -> AcceptedCall:
         """Ask after the answer of a turn. If later messages follow that answer, start a new branch.
 
         Raises:
@@ -143,9 +145,9 @@ class Calls:
             images=question.images,
             terms=TurnTerms(wishes=question.wishes, functions=question.functions),
         )
-        return Call(conversation, accepted.turn_id)
+        return AcceptedCall(conversation, accepted.turn_id)
 
-    async def resume(self, user: User, domain_id: str, results: Sequence[FunctionResult]) -> Call:
+    async def resume(self, user: User, domain_id: str, results: Sequence[FunctionResult]) -> AcceptedCall:
         """Resume a paused turn with the results of all functions that it waits for.
 
         Results that were sent before are accepted again, so that a client can repeat a request whose answer was lost.
@@ -168,7 +170,7 @@ class Calls:
             await self._waits.settle(user, wait, WaitAction.ACCEPT, {"output": result.output})
         conversation = await self._conversations.get(user, wait.conversation_id)
         functions = await self._conversations.functions_of(await self._conversations.turn(user, turn_id))
-        return Call(conversation, turn_id, frozenset(waits), functions)
+        return AcceptedCall(conversation, turn_id, frozenset(waits), functions)
 
     async def _find_wait(self, user: User, domain_id: str, result: FunctionResult) -> WaitRecord:
         try:
@@ -212,7 +214,7 @@ class Calls:
             raise OtherResponses(kept_turn.conversation.id, len(other_turns))
         await self._deletion.conversation(user, kept_turn.conversation.id)
 
-    async def _send(self, user: User, conversation: ConversationRecord, question: Question) -> Accepted:
+    async def _send(self, user: User, conversation: ConversationRecord, question: FullQuestion) -> Accepted:
         terms = TurnTerms(
             wishes=question.wishes,
             functions=question.functions,
@@ -229,7 +231,7 @@ class Calls:
             raise InvalidInput("model", f"the conversation is of {conversation.domain_id!r}, not of {domain_id!r}.")
         return conversation
 
-    async def events(self, call: Call) -> AsyncGenerator[AgentEvent]:
+    async def events(self, call: AcceptedCall) -> AsyncGenerator[AgentEvent]:
         """Yield the events of a call until it ends or pauses. Closing the iterator earlier ends a transient call.
 
         A call pauses when it only waits for results of the client's functions (`resume`).
@@ -247,6 +249,6 @@ class Calls:
             if not call.kept and not paused:
                 await self._deletion.end_call(call.conversation)
 
-    async def interrupt(self, user: User, call: Call) -> None:
+    async def interrupt(self, user: User, call: AcceptedCall) -> None:
         """Stop the turn of a call. A turn that has ended is unchanged."""
         await self._conversations.interrupt(user, call.conversation.id, turn_id=call.turn_id)

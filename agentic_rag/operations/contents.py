@@ -4,6 +4,7 @@ A repair rebuilds derived data. For source data, the finding says how to restore
 reading all files, so only the `doctor` command runs them, not the start of a server.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from pydantic import SecretStr
 
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.domains.vault import find_unreadable
-from agentic_rag.operations.findings import Finding
 from agentic_rag.store import documents, domains, payloads, secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -23,6 +23,24 @@ from mcp_servers.safe_files import Folder
 
 NAMED = 3
 """How many subjects of one kind a finding names; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One inconsistency. ``subject`` is its id or path. ``remedy`` says how a repair fixes it or has fixed it.
+
+    ``by_hand`` means that no repair can restore the data; ``remedy`` then tells the owner how.
+    """
+
+    code: str
+    subject: str
+    problem: str
+    remedy: str
+    by_hand: bool = False
+
+    def __str__(self) -> str:
+        remedy = f"to do: {self.remedy}" if self.by_hand else f"({self.remedy})"
+        return f"{self.code} {self.subject}: {self.problem} {remedy}"
 
 
 def name_some(names: list[str]) -> str:

@@ -384,3 +384,25 @@ def _read_announcement(path: Path, name: str) -> str | None:
         with suppress(OSError, ValueError, KeyError):
             return str(json.loads((folder / "server.json").read_text(encoding="utf-8"))[name])
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """The candidates for the server's own address.
+
+    ``public`` is the operator's setting or empty. ``local`` is the configured address, None if other machines reach it.
+    """
+
+    public: str
+    local: str | None
+    data: Path
+
+    @property
+    def url(self) -> str | None:
+        """See `OwnAddress.url`.
+
+        The address that a running server announced beats the settings, whose port may be any.
+        """
+        if self.public or self.local is None:
+            return self.public or None
+        return find_server(self.data) or self.local

@@ -17,7 +17,7 @@ from agentic_rag.base.events import Error
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.findings import Finding
+from agentic_rag.operations.contents import Finding
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
@@ -149,7 +149,7 @@ def _end(conn: Connection, turn_id: TurnId) -> None:
     final = Error(error.code, str(error), error.retryable)
     seq = run_events.last_seq(conn, turn_id) + MAX_UNSEEN + 1
     event = encode(final, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=now())
-    run_events.append(conn, [run_events.Batch(turn_id, seq, [event.data])])
+    run_events.append(conn, [run_events.EventBatch(turn_id, seq, [event.data])])
     end = turns.TurnEnd(
         status=TurnStatus.FAILED, end_reason="error", ended_at=now(), steps=turn.steps, usage=turn.usage, error=final
     )

@@ -30,8 +30,8 @@ from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.operations.folder_marks import FolderMarks
 from agentic_rag.operations.health import PROBE_SECONDS, Health
-from agentic_rag.operations.retention import SWEEP_SECONDS, Retention
-from agentic_rag.store import images, prompts, run_events
+from agentic_rag.store import conversations, images, prompts, run_events
+from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.retriever.errors import IndexFault
@@ -47,6 +47,46 @@ PRUNE_SECONDS = 3600.0
 
 REST = 0.9
 """Part of an interval in which no other process repeats the job."""
+
+
+SWEEP_SECONDS = 3600.0
+AT_ONCE = 100
+"""Maximum number of conversations archived in one transaction."""
+
+
+class Retention:
+    """Removes conversations that have been idle for longer than their domain's ``keepConversationsDays``."""
+
+    def __init__(self, database: Database, directory: Directory, deletion: Deletion) -> None:
+        self._db = database
+        self._directory = directory
+        self._deletion = deletion
+
+    async def run(self) -> None:
+        """Remove the conversations that are due now."""
+        count = await self.sweep(datetime.now(UTC))
+        if count:
+            log.info("%d conversations were kept as long as their domains say, and are removed", count)
+
+    async def sweep(self, moment: datetime) -> int:
+        """Remove the conversations that are due at ``moment``. Returns their number."""
+        count = 0
+        for domain in await self._directory.list_all():
+            try:
+                days = (await self._directory.settings(domain.id)).keep_conversations_days
+            except NotFound:
+                continue  # the domain was deleted meanwhile
+            if days is None:
+                continue
+            before = (moment - timedelta(days=days)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+            while due := await self._due(domain.id, before):
+                for conversation in due:
+                    await self._deletion.remove(conversation, because="keepConversationsDays")
+                count += len(due)
+        return count
+
+    async def _due(self, domain_id: str, before: str) -> list[ConversationRecord]:
+        return await self._db.write(lambda conn: conversations.take_due(conn, domain_id, before, AT_ONCE))
 
 
 class Maintenance:

@@ -3,10 +3,12 @@
 Defines the names and attributes of spans and the recorded content. A bounded queue with its own thread feeds the
 collector, so a slow or missing collector costs spans but delays no turn. If the client sent no trace context, the trace
 id derives from the turn id: a turn interrupted by a restart or a wait stays one trace. OpenTelemetry is the extra
-``otel``; only `agentic_rag.operations.instruments` imports this module, and only if traces are configured.
+``otel``; only `agentic_rag.app.application` imports this module, and only if traces are configured.
 """
 
 import hashlib
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -17,14 +19,16 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
 from agentic_rag import __version__
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import Block, without_private
 from agentic_rag.base.redaction import Redactor
-from agentic_rag.base.telemetry import Content, Fact, Kind, Span
+from agentic_rag.base.telemetry import Fact, Span, SpanContent, TraceSpan, WorkKind
 
 QUEUE: Final = 4_096
 """Maximum number of spans that wait for the collector; further spans are dropped."""
@@ -59,20 +63,20 @@ _ATTRIBUTES: Final = {
 }
 """Attribute names of facts. The conventions have no name for the ``agentic_rag.`` ones."""
 _OPERATIONS: Final = {
-    Kind.TURN: "invoke_agent",
-    Kind.STEP: "chat",
-    Kind.TOOL: "execute_tool",
-    Kind.MCP: "tools/call",
-    Kind.RETRIEVAL: "retrieval",
-    Kind.EVALUATION: "evaluate",
+    WorkKind.TURN: "invoke_agent",
+    WorkKind.STEP: "chat",
+    WorkKind.TOOL: "execute_tool",
+    WorkKind.MCP: "tools/call",
+    WorkKind.RETRIEVAL: "retrieval",
+    WorkKind.EVALUATION: "evaluate",
 }
 _CONTENT: Final = {
-    Content.SYSTEM: "gen_ai.system_instructions",
-    Content.REQUEST: "gen_ai.input.messages",
-    Content.ANSWER: "gen_ai.output.messages",
-    Content.ARGUMENTS: "gen_ai.tool.call.arguments",
-    Content.RESULT: "gen_ai.tool.call.result",
-    Content.QUERY: "gen_ai.retrieval.query.text",
+    SpanContent.SYSTEM: "gen_ai.system_instructions",
+    SpanContent.REQUEST: "gen_ai.input.messages",
+    SpanContent.ANSWER: "gen_ai.output.messages",
+    SpanContent.ARGUMENTS: "gen_ai.tool.call.arguments",
+    SpanContent.RESULT: "gen_ai.tool.call.result",
+    SpanContent.QUERY: "gen_ai.retrieval.query.text",
 }
 
 
@@ -87,7 +91,7 @@ class _Ids(RandomIdGenerator):
 
 
 class Tracing:
-    """Implements `Observer`. Call `aclose` at the end.
+    """Implements `agentic_rag.base.telemetry.Tracer`. Call `aclose` at the end.
 
     ``content`` records messages and tool data, without the secrets that ``redactor`` knows.
     """
@@ -103,23 +107,28 @@ class Tracing:
             max_export_batch_size=BATCH,
         )
         self._provider.add_span_processor(waiting)
-        self.content = content
-        self.redactor = redactor
-        self.tracer = self._provider.get_tracer("agentic_rag", __version__)
+        self._content = content
+        self._redactor = redactor
+        self._tracer = self._provider.get_tracer("agentic_rag", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
-        """See `Observer.begin`."""
-        around = self._propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
-        turn = facts.get("turn_id")
-        self._ids.wanted = None if traceparent or not turn else _trace_of(str(turn))
-        return _TracedSpan(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
-
-    def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
-        """Do nothing: one commit may hold events of many turns, so commits belong to no trace."""
-
-    def note_error(self, code: str) -> None:
-        """Do nothing: refused requests belong to no trace."""
+    def begin(self, span: Span, parent: TraceSpan | None, traceparent: str) -> TraceSpan:
+        """See `agentic_rag.base.telemetry.Tracer.begin`."""
+        if isinstance(parent, _TracedSpan):
+            context = set_span_in_context(parent.span, Context())
+        else:
+            turn_id = span.facts.get("turn_id")
+            self._ids.wanted = None if traceparent or not turn_id else _trace_of(str(turn_id))
+            context = self._propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
+        started = self._tracer.start_span(
+            f"{_OPERATIONS[span.kind]} {span.name}",
+            context=context,
+            kind=SpanKind.CLIENT if span.kind in (WorkKind.STEP, WorkKind.MCP) else SpanKind.INTERNAL,
+            attributes={**_attributes_of(span.kind, span.name), **dict(_shown_facts(span.facts))},
+        )
+        # without a domain, the secrets to redact are unknown
+        redact = self._redactor.of(span.domain_id).json if self._content and span.domain_id else None
+        return _TracedSpan(started, redact)
 
     async def aclose(self) -> None:
         """Send the waiting spans, for at most `CLOSE_SECONDS`."""
@@ -128,122 +137,103 @@ class Tracing:
 
 
 class _TracedSpan:
-    """Implements `Span`."""
+    """Implements `TraceSpan`. ``redact`` removes secrets from content; None if no content is recorded."""
 
-    def __init__(
-        self, tracing: Tracing, kind: Kind, name: str, around: Context, facts: dict[str, Fact], domain: str
-    ) -> None:
-        outgoing = kind in (Kind.STEP, Kind.MCP)
-        self._tracing = tracing
-        self._kind = kind
-        self._domain = domain
-        self._first_at = 0
-        self._step: _TracedSpan | None = None
-        self._span = tracing.tracer.start_span(
-            f"{_OPERATIONS[kind]} {name}",
-            context=around,
-            kind=SpanKind.CLIENT if outgoing else SpanKind.INTERNAL,
-            attributes=_attributes_of(kind, name),
-        )
-        self.note(**facts)
+    def __init__(self, span: OtelSpan, redact: Callable[[object], object] | None) -> None:
+        self.span = span
+        self._redact = redact if span.is_recording() else None
+        self._started = time.time_ns()
 
     @property
     def traceparent(self) -> str:
-        context = self._span.get_span_context()
+        context = self.span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
 
     @property
     def trace_id(self) -> str:
-        return f"{self._span.get_span_context().trace_id:032x}"
+        return f"{self.span.get_span_context().trace_id:032x}"
 
     @property
     def wants_content(self) -> bool:
-        # without a domain, the secrets to redact are unknown
-        return self._tracing.content and bool(self._domain) and self._span.is_recording()
+        return self._redact is not None
 
-    def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
-        around = self._step if kind is Kind.TOOL and self._step is not None else self
-        context = set_span_in_context(around._span, Context())
-        begun = _TracedSpan(self._tracing, kind, name, context, facts, self._domain)
-        if kind is Kind.STEP:
-            self._step = begun
-        return begun
-
-    def note(self, **facts: Fact) -> None:
-        if self._kind is Kind.EVALUATION and "verdict" in facts:
-            self._tell_verdict(facts)
-            return
-        for name, value in facts.items():
-            if value is None or value == "":
-                continue
-            if name == "input":  # the conventions count all tokens that were sent
-                sent = [facts.get(field) for field in ("input", "cache_read", "cache_write")]
-                self._span.set_attribute("gen_ai.usage.input_tokens", sum(int(tokens or 0) for tokens in sent))
-            elif name == "stop_reason":
-                self._span.set_attribute("gen_ai.response.finish_reasons", [str(value)])
-            elif name in _ATTRIBUTES:
-                self._span.set_attribute(_ATTRIBUTES[name], value)
-
-    def _tell_verdict(self, facts: dict[str, Fact]) -> None:
-        """Add the event that the conventions define for an evaluation's result."""
-        event: dict[str, str | float] = {
-            "gen_ai.evaluation.name": str(facts.get("case") or ""),
-            "gen_ai.evaluation.score.value": float(facts.get("score") or 0),
-            "gen_ai.evaluation.score.label": str(facts["verdict"]),
-            "gen_ai.evaluation.explanation": str(facts.get("reason") or "")[:MAX_CONTENT],
-            "agentic_rag.evaluation.run": str(facts.get("run") or ""),
-        }
-        self._span.add_event("gen_ai.evaluation.result", event)
-
-    def note_first(self) -> None:
-        self._span.add_event("gen_ai.first_chunk")
-
-    def say(self, what: Content, value: object) -> None:
-        if self.wants_content:
-            content = self._tracing.redactor.of(self._domain).json(_show(what, value))
+    def say(self, what: SpanContent, value: object) -> None:
+        if self._redact is not None:
+            content = self._redact(_show(what, value))
             text = content if isinstance(content, str) else to_text(content)
-            self._span.set_attribute(_CONTENT[what], text[:MAX_CONTENT])
+            self.span.set_attribute(_CONTENT[what], text[:MAX_CONTENT])
 
-    def end(self, outcome: str = "") -> None:
-        if self._kind is Kind.TURN:
-            self._span.set_attribute("agentic_rag.turn.end", outcome)
-        failed = outcome.isupper() if self._kind is Kind.TURN else bool(outcome)
+    def end(self, span: Span) -> None:
+        facts, outcome = span.facts, span.outcome
+        self.span.set_attributes(dict(_shown_facts(facts)))
+        failed = bool(outcome)
+        if span.kind is WorkKind.TURN:
+            self.span.set_attribute("agentic_rag.turn.end", outcome)
+            failed = outcome.isupper()  # an error code; other outcomes are reasons to stop
+        elif span.kind is WorkKind.STEP and span.first_seconds is not None:
+            self.span.add_event("gen_ai.first_chunk", timestamp=self._started + int(span.first_seconds * 1e9))
+        elif span.kind is WorkKind.EVALUATION and "verdict" in facts:
+            self.span.add_event("gen_ai.evaluation.result", _shown_verdict(facts))
         if failed:
-            self._span.set_attribute("error.type", outcome)
-            self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end()
+            self.span.set_attribute("error.type", outcome)
+            self.span.set_status(Status(StatusCode.ERROR))
+        self.span.end()
+
+
+def _shown_facts(facts: dict[str, Fact]) -> Iterator[tuple[str, AttributeValue]]:
+    for name, value in facts.items():
+        if value is None or value == "":
+            continue
+        if name == "input":  # the conventions count all tokens that were sent
+            sent = [facts.get(field) for field in ("input", "cache_read", "cache_write")]
+            yield "gen_ai.usage.input_tokens", sum(int(tokens or 0) for tokens in sent)
+        elif name == "stop_reason":
+            yield "gen_ai.response.finish_reasons", [str(value)]
+        elif name in _ATTRIBUTES:
+            yield _ATTRIBUTES[name], value
+
+
+def _shown_verdict(facts: dict[str, Fact]) -> dict[str, AttributeValue]:
+    """Return the attributes of the event that the conventions define for an evaluation's result."""
+    return {
+        "gen_ai.evaluation.name": str(facts.get("case") or ""),
+        "gen_ai.evaluation.score.value": float(facts.get("score") or 0),
+        "gen_ai.evaluation.score.label": str(facts["verdict"]),
+        "gen_ai.evaluation.explanation": str(facts.get("reason") or "")[:MAX_CONTENT],
+        "agentic_rag.evaluation.run": str(facts.get("run") or ""),
+    }
 
 
 def _trace_of(turn_id: str) -> int:
     return int.from_bytes(hashlib.sha256(turn_id.encode()).digest()[:16], "big") or 1
 
 
-def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
+def _attributes_of(kind: WorkKind, name: str) -> dict[str, str]:
     match kind:
-        case Kind.TURN:
+        case WorkKind.TURN:
             own_attributes = {"gen_ai.agent.name": name}
-        case Kind.STEP:
+        case WorkKind.STEP:
             own_attributes = {"gen_ai.request.model": name}
-        case Kind.TOOL:
+        case WorkKind.TOOL:
             own_attributes = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-        case Kind.MCP:
+        case WorkKind.MCP:
             own_attributes = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
-        case Kind.RETRIEVAL | Kind.EVALUATION:
+        case WorkKind.RETRIEVAL | WorkKind.EVALUATION:
             own_attributes = {}
-    operation = "execute_tool" if kind is Kind.MCP else _OPERATIONS[kind]
+    operation = "execute_tool" if kind is WorkKind.MCP else _OPERATIONS[kind]
     return {"gen_ai.operation.name": operation, **own_attributes}
 
 
-def _show(what: Content, value: Any) -> object:
+def _show(what: SpanContent, value: Any) -> object:
     """Return the content in the form that the conventions define."""
     match what:
-        case Content.SYSTEM:
+        case SpanContent.SYSTEM:
             return _parts(value)
-        case Content.REQUEST:
+        case SpanContent.REQUEST:
             return [{"role": message["role"], "parts": _parts(message["content"])} for message in value]
-        case Content.ANSWER:
+        case SpanContent.ANSWER:
             return [{"role": "assistant", "parts": _parts(value)}]
-        case Content.RESULT:
+        case SpanContent.RESULT:
             return _parts(value)
         case _:
             return value

@@ -22,19 +22,19 @@ from agentic_rag.models.prices import Prices
 from agentic_rag.operations.budgets import plain
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.database import Database
-from agentic_rag.store.usage import Group, UsageTotal
+from agentic_rag.store.usage import UsageGroup, UsageTotal
 
 COLUMNS: Final = ("calls", "input", "cacheRead", "cacheWrite", "output", "cost", "currency", "unpricedCalls")
 """Columns of the CSV table after those of its groups."""
 
 _NAMES: Final = {
-    Group.DOMAIN: "domainId",
-    Group.USER: "userId",
-    Group.KEY: "keyId",
-    Group.MODEL: "model",
-    Group.AGENT: "agent",
-    Group.DAY: "day",
-    Group.CACHE_MISS: "cacheMiss",
+    UsageGroup.DOMAIN: "domainId",
+    UsageGroup.USER: "userId",
+    UsageGroup.KEY: "keyId",
+    UsageGroup.MODEL: "model",
+    UsageGroup.AGENT: "agent",
+    UsageGroup.DAY: "day",
+    UsageGroup.CACHE_MISS: "cacheMiss",
 }
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
 """First characters that make a spreadsheet treat a cell as a formula."""
@@ -56,7 +56,7 @@ class UsageReports:
         self._db = database
         self._prices = prices
 
-    async def totals(self, user: User, groups: Sequence[Group], since: str, until: str) -> list[UsageTotal]:
+    async def totals(self, user: User, groups: Sequence[UsageGroup], since: str, until: str) -> list[UsageTotal]:
         """Return the sums of each group, largest first.
 
         ``since`` (inclusive) and ``until`` (exclusive) are times; empty means no limit.
@@ -65,7 +65,9 @@ class UsageReports:
         wanted_groups = list(dict.fromkeys(groups))
         # Prices depend on the model and the day, so costs are summed by both, even if other groups are requested.
         finest = (
-            list(dict.fromkeys([*wanted_groups, Group.MODEL, Group.DAY])) if self._prices.currency else wanted_groups
+            list(dict.fromkeys([*wanted_groups, UsageGroup.MODEL, UsageGroup.DAY]))
+            if self._prices.currency
+            else wanted_groups
         )
         totals = await self._db.read(
             lambda conn: usage.totals(conn, finest, since, until, user_id=user.id, domain_ids=domains)
@@ -102,7 +104,7 @@ def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, lis
     return by_turn
 
 
-def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:
+def table_of(groups: Sequence[UsageGroup], totals: Sequence[UsageTotal]) -> str:
     """Return totals as CSV (RFC 4180) with a header row.
 
     Cells are escaped so that no spreadsheet runs them as formulas.
@@ -123,10 +125,10 @@ def _cell(text: str | None) -> str:
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 
-def _attribute(group: Group) -> str:
-    if group is Group.CACHE_MISS:
+def _attribute(group: UsageGroup) -> str:
+    if group is UsageGroup.CACHE_MISS:
         return "cache_miss"
-    return group.value if group in (Group.MODEL, Group.AGENT, Group.DAY) else f"{group.value}_id"
+    return group.value if group in (UsageGroup.MODEL, UsageGroup.AGENT, UsageGroup.DAY) else f"{group.value}_id"
 
 
 def _price(total: UsageTotal, prices: Prices) -> UsageTotal:
@@ -137,7 +139,7 @@ def _price(total: UsageTotal, prices: Prices) -> UsageTotal:
     return replace(total, cost=str(price.cost(spent)), currency=prices.currency, unpriced_calls=0)
 
 
-def _join(parts: Sequence[UsageTotal], groups: Sequence[Group]) -> list[UsageTotal]:
+def _join(parts: Sequence[UsageTotal], groups: Sequence[UsageGroup]) -> list[UsageTotal]:
     """Merge the parts that have the same groups."""
     by_groups: dict[tuple[str, ...], list[UsageTotal]] = {}
     names = [_attribute(group) for group in groups]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 from urllib.parse import urlsplit
 
+import orjson
 from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
@@ -69,7 +70,7 @@ class EndpointChange(Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class EndpointTarget:
     """The sealed part of an endpoint: its address, its secret, and the secret before a rotation until ``old_until``."""
 
     url: str
@@ -99,13 +100,13 @@ class People(Protocol):
         ...
 
 
-def open_target(vault: Vault, row: SecretRecord) -> Target:
+def open_target(vault: Vault, row: SecretRecord) -> EndpointTarget:
     """Return an endpoint's target from its sealed row. From now on, texts of its domain are searched for its secrets.
 
     Raises:
         SecretUnreadable: the row does not open.
     """
-    target = from_json(Target, _parse(vault.open_text(row)))
+    target = from_json(EndpointTarget, _parse(vault.open_text(row)))
     for name, value in (("url", target.url), ("secret", target.secret), ("old", target.old_secret)):
         if value:
             vault.redact.add(row.domain_id, f"{row.name}:{name}", value)
@@ -113,8 +114,6 @@ def open_target(vault: Vault, row: SecretRecord) -> Target:
 
 
 def _parse(text: str) -> Json:
-    import orjson
-
     value: Json = orjson.loads(text)
     return value
 
@@ -341,19 +340,19 @@ class Endpoints:
 
         return await self._db.write(store, durable=True)
 
-    async def target(self, record: EndpointRecord) -> Target:
+    async def target(self, record: EndpointRecord) -> EndpointTarget:
         """Return the address and secret of an endpoint; an empty target if it has none yet.
 
         Raises:
             SecretUnreadable: the sealed row does not open.
         """
         row = await self._db.read(lambda conn: secrets.get(conn, record.domain_id, secrets.endpoint_secret(record.id)))
-        return Target("") if row is None else open_target(self._vault, row)
+        return EndpointTarget("") if row is None else open_target(self._vault, row)
 
-    def _seal(self, record: EndpointRecord, target: Target) -> SecretRecord:
+    def _seal(self, record: EndpointRecord, target: EndpointTarget) -> SecretRecord:
         return self._vault.seal_text(record.domain_id, secrets.endpoint_secret(record.id), to_text(to_json(target)))
 
-    def _target(self, channel: Channel, url: str, address: str, secret: str) -> tuple[Target, str]:
+    def _target(self, channel: Channel, url: str, address: str, secret: str) -> tuple[EndpointTarget, str]:
         """Check an address. Returns the target and the part of the address that people may see."""
         if secret and channel not in _SIGNED:
             raise InvalidInput("secret", f"a secret can be given for feishu and dingtalk, not for {channel.value}.")
@@ -362,12 +361,12 @@ class Endpoints:
                 raise InvalidInput("channel", "mail needs an SMTP relay; the operator can set AGENTIC_RAG_SMTP_URL.")
             address = line("address", address, 320, required=True)
             check_mail_address(address)
-            return Target(address), address
+            return EndpointTarget(address), address
         url = line("url", url, 2_000, required=True)
         problem = self._addresses.reach.problem(url)
         if problem:
             raise InvalidInput("url", f"this address cannot be used: {problem}.")
-        return Target(url, secret), urlsplit(url).hostname or ""
+        return EndpointTarget(url, secret), urlsplit(url).hostname or ""
 
     def _check_recipient(self, user: User, domain_id: str, recipient: str) -> None:
         if not recipient:

@@ -62,7 +62,7 @@ _LABELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class NotificationText:
     """A notification as text for people: ``lines`` are pairs of a label and a text. ``link`` may be empty."""
 
     title: str
@@ -76,11 +76,11 @@ def event_document(delivery: DeliveryRecord, data: Json, link: str) -> Json:
     return {"type": delivery.kind.value, "timestamp": delivery.created_at, "data": shown}
 
 
-def describe(kind: EventKind, data: Json, link: str = "") -> Notice:
+def describe(kind: EventKind, data: Json, link: str = "") -> NotificationText:
     """Return an event as text for people."""
     title = _TITLES[kind].format_map(_Named(data)).strip(": ")
     lines = [(label, _text(data[name])) for name, label in _LABELS.items() if data.get(name) not in (None, "", False)]
-    return Notice(one_line(title[: 2 * MAX_TITLE])[:MAX_TITLE], lines, link)
+    return NotificationText(one_line(title[: 2 * MAX_TITLE])[:MAX_TITLE], lines, link)
 
 
 class _Named(dict[str, object]):
@@ -100,7 +100,7 @@ def _text(value: object) -> str:
     return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"
 
 
-def messenger_body(channel: Channel, notice: Notice, secret: str, now: int) -> Json:
+def messenger_body(channel: Channel, notice: NotificationText, secret: str, now: int) -> Json:
     """Return the body for a messenger's incoming webhook. ``secret`` signs it where the messenger supports that.
 
     ``now`` is the time in seconds since 1970.
@@ -142,14 +142,14 @@ def refusal_in(channel: Channel, answer: object) -> str:
     )
 
 
-def mail_text(notice: Notice) -> str:
+def mail_text(notice: NotificationText) -> str:
     """Return the text of a mail."""
     said = "\n".join(f"{label}: {text}" for label, text in notice.lines)
     link = f"\n\nAnswer here:\n{notice.link}\n\nThe link is meant for you only." if notice.link else ""
     return f"{said}{link}\n"
 
 
-def _slack(notice: Notice) -> str:
+def _slack(notice: NotificationText) -> str:
     """Return text for Slack, whose format needs three escapes (docs.slack.dev, "Formatting message text")."""
 
     def escape(text: str) -> str:
@@ -160,7 +160,7 @@ def _slack(notice: Notice) -> str:
     return "\n".join([*said, *([f"<{notice.link}|Answer>"] if notice.link else [])])
 
 
-def _markdown(notice: Notice) -> str:
+def _markdown(notice: NotificationText) -> str:
     """Return Markdown for DingTalk and WeCom, with every special character escaped."""
     said = _escape_markdown(notice.title)
     lines, left = [f"### {said}"], MARKDOWN_BYTES - len(said.encode())
@@ -181,7 +181,7 @@ def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", plain)
 
 
-def _teams(notice: Notice) -> Json:
+def _teams(notice: NotificationText) -> Json:
     """Return an Adaptive Card, as Teams' workflow webhooks expect it. A fact's value shows no formatting."""
     facts = [{"title": label, "value": _escape_markdown(one_line(text))} for label, text in notice.lines]
     content: Json = {
@@ -199,7 +199,7 @@ def _teams(notice: Notice) -> Json:
     return {"type": "message", "attachments": [card]}
 
 
-def _feishu(notice: Notice) -> Json:
+def _feishu(notice: NotificationText) -> Json:
     """Return a rich text message for Feishu, whose text elements show no formatting."""
     rows: list[list[Json]] = [[{"tag": "text", "text": f"{label}: {text}"}] for label, text in notice.lines]
     if notice.link:

@@ -50,7 +50,7 @@ from agentic_rag.store import endpoints, schedules, secrets
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
 from agentic_rag.store.database import Database
-from agentic_rag.store.schedules import FIRING_PREFIX, CatchUp, FiringRecord, FiringState, Result, ScheduleRecord
+from agentic_rag.store.schedules import FIRING_PREFIX, CatchUp, FiringRecord, FiringResult, FiringState, ScheduleRecord
 
 log = logging.getLogger(__name__)
 
@@ -317,6 +317,7 @@ class Schedules:
             ScheduleDisabled: the schedule is disabled.
             LimitReached: `MAX_WAITING` firings wait already.
         """
+        # imported on first use: few servers have webhooks
         from standardwebhooks import Webhook, WebhookVerificationError
 
         def read(conn: Connection) -> tuple[ScheduleRecord | None, secrets.SecretRecord | None]:
@@ -473,7 +474,7 @@ class Firings:
                 log.info("the run %s starts later: %s", firing.id, exc)
                 return
             detail = one_line(f"{exc.code}: {exc}"[:1_000])
-            result = Result(FiringState.FAILED, detail)
+            result = FiringResult(FiringState.FAILED, detail)
             await self._db.write(lambda conn: schedules.end_run(conn, firing.id, result, now()), durable=True)
 
     async def _send(self, firing: FiringRecord) -> None:

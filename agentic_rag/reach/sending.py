@@ -34,9 +34,9 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.workers import attempt
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.reach.endpoints import AddressRules, Target, open_target
+from agentic_rag.reach.endpoints import AddressRules, EndpointTarget, open_target
 from agentic_rag.reach.messages import (
-    Notice,
+    NotificationText,
     describe,
     event_document,
     mail_text,
@@ -128,6 +128,7 @@ class MailRelay:
 
     async def send(self, message: EmailMessage) -> Outcome:
         """Hand a message to the relay. With a password, an unencrypted connection is refused."""
+        # imported on first use: few servers send notifications
         import aiosmtplib  # takes 0.1 s, and most servers have no relay
 
         try:
@@ -212,7 +213,7 @@ class Sender:
                     return
                 endpoint, delivery, row = found
                 try:
-                    target = Target("") if row is None else open_target(self._vault, row)
+                    target = EndpointTarget("") if row is None else open_target(self._vault, row)
                     outcome = await self._attempt(client, endpoint, target, delivery, refusals)
                 except AgenticRagError as exc:
                     outcome = Outcome(one_line(str(exc)[:300]))
@@ -239,7 +240,7 @@ class Sender:
         self,
         client: httpx2.AsyncClient,
         endpoint: EndpointRecord,
-        target: Target,
+        target: EndpointTarget,
         delivery: DeliveryRecord,
         refusals: list[str],
     ) -> Outcome:
@@ -280,7 +281,7 @@ class Sender:
             return Outcome(f"{host} could not be reached ({type(exc).__name__})")
         return _judge(endpoint.channel, response, answer)
 
-    async def _mail(self, address: str, delivery: DeliveryRecord, notice: Notice) -> Outcome:
+    async def _mail(self, address: str, delivery: DeliveryRecord, notice: NotificationText) -> Outcome:
         if self._relay is None:
             return Outcome("there is no SMTP relay (AGENTIC_RAG_SMTP_URL)")
         message = EmailMessage()
@@ -318,7 +319,7 @@ class Sender:
         endpoints.note_failure(conn, endpoint.id, problem, max(delay, outcome.retry_after))
 
 
-def sign(target: Target, message_id: str, seconds: int, body: bytes) -> dict[str, str]:
+def sign(target: EndpointTarget, message_id: str, seconds: int, body: bytes) -> dict[str, str]:
     """Return the headers of Standard Webhooks for a message. After a rotation, both secrets sign."""
     from standardwebhooks import Webhook
 

@@ -13,7 +13,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import NotFound
 from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.base.messages import plain_text
-from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.definitions import DefinitionDraft, Definitions
 from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
@@ -81,7 +81,7 @@ class EffectivePrompt:
 
 
 async def definition_now(
-    definitions: Definitions, user: User, domain_id: str, draft: Draft | None = None
+    definitions: Definitions, user: User, domain_id: str, draft: DefinitionDraft | None = None
 ) -> Definition:
     """Return the definition for a new conversation of the user, with the changes of a draft.
 
@@ -108,7 +108,7 @@ async def effective_prompt(
     turn_tools: TurnTools,
     user: User,
     domain_id: str,
-    draft: Draft | None = None,
+    draft: DefinitionDraft | None = None,
 ) -> EffectivePrompt:
     """Return the prompt of the user's next conversation, with the changes of a draft.
 

@@ -19,7 +19,6 @@ from agentic_rag.access.users import User
 from agentic_rag.base import failpoints
 from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
 from agentic_rag.base.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
-from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
@@ -36,10 +35,10 @@ from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
 from agentic_rag.store import extractions, provenance, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
-from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.extractions import ExtractionRecord, Proposal
-from agentic_rag.store.usage import UsageRecord
+from agentic_rag.store.extractions import ExtractionRecord, MemoryProposal
+from agentic_rag.store.usage import UsageLabels, UsageRecord
 from mcp_servers.promptx.errors import MemoryFault
 from mcp_servers.promptx.memory import MemoryCache, memory_folder
 
@@ -128,7 +127,7 @@ class Extraction:
         count = partial(usage.count_calls, user_id=user_id, agent=AGENT, since=day)
         return await self._db.read(count) < most
 
-    async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
+    async def _ask(self, row: ExtractionRecord, model: Model) -> list[MemoryProposal]:
         """Return a model's proposals, after storing them with the usage of the call."""
 
         def read(conn: Connection) -> list[Utterance]:
@@ -163,7 +162,7 @@ class Extraction:
             finally:
                 await account.aclose()
             raise
-        proposals: list[Proposal] = redact.json(read_answer(answer, stop_reason, utterances))
+        proposals: list[MemoryProposal] = redact.json(read_answer(answer, stop_reason, utterances))
 
         def keep(conn: Connection) -> None:
             count(conn)
@@ -217,12 +216,12 @@ class Extraction:
                         async for event in events:
                             received.add(event)
             finally:
-                spent.append(_usage_row(row, received.model, received.usage))
+                spent.append(usage.row_of(_labels(row), received.model, received.usage))
             if waited.cancelled_caught:
                 raise GenerationTimeout("The proposals", CALL_SECONDS)
         return received.text, received.stop_reason
 
-    async def _save(self, row: ExtractionRecord, proposals: Sequence[Proposal]) -> None:
+    async def _save(self, row: ExtractionRecord, proposals: Sequence[MemoryProposal]) -> None:
         """Add proposals to the user's memory; existing ones are unchanged."""
         definition = await definition_now(self._definitions, _user(row), row.domain_id)
         binding = definition.binding
@@ -279,20 +278,13 @@ def _user(row: ExtractionRecord) -> User:
     return User(row.user_id, domains=frozenset({row.domain_id}))
 
 
-def _usage_row(row: ExtractionRecord, model: str, spent: Usage) -> UsageRecord:
-    return UsageRecord(
-        id=new_id("usage"),
+def _labels(row: ExtractionRecord) -> UsageLabels:
+    return UsageLabels(
+        domain_id=row.domain_id,
+        agent=AGENT,
         session_id=row.session_id,
         conversation_id=row.conversation_id,
-        domain_id=row.domain_id,
         user_id=row.user_id,
-        agent=AGENT,
-        model=model,
-        input=spent.input,
-        cache_read=spent.cache_read,
-        cache_write=spent.cache_write,
-        output=spent.output,
-        created_at=now(),
     )
 
 

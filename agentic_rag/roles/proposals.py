@@ -13,7 +13,7 @@ import orjson
 
 from agentic_rag.base.messages import Block, plain_text, reads_others, text_block, user_message
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store.extractions import Proposal
+from agentic_rag.store.extractions import MemoryProposal
 from agentic_rag.store.sessions import MessageRecord
 from mcp_servers.promptx.errors import BadEngram
 from mcp_servers.promptx.ledger import Engram
@@ -113,7 +113,7 @@ def ask(model: str, utterances: Sequence[Utterance]) -> ModelRequest:
     )
 
 
-def read_answer(answer: str, stop_reason: str, utterances: Sequence[Utterance]) -> list[Proposal]:
+def read_answer(answer: str, stop_reason: str, utterances: Sequence[Utterance]) -> list[MemoryProposal]:
     """Return the valid proposals in a model's answer. An answer that is cut, refused or not JSON has none.
 
     Other members of the answer, such as ids or roles, are ignored.
@@ -136,7 +136,7 @@ def _without_fence(answer: str) -> str:
     return text
 
 
-def _read(item: object, utterances: Sequence[Utterance]) -> Proposal | None:
+def _read(item: object, utterances: Sequence[Utterance]) -> MemoryProposal | None:
     if not isinstance(item, dict) or item.get("kind") not in ("decision", "preference", "correction"):
         return None
     content, words, keywords = item.get("content"), item.get("said"), item.get("keywords")
@@ -149,7 +149,7 @@ def _read(item: object, utterances: Sequence[Utterance]) -> Proposal | None:
     )
     if source is None or len(content) > MAX_CONTENT or not _is_quoted(content, source, utterances):
         return None
-    proposal = Proposal(content=content.strip(), keywords=[cue for cue in cues if cue], turn=source.turn_id)
+    proposal = MemoryProposal(content=content.strip(), keywords=[cue for cue in cues if cue], turn=source.turn_id)
     try:
         engram_of(proposal, 0, 0, "")
     except BadEngram:
@@ -170,7 +170,7 @@ def _plain(text: str) -> str:
     return " ".join(fold(text).split())
 
 
-def engram_of(proposal: Proposal, number: int, now_ms: int, author: str) -> Engram:
+def engram_of(proposal: MemoryProposal, number: int, now_ms: int, author: str) -> Engram:
     """Return the engram of a proposal. Its id derives from turn and index, so that it is added only once.
 
     Raises:

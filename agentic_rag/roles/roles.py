@@ -13,7 +13,7 @@ from agentic_rag.access.users import acting
 from agentic_rag.base.errors import InvalidInput, NotFound
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
-from agentic_rag.domains.file_history import FileHistory, Notice
+from agentic_rag.domains.file_history import ChangeNotice, FileHistory
 from agentic_rag.domains.watched_workspaces import SnapshotCache, WatchedWorkspaces, WorkspaceSnapshot
 from agentic_rag.roles.files import RoleText, drafts_of, remove, texts_of
 from agentic_rag.store import domains
@@ -202,7 +202,7 @@ class Roles:
             action = "role.write" if content is not None else "role.delete"
             await self._tell(action, domain_id, role, [path], notice)
 
-    async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str], notice: Notice) -> None:
+    async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str], notice: ChangeNotice) -> None:
         """Audit a change right after it: files belong to no transaction and may be edited by hand at any time."""
         audit_entry = change(action, f"{domain_id}/{role}", files=list(paths))
         await self._db.write(lambda conn: audit(conn, audit_entry), durable=True)

@@ -17,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -42,6 +43,8 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import REFUSED, Block, ToolSpec, tool_uses
+from agentic_rag.base.telemetry import Fact, Span, WorkKind, working_in
+from agentic_rag.base.terminal import log_turn
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.tool_rules import named_tools
 from agentic_rag.runtime.compaction import Compaction, compacted_event
@@ -70,7 +73,6 @@ from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.missing_passages import chunks_of, find_gone, find_hidden
-from agentic_rag.runtime.missing_servers import missing_notices
 from agentic_rag.runtime.model_stream import ModelStream
 from agentic_rag.runtime.notifier import Once
 from agentic_rag.runtime.payload_reader import Pictures, with_own_tools
@@ -85,7 +87,6 @@ from agentic_rag.runtime.turn_persistence import (
     store_end,
     store_prompt_state,
 )
-from agentic_rag.runtime.turn_span import ObservedTurn
 from agentic_rag.store import sessions, turns, waits
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now
@@ -292,13 +293,30 @@ class Agent:
 
         ``resume``: the stored state of a turn whose server stopped, or that was suspended.
         """
-        above = self.parent._calls if self.parent is not None else None
-        observer, role = self.resources.observer, self._definition.binding.role
-        with ObservedTurn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
+        with self._span() as span:
             try:
                 await self._run_to_end(resume)
             finally:
                 span.end(self._end or ("waiting" if self.suspended else "left"))
+
+    @contextmanager
+    def _span(self) -> Iterator[Span]:
+        """Begin the turn's span; inside the block, log lines name the turn. The caller ends the span."""
+        labels, log = self.transcript.labels, self.log
+        name = labels.agent.rpartition("/")[2] or self._definition.binding.role or "assistant"
+        facts: dict[str, Fact] = {
+            "turn_id": self.row.id,
+            "conversation_id": labels.conversation_id,
+            "domain_id": labels.domain_id,
+            "agent": labels.agent,
+        }
+        if self.parent is not None and isinstance(log, ChildLog):  # a delegate's turn belongs to its call
+            span = self.parent._calls.span_of(log.call_id).begin(WorkKind.TURN, name, **facts)
+        else:
+            traceparent = log.traceparent if isinstance(log, RunLog) else ""
+            span = self.resources.observer.begin(WorkKind.TURN, name, traceparent=traceparent, **facts)
+        with log_turn(self.row.id, span.trace_id), working_in(span):
+            yield span
 
     async def _run_to_end(self, resume: Resume | None) -> None:
         try:
@@ -860,3 +878,17 @@ class Agent:
         if commit.usage is not None and entries:
             self._context.take_measure(commit.usage, entries[0].seq)
         self._turn.take_commit(commit)
+
+
+def missing_notices(toolset: Toolset, *, admin: bool) -> Iterator[Notice]:
+    """Yield a notice for each unavailable server. Only admins see the reason, which contains paths and addresses."""
+    missing = toolset.missing
+    reasons: list[tuple[str, str]] = [(name, "") for name in missing]
+    if admin and (notices := toolset.notices):
+        noticed_names = {name for name, _ in notices}
+        reasons = [*notices, *((name, "") for name in missing if name not in noticed_names)]
+    for name, reason in reasons:
+        starting = missing.get(name, False)
+        code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
+        plain = "is still starting." if starting else "is not available now."
+        yield Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}")

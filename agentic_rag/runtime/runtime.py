@@ -19,7 +19,7 @@ from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.telemetry import NOBODY, Observer
 from agentic_rag.base.workers import attempt
 from agentic_rag.runtime.delegates import Delegations
-from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
+from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.runtime.log.runlog import Journal
@@ -28,9 +28,10 @@ from agentic_rag.runtime.services import (
     AgentServices,
     Answers,
     HiddenDocuments,
-    Load,
+    Replica,
     Resources,
     TurnHooks,
+    TurnLoad,
     TurnTimeouts,
     hide_nothing,
 )
@@ -39,7 +40,7 @@ from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, TranscriptCache
 from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_abandoned
 from agentic_rag.store import payloads, sessions, turns, waits
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.signals import SignalKind
@@ -63,7 +64,19 @@ logger = logging.getLogger(__name__)
 
 
 class Runtime:
-    """Runs turns. An async context manager: leaving it stops running turns, to be resumed later.
+    """Runs the turns of one process.
+
+    An async context manager, with these states:
+
+    - *entered*: `session` and `recover` begin turns. Tasks renew leases, expire waits and write the journal.
+    - *draining*, after `drain`: nothing new begins. Turns that wait for a person or can be suspended leave.
+    - *left*: running turns are cancelled. Their stored state stays, and the next process resumes them.
+
+    Invariants:
+
+    - A turn runs in the process that its lease names, and in no other. Every write of a turn proves its lease.
+    - `_live` holds each session of this process at most once. A session leaves it when nothing runs or waits in it.
+    - A client that disconnects ends no turn.
 
     Args:
         services: the services for turns outside the runtime.
@@ -74,13 +87,10 @@ class Runtime:
         delegations: runs the delegates of the turns; the ``delegate`` server uses it too.
         patience: timeouts for models and people.
         answers: wakes calls whose waits were answered.
-        feed: signals of the other processes of a shared store; its owner runs it.
-        fanout: carries live events between them.
-        most_turns: most turns in this process, if other processes can run more; 0: no limit.
+        replica: this process among those of a shared store; by default the only one.
         transcript_bytes: size of the cache for idle sessions' transcripts.
         spending: the budgets for model calls; None: no budgets.
         observer: receives spans and measurements.
-        owner: this process's name in leases; empty: a new one.
         hidden_documents: names the documents that the reader of a turn may not see; by default none.
     """
 
@@ -95,19 +105,17 @@ class Runtime:
         delegations: Delegations,
         patience: TurnTimeouts | None = None,
         answers: Answers | None = None,
-        feed: "SignalFeed | None" = None,
-        fanout: Fanout | None = None,
-        most_turns: int = 0,
+        replica: Replica | None = None,
         transcript_bytes: int = DEFAULT_BYTES,
         spending: Spending | None = None,
         observer: Observer = NOBODY,
-        owner: str = "",
         hidden_documents: HiddenDocuments = hide_nothing,
     ) -> None:
         self._database = database
         self._payloads = payloads
         self._delegations = delegations
-        self._remote_logs = RemoteLogs(database, fanout or InProcessFanout()) if database.shared else None
+        replica = replica or Replica()
+        self._remote_logs = RemoteLogs(database, replica.fanout or InProcessFanout()) if database.shared else None
         self._journal = Journal(database, self._remote_logs, observer)
         self._recovered = False
         """Whether `recover` has registered the turns that an earlier process suspended. Only for a SQLite file."""
@@ -126,14 +134,14 @@ class Runtime:
             journal=self._journal,
             spending=spending or Spending(database),
             observer=observer,
-            owner=owner or new_id("run"),
+            owner=replica.owner,
             tasks=self._tasks,
             hidden_documents=hidden_documents,
-            load=Load(most_turns if database.shared else 0),
+            load=TurnLoad(replica.most_turns if database.shared else 0),
             transcripts=TranscriptCache(transcript_bytes),
         )
-        if feed is not None:
-            self._subscribe(feed)
+        if replica.feed is not None:
+            self._subscribe(replica.feed)
 
     @property
     def refused_tools(self) -> RefusedTools:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,14 +23,19 @@ from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
+from agentic_rag.runtime.log.fanout import Fanout
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import TranscriptCache
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import Toolset
+
+if TYPE_CHECKING:  # imports PostgreSQL's driver
+    from agentic_rag.store.signal_feed import SignalFeed
 
 MAX_INTERRUPTS = 256
 
@@ -175,7 +181,7 @@ class Interrupts:
         return self._asked.pop(turn_id, turn_id) is None
 
 
-class Load:
+class TurnLoad:
     """The number of turns that run in this process, with a limit. ``most``: 0 means no limit."""
 
     def __init__(self, most: int = 0) -> None:
@@ -193,6 +199,21 @@ class Load:
     def end(self) -> None:
         """Count a turn that has ended."""
         self.running -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """This process among the processes of a shared store.
+
+    ``owner``: its name in leases; a new one by default. ``most_turns``: most turns that it runs at the same time, 0 for
+    no limit; without other processes there is none either. ``feed``: the signals of the others; its owner runs it.
+    ``fanout``: carries live events between them. Both are None if there are no others.
+    """
+
+    owner: str = field(default_factory=partial(new_id, "run"))
+    most_turns: int = 0
+    feed: "SignalFeed | None" = None
+    fanout: Fanout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +241,7 @@ class Resources:
     answers: Answers = field(default_factory=Answers)
     draining: anyio.Event = field(default_factory=anyio.Event)
     interrupts: Interrupts = field(default_factory=Interrupts)
-    load: Load = field(default_factory=Load)
+    load: TurnLoad = field(default_factory=TurnLoad)
     transcripts: TranscriptCache = field(default_factory=TranscriptCache)
     refused_tools: RefusedTools = field(default_factory=RefusedTools)
 

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentic_rag.base.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
-from agentic_rag.base.events import Error, Interrupted, Notice, Resumed
+from agentic_rag.base.events import Error, Interrupted, Notice, Resumed, Terminal
 from agentic_rag.base.ids import MessageId, SessionId, TurnId
 from agentic_rag.base.messages import KeptAttachment, clean_text, user_message
 from agentic_rag.runtime.acceptance import (
@@ -41,6 +41,7 @@ from agentic_rag.runtime.acceptance import (
     claim_queued,
     find_place,
     find_sent,
+    is_unstarted,
     new_row,
     queued_row,
     start_event,
@@ -55,15 +56,14 @@ from agentic_rag.runtime.notifier import Notifier
 from agentic_rag.runtime.sent_images import KeptImages, SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.session_compaction import SessionCompaction
-from agentic_rag.runtime.turn_order import TurnOrder
 from agentic_rag.runtime.turn_persistence import (
     Resume,
     WaitingTurn,
+    end_without_agent,
     load_transcript,
     read_interrupted,
     stored_definition,
 )
-from agentic_rag.runtime.unstarted_turns import end_unstarted
 from agentic_rag.store import branches, payloads, sessions, signals, turns
 from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.compactions import CompactionRecord
@@ -732,3 +732,53 @@ class LiveSession:
             agent.interrupt()
         self._begin(agent)
         self._resources.tasks.start_soon(self._run, saved.resume)
+
+
+MAX_ORDER = 16
+
+
+class TurnOrder:
+    """The last `MAX_ORDER` turns of one session, in the order of their beginning."""
+
+    def __init__(self) -> None:
+        self._begun: list[TurnId] = []
+
+    def begin(self, turn_id: TurnId) -> None:
+        """Add a turn that begins."""
+        self._begun = [*self._begun[1 - MAX_ORDER :], turn_id]
+
+    def following(self, after: TurnId | None, current: TurnId | None) -> TurnId | None:
+        """Return the turn that began after ``after``, or the ``current`` one. None: not yet."""
+        if after in self._begun:
+            rest = self._begun[self._begun.index(after) + 1 :]
+            return rest[0] if rest else None
+        return current if current != after else None
+
+
+async def end_unstarted(resources: Resources, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> bool:
+    """Store the terminal event of a turn that no agent runs, after ``resumed`` if the turn had begun.
+
+    Returns False, without any change, if another process has begun the turn meanwhile.
+    """
+    journal = resources.journal
+    # a new log contains only our own texts, so nothing needs redaction
+    log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
+    log.drop_undelivered()  # the first events, if the store refused to begin the turn
+
+    def store(conn: Connection) -> bool:
+        if resumed is not None:
+            turns.hold(conn, row.id, row.fence)
+        elif not is_unstarted(conn, row):
+            return False
+        end_without_agent(conn, row, final)
+        resources.hooks.turn_ended(conn, row, final)
+        log.store_first(conn, [final] if resumed is None else [resumed, final])
+        return True
+
+    with anyio.CancelScope(shield=True):
+        ended = await resources.database.write(store, durable=True)
+        if ended:
+            log.adopt()
+            journal.remove(row.id)
+            log.close()
+    return ended

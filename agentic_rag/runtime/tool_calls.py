@@ -25,8 +25,8 @@ from agentic_rag.base.events import Answerer, Source, ToolProgress, ToolStatus, 
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import Message, text_block
-from agentic_rag.base.telemetry import NO_SPAN, Content, Kind, Span, running_span, working_in
-from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome
+from agentic_rag.base.telemetry import NO_SPAN, Span, SpanContent, WorkKind, running_span, working_in
+from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome, sources_of
 from agentic_rag.runtime.core.client_functions import function_outcome, function_request
 from agentic_rag.runtime.core.deferred_tools import FIND, find_tools
 from agentic_rag.runtime.core.definition import Definition
@@ -35,7 +35,6 @@ from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.core.untrusted_inputs import sources_of
 from agentic_rag.runtime.human_input import HumanInput, QuestionRequest
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
@@ -191,10 +190,10 @@ class ToolCalls:
 
     async def _run(self, call: PlannedCall) -> None:
         origin = call.tool.origin if call.tool is not None else ""
-        span = running_span().begin(Kind.TOOL, call.name, call_id=call.id, server=call.server, origin=origin)
+        span = running_span().begin(WorkKind.TOOL, call.name, call_id=call.id, server=call.server, origin=origin)
         self._running[call.id], self._spans[call.id] = call, span
         if span.wants_content:
-            span.say(Content.ARGUMENTS, call.arguments)
+            span.say(SpanContent.ARGUMENTS, call.arguments)
         ended = "interrupted"
         try:
             with working_in(span):
@@ -206,7 +205,7 @@ class ToolCalls:
                 await self.finish(call, outcome)
             ended = "" if outcome.status is ToolStatus.OK else outcome.status.value
             if span.wants_content:
-                span.say(Content.RESULT, list(outcome.content))
+                span.say(SpanContent.RESULT, list(outcome.content))
         finally:
             span.end(ended)
             del self._running[call.id], self._spans[call.id]
@@ -433,9 +432,9 @@ class ToolCalls:
         requested = call.arguments.get("top_k")
         bound = self._definition.binding.top_k if source == "documents" else None
         top_k = requested if isinstance(requested, int) else bound
-        span = running_span().begin(Kind.RETRIEVAL, source, source=source, top_k=top_k)
+        span = running_span().begin(WorkKind.RETRIEVAL, source, source=source, top_k=top_k)
         if span.wants_content:
-            span.say(Content.QUERY, call.arguments.get("query", ""))
+            span.say(SpanContent.QUERY, call.arguments.get("query", ""))
         return span
 
     async def _ask(self, call: PlannedCall, needed: InputNeeded, *, live: bool = False) -> InputGiven:

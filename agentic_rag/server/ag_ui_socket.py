@@ -15,12 +15,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from agentic_rag.base.errors import (
     AgenticRagError,
-    InternalError,
     InvalidInput,
     NotFound,
     RateLimited,
     TooManySubscriptions,
-    refused_write,
 )
 from agentic_rag.base.forms import check_size
 from agentic_rag.base.json_form import Json, to_json, to_text
@@ -39,9 +37,9 @@ from agentic_rag.server.replies import (
     refusal,
     request_id,
     send_refusal,
+    socket_error,
 )
 from agentic_rag.server.ws import MAX_REFUSED_FRAMES, MAX_SUBSCRIPTIONS, Closing
-from agentic_rag.store.clock import new_id
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -122,7 +120,7 @@ class RunSocket:
         except _GONE:
             pass
         except Exception as exc:
-            error = _error_of(exc)
+            error = socket_error(exc)
             with suppress(*_GONE):
                 await self._refuse(error, "WS resume", {"runId": run_id})
             self._closing = Closing(POLICY_VIOLATION, error.code)
@@ -158,7 +156,7 @@ class RunSocket:
         except _GONE:
             raise
         except Exception as exc:
-            await self._refuse(_error_of(exc), "WS abort" if frame.get("type") == "abort" else "WS run", frame)
+            await self._refuse(socket_error(exc), "WS abort" if frame.get("type") == "abort" else "WS run", frame)
 
     def _count(self) -> None:
         """Count a frame before parsing it.
@@ -185,7 +183,7 @@ class RunSocket:
             serving.cancel()
         except Exception as exc:
             with suppress(*_GONE):
-                await self._refuse(_error_of(exc), "WS run", frame)
+                await self._refuse(socket_error(exc), "WS run", frame)
         finally:
             self._told -= 1
             self._caller.count_subscriptions(-1)
@@ -224,14 +222,3 @@ def _run_of(frame: Json) -> str:
     if not isinstance(run_id, str):
         raise InvalidInput("runId", "required: the run to stop.")
     return run_id
-
-
-def _error_of(exc: Exception) -> AgenticRagError:
-    """Return the error for the client. An unexpected exception is logged under the reference that the client gets."""
-    if isinstance(exc, AgenticRagError):
-        return exc
-    if (refused := refused_write(exc)) is not None:
-        return refused
-    reference = new_id("req")
-    log.error("websocket %s failed", reference, exc_info=exc)
-    return InternalError(reference)

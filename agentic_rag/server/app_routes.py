@@ -28,7 +28,7 @@ from agentic_rag.base.events import WaitAction
 from agentic_rag.base.forms import AnswerJson, Form
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Absent, Json
-from agentic_rag.conversations.server_apps import Approval, ServerApps
+from agentic_rag.conversations.server_apps import AppCallApproval, ServerApps
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.replies import answer
 from agentic_rag.server.routes import route
@@ -129,7 +129,7 @@ class AppRoutes:
         The domain's policy decides as for a call of the model. The call ends with this request.
         """
         given = body.approval
-        approval = None if given is None else Approval(WaitAction(given.action), dict(given.content or {}))
+        approval = None if given is None else AppCallApproval(WaitAction(given.action), dict(given.content or {}))
         arguments = dict(body.arguments or {})
         work = self._apps.call_tool(user, turn, call, body.name, arguments, approval)
         found = await _while_connected(request, work)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User
-from agentic_rag.backup.backups_folder import Listed
+from agentic_rag.backup.backups_folder import BackupFile
 from agentic_rag.backup.jobs import BackupJobs, Job
 from agentic_rag.base.errors import BackupRefused, NotFound
 from agentic_rag.base.json_form import Absent
@@ -89,5 +89,5 @@ class BackupRoutes:
         return Stopped(stopped)
 
 
-def _show(listed: Listed) -> Backup:
+def _show(listed: BackupFile) -> Backup:
     return Backup(listed.name, listed.size, time_text(listed.modified), listed.before_upgrade)

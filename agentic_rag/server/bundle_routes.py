@@ -24,7 +24,7 @@ from agentic_rag.base.errors import (
 from agentic_rag.base.forms import Form
 from agentic_rag.base.silence_timers import SilenceScope
 from agentic_rag.bundles.exporting import Exports, OpenBundle
-from agentic_rag.bundles.importing import Choice, Imports
+from agentic_rag.bundles.importing import ImportOptions, Imports
 from agentic_rag.bundles.report import ImportReport
 from agentic_rag.server.originals import SEND_SECONDS, disposition
 from agentic_rag.server.replies import SANDBOX, Redacted
@@ -122,7 +122,7 @@ class BundleRoutes:
     async def make(self, request: Request, user: User, query: NewDomainQuery) -> ImportReport:
         """Create a domain from a bundle. The bundle is the body, or the one file of a multipart body."""
         _check_announced_size(request, self._imports.max_bytes)
-        choice = Choice(dry_run=query.dry_run, name=query.name)
+        choice = ImportOptions(dry_run=query.dry_run, name=query.name)
         return await self._imports.make(user, _pieces_of(request), choice)
 
     @route(
@@ -136,7 +136,7 @@ class BundleRoutes:
         """Import a bundle into a domain, whose conversations and name stay. Use the dry run first."""
         _check_announced_size(request, self._imports.max_bytes)
         bind = frozenset(name.strip() for name in query.bind.split(",") if name.strip())
-        choice = Choice(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
+        choice = ImportOptions(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
         return Redacted(domain, await self._imports.over(user, domain, _pieces_of(request), choice))
 
 

@@ -12,7 +12,7 @@ from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.base.errors import NotFound
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route
-from agentic_rag.tools.launch.allowed import LaunchCatalogue, Origin
+from agentic_rag.tools.launch.allowed import LaunchCatalogue, PermissionSource
 from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, SlotKind, template
 
 CATALOGUE = "/api/launch-catalogue"
@@ -29,7 +29,7 @@ class CatalogueLine:
     """
 
     id: str
-    origin: Origin
+    origin: PermissionSource
     command: str
     arguments: str
     integrity: str
@@ -63,7 +63,7 @@ class CatalogueRoutes:
         await self._audit.note(change("mcp.revoke", entry))
 
 
-def _show(entry: CatalogueEntry, origin: Origin) -> CatalogueLine:
+def _show(entry: CatalogueEntry, origin: PermissionSource) -> CatalogueLine:
     return CatalogueLine(
         id=entry.id,
         origin=origin,

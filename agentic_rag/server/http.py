@@ -19,8 +19,8 @@ from agentic_rag.base.errors import NotFound
 from agentic_rag.base.threads import DomainThreads, one_thread
 from agentic_rag.documents.places import Places
 from agentic_rag.operations.calls import Calls
-from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import Health, HealthReport
+from agentic_rag.operations.metrics import Exposition
 from agentic_rag.reach.links import PATH as ANSWERS
 from agentic_rag.server.a2a_routes import AgentRoutes
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs

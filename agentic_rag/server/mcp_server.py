@@ -46,7 +46,7 @@ from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.terminal import log_under
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.calls import Call, Calls, KeptTurn, Question
+from agentic_rag.operations.calls import AcceptedCall, Calls, FullQuestion, KeptTurn
 from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.server.auth import Caller, caller_of
@@ -330,7 +330,7 @@ class _Offer:
         """
         visit.caller.take_message()
         denied = () if visit.may("remember") else (REMEMBER_TOOL.name, FORGET.name)
-        user, question = visit.caller.user, Question(asked.question, attended=False, denied_tools=denied)
+        user, question = visit.caller.user, FullQuestion(asked.question, attended=False, denied_tools=denied)
         if asked.conversation_id is None:
             call = await self._calls.ask(user, visit.domain, question, keep=True)
         else:
@@ -350,7 +350,7 @@ class _Offer:
             raise Unauthenticated("The key was revoked.")
         return _result(visit.domain, call, answer)
 
-    async def _follow(self, context: _Context, call: Call, answer: Answer) -> None:
+    async def _follow(self, context: _Context, call: AcceptedCall, answer: Answer) -> None:
         """Read a turn to its end, and report progress to the client."""
         steps = 0
         async with aclosing(self._calls.events(call)) as events:
@@ -373,7 +373,7 @@ class _Offer:
             answer = Answer()
             for event in await turn_events(self._services.conversations, visit.caller.user, kept):
                 answer.take(event.fields())
-            result = _result(visit.domain, Call(kept.conversation, kept.turn.id), answer)
+            result = _result(visit.domain, AcceptedCall(kept.conversation, kept.turn.id), answer)
             described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {**NEVER_CACHED, **described}
 
@@ -386,7 +386,7 @@ class _Offer:
         """Interrupt the turn of a task."""
         visit = _visit_task(context, params)
         kept = await self._find_task(visit, params.task_id)
-        await self._calls.interrupt(visit.caller.user, Call(kept.conversation, kept.turn.id))
+        await self._calls.interrupt(visit.caller.user, AcceptedCall(kept.conversation, kept.turn.id))
         return {"resultType": "complete"}
 
     async def _find_task(self, visit: _Visit, task_id: str) -> KeptTurn:
@@ -542,7 +542,7 @@ def _check_writable(params: Json) -> None:
         raise MCPError(types.INVALID_PARAMS, f"The parameters are no plain JSON: {exc}.") from exc
 
 
-def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:
+def _result(domain: str, call: AcceptedCall, answer: Answer) -> types.CallToolResult:
     """Return the answer with its citations; each passage is linked once."""
     ids: Json = {"conversation_id": call.conversation.id, "turn_id": call.turn_id}
     if answer.failure is not None:

@@ -46,7 +46,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.embedding_state import EmbeddingState
-from agentic_rag.operations.calls import Call, Calls, Question
+from agentic_rag.operations.calls import AcceptedCall, Calls, FullQuestion
 from agentic_rag.runtime.core.client_functions import (
     FunctionPauses,
     JsonSchema,
@@ -197,7 +197,7 @@ class OpenAiRoutes:
             ),
         )
         if body.previous_response_id is not None and not asked.results:
-            question = Question(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
+            question = FullQuestion(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
             turn_id = TurnId(turn_of(body.previous_response_id))
             call = await self._calls.go_on_after(user, body.model, turn_id, question)
         else:
@@ -280,7 +280,7 @@ class OpenAiRoutes:
 
     async def _ask(
         self, user: User, domain: str, asked: ConvertedCall, *, store: bool, conversation: str | ConversationName | None
-    ) -> Call:
+    ) -> AcceptedCall:
         if not user.sees(domain):
             raise NotFound("domain", domain, hidden=True)
         if asked.results:
@@ -289,10 +289,12 @@ class OpenAiRoutes:
         for path, name in asked.past_names:
             check_function_name(path, name, servers)
         if conversation is None:
-            whole = Question(asked.question, asked.before, asked.wishes, asked.all_images, functions=asked.functions)
+            whole = FullQuestion(
+                asked.question, asked.before, asked.wishes, asked.all_images, functions=asked.functions
+            )
             return await self._calls.ask(user, domain, whole, keep=store)
         ident = conversation if isinstance(conversation, str) else conversation.id
-        question = Question(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
+        question = FullQuestion(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
         return await self._calls.go_on(user, domain, ConversationId(ident), question)
 
 

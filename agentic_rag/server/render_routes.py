@@ -9,7 +9,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.events import Reference
 from agentic_rag.base.forms import Form
 from agentic_rag.base.threads import DomainThreads
-from agentic_rag.conversations.shown_messages import Citation
+from agentic_rag.conversations.shown_messages import ShownCitation
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route
 
@@ -73,7 +73,7 @@ class RenderRoutes:
 def _render(given: Text) -> Rendered:
     from agentic_rag.conversations.message_html import to_html  # imported here, because it adds 0.1 s to a start
 
-    citations = [Citation(each.end, each.number) for each in given.citations]
+    citations = [ShownCitation(each.end, each.number) for each in given.citations]
     references = [
         Reference(each.number, each.document_id, each.document_name, each.chunk_id, "", 0.0) for each in given.citations
     ]

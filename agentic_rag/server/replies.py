@@ -19,6 +19,7 @@ from agentic_rag.base.errors import AgenticRagError, InsufficientScope, Internal
 from agentic_rag.base.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.record import Record
 
 log = logging.getLogger("agentic_rag.server")
@@ -279,6 +280,17 @@ def failure(exc: Exception, reference: str, path: str = "") -> Response:
         return refusal(refused, reference, path=path)
     log.error("request %s failed", reference, exc_info=exc)
     return refusal(InternalError(reference), reference, path=path)
+
+
+def socket_error(exc: Exception) -> AgenticRagError:
+    """Return the error for a socket's client. An unexpected one is logged under the reference that the client gets."""
+    if isinstance(exc, AgenticRagError):
+        return exc
+    if (refused := refused_write(exc)) is not None:
+        return refused
+    reference = new_id("req")
+    log.error("websocket %s failed", reference, exc_info=exc)
+    return InternalError(reference)
 
 
 async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

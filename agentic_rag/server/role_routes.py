@@ -24,7 +24,7 @@ from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.domains.component_errors import ComponentChanged
 from agentic_rag.domains.components import READ_LIMIT
-from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.definitions import DefinitionDraft, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
 from agentic_rag.domains.turn_tools import TurnTools
@@ -431,7 +431,7 @@ class RoleRoutes:
         if body.settings and not user.administers(domain):
             raise Forbidden("Only an admin of the domain may try other settings; an author may try other components.")
         settings = await self._domains.settings_after(domain, body.settings) if body.settings else None
-        draft = Draft(settings, _drafts(body.components))
+        draft = DefinitionDraft(settings, _drafts(body.components))
         return _prompt(await effective_prompt(self._definitions, self._roles, self._turn_tools, user, domain, draft))
 
 

@@ -65,9 +65,11 @@ GONE = 499
 """Status code of nginx: the client closed the request."""
 
 _DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
+"""Routes below a domain are for its admins unless they say otherwise; other routes are for operators."""
 FREE_NAMES = frozenset({"name", "role"})
 """Path parameters that are checked by forms, because they are not ids."""
 _GIVEN = frozenset({"user", "caller", "request", "body", "query", "view"})
+"""Parameter names of handlers that `Endpoint._read` fills. Every other parameter must be in the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +305,11 @@ class DeclaredRoute(Route):
 
 
 class Endpoint:
-    """The ASGI application of one route. The handler is a method of ``owner``."""
+    """The ASGI application of one route. The handler is a method of ``owner``.
+
+    The order of a request: rights, form of the ids, limits, parameters, handler, audit row, answer. A refusal is raised
+    and becomes an answer in `Edge`. A stranger's request costs no look-up in the store before the rights are checked.
+    """
 
     def __init__(self, declared: Declaration, owner: object, edge: Edge) -> None:
         self.declared = declared

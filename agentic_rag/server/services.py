@@ -19,10 +19,10 @@ from agentic_rag.bundles.importing import Imports
 from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.conversations.naming import TitleNews
 from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.server_apps import ServerApps
 from agentic_rag.conversations.sharing import Sharing
-from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.attachments import Attachments
@@ -47,9 +47,9 @@ from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.erasure import Erasure
-from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import Health
 from agentic_rag.operations.history import History
+from agentic_rag.operations.metrics import Exposition
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.reach.endpoints import Endpoints
 from agentic_rag.reach.links import AnswerLinks

@@ -12,7 +12,7 @@ from agentic_rag.base.forms import Form
 from agentic_rag.operations.usage import UsageReports, table_of
 from agentic_rag.server.replies import CsvTable, Items
 from agentic_rag.server.routes import route
-from agentic_rag.store.usage import Group, UsageTotal
+from agentic_rag.store.usage import UsageGroup, UsageTotal
 
 Moment = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\d(T[\d:.]{1,12}Z)?$")]
 
@@ -31,14 +31,14 @@ class UsageQuery(Form):
     @field_validator("group_by")
     @classmethod
     def _check_groups(cls, text: str) -> str:
-        unknown = [part for part in filter(None, text.split(",")) if part not in list(Group)]
+        unknown = [part for part in filter(None, text.split(",")) if part not in list(UsageGroup)]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(Group)}")
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(UsageGroup)}")
         return text
 
     @property
-    def groups(self) -> list[Group]:
-        return [Group(part) for part in dict.fromkeys(filter(None, self.group_by.split(",")))]
+    def groups(self) -> list[UsageGroup]:
+        return [UsageGroup(part) for part in dict.fromkeys(filter(None, self.group_by.split(",")))]
 
 
 class UsageRoutes:

@@ -15,7 +15,7 @@ from agentic_rag.operations.erasure import Erasure
 from agentic_rag.server.key_routes import Key
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
-from agentic_rag.store.users import Grant, Origin, UserRecord, UserState
+from agentic_rag.store.users import Grant, RightsSource, UserRecord, UserState
 
 USERS = "/api/users"
 ONE = f"{USERS}/{{person}}"
@@ -49,7 +49,7 @@ class Person:
     operator: bool
     grants: Mapping[str, Grant]
     state: UserState
-    origin: Origin
+    origin: RightsSource
     created_at: str
     updated_at: str
 

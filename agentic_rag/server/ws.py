@@ -25,20 +25,18 @@ from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     AgenticRagError,
-    InternalError,
     LogGone,
     NotFound,
     RateLimited,
     TooManySubscriptions,
-    refused_write,
 )
 from agentic_rag.base.events import AgentEvent, WaitAction
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.telemetry import continuing
+from agentic_rag.conversations.naming import TitleNews
 from agentic_rag.conversations.sent_images import GivenImage
-from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.runtime.notifier import Notifier
 from agentic_rag.server import frames
 from agentic_rag.server.auth import Caller, caller_of
@@ -73,8 +71,7 @@ from agentic_rag.server.frames import (
     SubscribeFrame,
     UnsubscribeFrame,
 )
-from agentic_rag.server.replies import POLICY_VIOLATION, redaction_for, refusal, request_id, send_refusal
-from agentic_rag.store.clock import new_id
+from agentic_rag.server.replies import POLICY_VIOLATION, redaction_for, refusal, request_id, send_refusal, socket_error
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -391,7 +388,7 @@ class Socket:
         except _GONE:
             raise
         except Exception as exc:
-            error, origin = _refusal(exc), frames.origin_of(value)
+            error, origin = socket_error(exc), frames.origin_of(value)
             target = origin.get("conversationId", "")
             await self._caller.note_refusal(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
             await self._send(self._refuse(error, origin))
@@ -541,7 +538,7 @@ class Socket:
             except _GONE:
                 raise
             except Exception as exc:
-                error = self._refuse(_refusal(exc), {"conversationId": subscription.conversation_id})
+                error = self._refuse(socket_error(exc), {"conversationId": subscription.conversation_id})
                 await self._emit(subscription, error)
             if self._is_current(subscription):
                 self._drop(subscription.conversation_id)
@@ -655,14 +652,3 @@ class Socket:
     def _refuse(self, error: AgenticRagError, origin: dict[str, str]) -> frames.ErrorReply:
         redact = redaction_for(self._redactor, self._user)
         return frames.refuse(error, origin, redact, whole=self._user.operator)
-
-
-def _refusal(exc: Exception) -> AgenticRagError:
-    """Return the error for the client. An unexpected error is logged under the returned reference."""
-    if isinstance(exc, AgenticRagError):
-        return exc
-    if (refused := refused_write(exc)) is not None:
-        return refused
-    reference = new_id("req")
-    log.error("websocket %s failed", reference, exc_info=exc)
-    return InternalError(reference)

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from agentic_rag.base.errors import DocumentUnsupported, SourceItemUnreadable
 from agentic_rag.base.forms import one_line
+from agentic_rag.directory.document_labels import matches_pieces
 from agentic_rag.documents.files import clean_name, split_name
 from agentic_rag.store.sources import SourceItemRecord
 from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats, suffixes
@@ -173,27 +174,12 @@ class Patterns:
 
     def match(self, uri: str) -> bool:
         """Return whether an address matches one of the patterns. Takes linear time for each pattern."""
-        return any(_matches(parts, uri) for parts in self._parts)
+        return any(matches_pieces(parts, uri) for parts in self._parts)
 
 
 def is_pattern(text: str) -> bool:
     """Return whether a text stands for several addresses."""
     return "*" in text or "{" in text
-
-
-def _matches(parts: Sequence[str], text: str) -> bool:
-    if len(parts) == 1:
-        return text == parts[0]
-    first, *middle, last = parts
-    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for part in middle:
-        found = text.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 class Notes:

@@ -374,6 +374,7 @@ def _parse_sitemap(data: bytes) -> tuple[list[_Listed], list[_Listed]]:
     Raises:
         ValueError: it is none of these.
     """
+    # imported on first use: only websites need the parser
     from lxml import etree  # takes time, and most servers read no sitemap
 
     if data.startswith(b"\x1f\x8b"):

@@ -86,7 +86,7 @@ class AuditHeadRecord(Record, table=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BrokenPlace:
     """A place where the chain is broken."""
 
     seq: int
@@ -102,7 +102,7 @@ class Verdict:
 
     rows: int
     head: str
-    problems: tuple[Problem, ...]
+    problems: tuple[BrokenPlace, ...]
 
 
 AUDIT = AuditRecord.__table__
@@ -186,25 +186,25 @@ def check(conn: Connection, known_head: str | None = None) -> Verdict:
 
     ``known_head`` is a head (``seq:hash``) that was noted earlier and must still be part of the chain.
     """
-    problems: list[Problem] = []
+    problems: list[BrokenPlace] = []
     rows, seq, previous = 0, 0, ""
     known_seq, _, known_hash = (known_head or "0:").partition(":")
     for row in _in_order(conn):
         rows += 1
         if row.seq != seq + 1:
-            problems.append(Problem(row.seq, f"rows {seq + 1} to {row.seq - 1} are missing"))
+            problems.append(BrokenPlace(row.seq, f"rows {seq + 1} to {row.seq - 1} are missing"))
         elif row.previous != previous:
-            problems.append(Problem(row.seq, "it does not follow the row before"))
+            problems.append(BrokenPlace(row.seq, "it does not follow the row before"))
         if digest(row) != row.hash:
-            problems.append(Problem(row.seq, "its content was changed"))
+            problems.append(BrokenPlace(row.seq, "its content was changed"))
         if row.seq == int(known_seq) and row.hash != known_hash:
-            problems.append(Problem(row.seq, "it is not the row that was noted"))
+            problems.append(BrokenPlace(row.seq, "it is not the row that was noted"))
         seq, previous = row.seq, row.hash
     if seq < int(known_seq):
-        problems.append(Problem(int(known_seq), "the row that was noted is missing"))
+        problems.append(BrokenPlace(int(known_seq), "the row that was noted is missing"))
     last = AuditHeadRecord.first(conn, sa.select(AUDIT_HEAD))
     if (last.seq, last.hash) != (seq, previous) if last else rows > 0:
-        problems.append(Problem(seq, "the last row is not the one that was appended last"))
+        problems.append(BrokenPlace(seq, "the last row is not the one that was appended last"))
     return Verdict(rows, f"{seq}:{previous}", tuple(problems[:MAX_PROBLEMS]))
 
 

@@ -21,7 +21,7 @@ from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared, parameter
-from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord, TurnStatus
+from agentic_rag.store.turns import FINISHED, HAS_NOT_ENDED, TURNS, TurnRecord, TurnStatus
 from agentic_rag.store.waits import WAITS, WaitState
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
@@ -330,7 +330,7 @@ def left_transient(conn: Connection, before: str | None = None, *, ended: bool =
     ``before``: only those not changed since that time. ``ended``: only those without an unfinished turn. A conversation
     whose unfinished turn has asked for the result of a client's function is never left over.
     """
-    unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
+    unfinished = sa.select(TURNS.c.session_id).where(HAS_NOT_ENDED, TURNS.c.status.not_in(FINISHED))
     awaiting = sa.select(WAITS.c.session_id).where(
         WAITS.c.kind == WaitKind.FUNCTION, WAITS.c.session_id.in_(unfinished)
     )
@@ -352,7 +352,7 @@ def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> lis
 
     ``updated_at`` is kept, so that a conversation whose removal failed is found again.
     """
-    unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
+    unfinished = sa.select(TURNS.c.session_id).where(HAS_NOT_ENDED, TURNS.c.status.not_in(FINISHED))
     due = (
         _conversations.domain_id == domain_id,
         _conversations.updated_at < before,

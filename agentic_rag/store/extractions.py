@@ -17,7 +17,7 @@ from agentic_rag.store.columns import Key
 from agentic_rag.store.record import Record
 
 
-class Proposal(TypedDict):
+class MemoryProposal(TypedDict):
     """A proposed memory; ``turn`` is the id of the turn that it comes from."""
 
     content: str
@@ -39,7 +39,7 @@ class ExtractionRecord(Record, table=True):
     """Number of turns that makes the row due; 0: due once the conversation is idle."""
     turn_count: int
     turn_ids: list[str]
-    proposals: list[Proposal] = Field(default_factory=list)
+    proposals: list[MemoryProposal] = Field(default_factory=list)
     """The model's proposals for the turns ``proposed_from``, not yet stored in the memory."""
     proposed_from: list[str] = Field(default_factory=list)
     tries: int = 0
@@ -104,7 +104,7 @@ def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[Ex
     return extractions
 
 
-def keep(conn: Connection, session_id: SessionId, proposals: Sequence[Proposal], turn_ids: Sequence[str]) -> None:
+def keep(conn: Connection, session_id: SessionId, proposals: Sequence[MemoryProposal], turn_ids: Sequence[str]) -> None:
     """Store the proposals made from these turns until they are in the memory."""
     extraction = get(conn, session_id)
     if extraction is not None:

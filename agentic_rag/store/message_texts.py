@@ -61,7 +61,7 @@ TEXTS = MessageTextRecord.__table__
 _texts = TEXTS.c
 
 
-class Word(NamedTuple):
+class IndexedWord(NamedTuple):
     """A word in its indexed form, and its place in the text."""
 
     text: str
@@ -69,11 +69,11 @@ class Word(NamedTuple):
     end: int
 
 
-def words_of(text: str) -> list[Word]:
+def words_of(text: str) -> list[IndexedWord]:
     """Return the words of a text in the form in which they are indexed, with their places."""
     folded = fold(text)
     matches = ((_index_form(match[0]), match.span()) for match in _WORD.finditer(folded.text))
-    return [Word(word, *folded.source_span(*span)) for word, span in matches if word]
+    return [IndexedWord(word, *folded.source_span(*span)) for word, span in matches if word]
 
 
 def _index_form(word: str) -> str:
@@ -126,7 +126,7 @@ class SearchTerms:
         return _join_spans(sorted(spans))
 
 
-def _matches(words: list[Word], at: int, phrase: tuple[str, ...]) -> bool:
+def _matches(words: list[IndexedWord], at: int, phrase: tuple[str, ...]) -> bool:
     there = [word.text for word in words[at : at + len(phrase)]]
     return len(there) == len(phrase) and there[:-1] == [*phrase[:-1]] and there[-1].startswith(phrase[-1])
 
@@ -196,7 +196,7 @@ def add(
     ).insert(conn)
 
 
-class Match(NamedTuple):
+class TextMatch(NamedTuple):
     """A message that matches a search."""
 
     conversation_id: ConversationId
@@ -216,13 +216,13 @@ _ALLOW_SCANS = sa.text("SELECT set_config('enable_seqscan', :allowed, true)")
 """Whether PostgreSQL may read whole tables, until the end of the transaction."""
 
 
-def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int = MAX_MATCHES) -> list[Match]:
+def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int = MAX_MATCHES) -> list[TextMatch]:
     """Return the newest messages of an owner that match all terms, newest first; at most ``at_most``."""
     if not terms.phrases:
         return []
     if conn.dialect.name == "sqlite":
         query = " AND ".join([*(f'"{word}"' for word in scope.words), *(f'"{" ".join(p)}" *' for p in terms.phrases)])
-        return [Match(*row) for row in conn.execute(_BY_FTS5, {"query": query, "at_most": at_most})]
+        return [TextMatch(*row) for row in conn.execute(_BY_FTS5, {"query": query, "at_most": at_most})]
     exact = [*scope.words, *(word for phrase in terms.phrases for word in phrase[:-1])]
     lexemes = [*(f"'{word}'" for word in exact), *(f"'{phrase[-1]}':*" for phrase in terms.phrases)]
     indexed = sa.func.array_to_tsvector(sa.func.string_to_array(_texts.words, sa.literal_column("' '")))
@@ -236,7 +236,7 @@ def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int 
     matches = sa.select(_texts.id, *_FOUND).where(*where).cte("matches").prefix_with("MATERIALIZED")
     newest = sa.select(*(matches.c[each.name] for each in _FOUND)).order_by(matches.c.id.desc()).limit(at_most)
     conn.execute(_ALLOW_SCANS, {"allowed": "off"})
-    found = [Match(*row) for row in conn.execute(newest)]
+    found = [TextMatch(*row) for row in conn.execute(newest)]
     conn.execute(_ALLOW_SCANS, {"allowed": "on"})
     return found
 

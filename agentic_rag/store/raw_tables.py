@@ -36,7 +36,7 @@ class Work(Protocol[T_co]):
     def __call__(self, conn: Connection, /) -> T_co: ...
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kind of value in a column."""
 
     TEXT = "text"
@@ -47,13 +47,13 @@ class Kind(StrEnum):
     JSON = "json"
 
 
-_TYPES: dict[Kind, type[TypeEngine[Any]]] = {
-    Kind.TEXT: sa.String,
-    Kind.INTEGER: sa.BigInteger,
-    Kind.FLOAT: sa.Double,
-    Kind.FLAG: sa.Boolean,
-    Kind.BYTES: sa.LargeBinary,
-    Kind.JSON: sa.String,
+_TYPES: dict[ValueKind, type[TypeEngine[Any]]] = {
+    ValueKind.TEXT: sa.String,
+    ValueKind.INTEGER: sa.BigInteger,
+    ValueKind.FLOAT: sa.Double,
+    ValueKind.FLAG: sa.Boolean,
+    ValueKind.BYTES: sa.LargeBinary,
+    ValueKind.JSON: sa.String,
 }
 
 
@@ -62,7 +62,7 @@ class RawColumn:
     """A column's name and kind."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +86,17 @@ def list_tables(conn: Connection) -> list[RawTable]:
     return tables
 
 
-def _kind_of(column: TypeEngine[Any]) -> Kind:
+def _kind_of(column: TypeEngine[Any]) -> ValueKind:
     for kind, of in (
-        (Kind.JSON, sa.JSON),
-        (Kind.FLAG, sa.Boolean),
-        (Kind.BYTES, sa.LargeBinary),
-        (Kind.INTEGER, sa.Integer),
-        (Kind.FLOAT, sa.Numeric),
+        (ValueKind.JSON, sa.JSON),
+        (ValueKind.FLAG, sa.Boolean),
+        (ValueKind.BYTES, sa.LargeBinary),
+        (ValueKind.INTEGER, sa.Integer),
+        (ValueKind.FLOAT, sa.Numeric),
     ):
         if isinstance(column, of):
             return kind
-    return Kind.TEXT
+    return ValueKind.TEXT
 
 
 def count_rows(conn: Connection, name: str) -> int:
@@ -108,12 +108,12 @@ def read_rows(conn: Connection, table: RawTable) -> Iterator[Row]:
     """Yield a table's rows by key, `ROWS` of them in memory; both databases sort text by its bytes."""
     postgresql = conn.dialect.name == "postgresql"
     columns = ", ".join(
-        f"{_quote(column.name)}::text" if postgresql and column.kind is Kind.JSON else _quote(column.name)
+        f"{_quote(column.name)}::text" if postgresql and column.kind is ValueKind.JSON else _quote(column.name)
         for column in table.columns
     )
     kinds = {column.name: column.kind for column in table.columns}
     order = ", ".join(
-        _quote(name) + (' COLLATE "C"' if postgresql and kinds[name] is Kind.TEXT else "") for name in table.key
+        _quote(name) + (' COLLATE "C"' if postgresql and kinds[name] is ValueKind.TEXT else "") for name in table.key
     )
     query = f"SELECT {columns} FROM {_quote(table.name)} ORDER BY {order}"
     forms = [_FORMS[column.kind] for column in table.columns]
@@ -136,7 +136,7 @@ def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
     columns = ", ".join(_quote(column.name) for column in table.columns)
     if conn.dialect.name == "postgresql":
         places = ", ".join(
-            f"CAST(:p{number} AS json)" if column.kind is Kind.JSON else f":p{number}"
+            f"CAST(:p{number} AS json)" if column.kind is ValueKind.JSON else f":p{number}"
             for number, column in enumerate(table.columns)
         )
         binds = [sa.bindparam(f"p{number}", type_=_TYPES[column.kind]()) for number, column in enumerate(table.columns)]
@@ -166,13 +166,13 @@ def _quote(name: str) -> str:
 class _Form:
     """Converts values of one kind from and to a database."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueKind) -> None:
         self._kind = kind
 
     def write(self, value: object) -> Value:
         if value is None:
             return None
-        if self._kind is Kind.FLAG:
+        if self._kind is ValueKind.FLAG:
             return bool(value)
         if isinstance(value, bytes):
             return base64.b64encode(value).decode("ascii")
@@ -180,9 +180,9 @@ class _Form:
         return value
 
     def read(self, value: Value) -> object:
-        if self._kind is Kind.BYTES and isinstance(value, str):
+        if self._kind is ValueKind.BYTES and isinstance(value, str):
             return base64.b64decode(value, validate=True)
-        return float(value) if self._kind is Kind.FLOAT and value is not None else value
+        return float(value) if self._kind is ValueKind.FLOAT and value is not None else value
 
 
-_FORMS = {kind: _Form(kind) for kind in Kind}
+_FORMS = {kind: _Form(kind) for kind in ValueKind}

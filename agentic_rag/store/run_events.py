@@ -55,7 +55,7 @@ _READ = (
 )
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """Events of a turn with consecutive numbers, starting at ``first``.
 
     ``conversation_id`` is required if some of them are short.
@@ -85,7 +85,7 @@ def whole(event: bytes, lead: bytes) -> bytes:
     return b'{"type":"%b%b%b' % (kind, lead, rest)
 
 
-def append(conn: Connection, batches: Iterable[Batch]) -> None:
+def append(conn: Connection, batches: Iterable[EventBatch]) -> None:
     """Store events, those of a turn in order, in one row per batch or per `MOST` events.
 
     Raises:
@@ -99,7 +99,7 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
         conn.exec_driver_sql(_BY_POSTGRES, rows)
 
 
-def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
+def _rows(batch: EventBatch) -> Iterator[tuple[str, int, int, bytes]]:
     for at in range(0, len(batch.events), MOST):
         events = batch.events[at : at + MOST]
         first = batch.first + at
@@ -108,18 +108,18 @@ def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
 
 def batches_of(
     turn_id: TurnId, events: Iterable[tuple[int, bytes]], conversation_id: ConversationId
-) -> Iterator[Batch]:
+) -> Iterator[EventBatch]:
     """Group a turn's numbered events into batches of consecutive numbers."""
     first, neighbours = 0, list[bytes]()
     for seq, event in events:
         if neighbours and seq != first + len(neighbours):
-            yield Batch(turn_id, first, neighbours, conversation_id)
+            yield EventBatch(turn_id, first, neighbours, conversation_id)
             neighbours = []
         if not neighbours:
             first = seq
         neighbours.append(event)
     if neighbours:
-        yield Batch(turn_id, first, neighbours, conversation_id)
+        yield EventBatch(turn_id, first, neighbours, conversation_id)
 
 
 @lru_cache(maxsize=1024)

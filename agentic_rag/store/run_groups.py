@@ -20,7 +20,7 @@ from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.columns import BigInt, Key
 from agentic_rag.store.record import Record
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS
 
@@ -42,7 +42,7 @@ _LENGTH = Struct(">I")
 _DROP = Prepared(delete(RUN_GROUPS).where(_id < parameter(_id)))
 
 
-def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
+def add(conn: Connection, group: int, batches: Iterable[EventBatch]) -> None:
     """Store events, those of a turn in order. ``group`` is greater than any earlier one.
 
     Raises:

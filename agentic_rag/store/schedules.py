@@ -228,7 +228,7 @@ def finish(conn: Connection, firing_id: str, state: FiringState, at: str, detail
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class FiringResult:
     """The end of a run. ``detail``: the error of a failed run. ``answer``: the text of the answer."""
 
     state: FiringState
@@ -238,7 +238,7 @@ class Result:
     turn_id: str = ""
 
 
-def end_run(conn: Connection, firing_id: str, result: Result, at: str) -> bool:
+def end_run(conn: Connection, firing_id: str, result: FiringResult, at: str) -> bool:
     """End a run: count a failure, pause the schedule after too many, and notify the endpoints.
 
     The schedule's own endpoint gets the answer. Returns False, without a change, if the run has ended before.

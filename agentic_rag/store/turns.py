@@ -51,6 +51,7 @@ LEASE_SECONDS = 15.0
 """Seconds after its last heartbeat for which a turn's owner counts as alive."""
 
 _UNENDED = "ended_at IS NULL"
+"""The condition of partial indexes. They stay small, because almost all turns have ended."""
 
 
 class TurnRecord(Record, table=True):
@@ -59,7 +60,7 @@ class TurnRecord(Record, table=True):
     __tablename__ = "turns"
     __table_args__ = (
         UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
-        # a partial index over unfinished turns: queries by state include `GOES_ON`
+        # a partial index over unfinished turns: queries by state include `HAS_NOT_ENDED`
         Index("ix_turns_unfinished", "status", sqlite_where=text(_UNENDED), postgresql_where=text(_UNENDED)),
     )
     part_of = "session"
@@ -131,14 +132,16 @@ _turns = TURNS.c
 _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
-GOES_ON = _turns.ended_at.is_(None)
+HAS_NOT_ENDED = _turns.ended_at.is_(None)
 """True for all unfinished turns and only for those; queries that include it use the partial index."""
-_LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
-_RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
-_QUEUED = and_(GOES_ON, _turns.status == TurnStatus.QUEUED)
-_WAITING = and_(GOES_ON, _turns.status == TurnStatus.WAITING)
+_LEASED = and_(HAS_NOT_ENDED, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
+_RUNNING = and_(HAS_NOT_ENDED, _turns.status == TurnStatus.RUNNING)
+_QUEUED = and_(HAS_NOT_ENDED, _turns.status == TurnStatus.QUEUED)
+_WAITING = and_(HAS_NOT_ENDED, _turns.status == TurnStatus.WAITING)
 _UNOWNED = and_(_turns.owner == "", _turns.status.in_((TurnStatus.WAITING, TurnStatus.RUNNING)))
+"""Turns without a process: suspended ones, and those that a process has left. Both have begun before."""
 _FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
+"""True if no living process has the turn. The database's clock decides, because the clocks of processes differ."""
 _LEASE_END = DatabaseTime(LEASE_SECONDS)
 _IN_ORDER = select(TURNS).order_by(_turns.id)
 
@@ -322,7 +325,7 @@ def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[T
 
 def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
     """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
-    busy = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    busy = select(_turns.session_id).where(HAS_NOT_ENDED, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
     where = (_QUEUED, _turns.owner == owner, _turns.session_id.not_in(busy))
     return list(conn.execute(select(_turns.session_id).where(*where).distinct()).scalars())
 

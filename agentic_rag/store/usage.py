@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from operator import add
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
 
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.base.json_form import Absent
-from agentic_rag.store.clock import first_id, seconds_of
+from agentic_rag.store.clock import first_id, new_id, now, seconds_of
 from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared
@@ -55,7 +55,41 @@ class UsageRecord(Record, table=True):
     created_at: str
 
 
-class Group(StrEnum):
+NO_SESSION: Final = SessionId("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageLabels:
+    """Who pays for model calls outside of turns, and their name in the usage. Fields as in `UsageRecord`."""
+
+    domain_id: str
+    agent: str
+    session_id: SessionId = NO_SESSION
+    conversation_id: ConversationId = NO_CONVERSATION
+    user_id: str = ""
+    key_id: str = ""
+
+
+def row_of(labels: UsageLabels, model: str, spent: Usage) -> UsageRecord:
+    """Return the row of a call that has just ended."""
+    return UsageRecord(
+        id=new_id("usage"),
+        session_id=labels.session_id,
+        conversation_id=labels.conversation_id,
+        domain_id=labels.domain_id,
+        user_id=labels.user_id,
+        key_id=labels.key_id,
+        agent=labels.agent,
+        model=model,
+        input=spent.input,
+        cache_read=spent.cache_read,
+        cache_write=spent.cache_write,
+        output=spent.output,
+        created_at=now(),
+    )
+
+
+class UsageGroup(StrEnum):
     """The fields by which usage can be grouped."""
 
     DOMAIN = "domain"
@@ -210,7 +244,7 @@ def of_turn(conn: Connection, turn_id: TurnId) -> Usage:
 
 def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[TurnId, UsageTotal]]:
     """Return the usage of turns so far, by model and day, without their delegates."""
-    by = [_GROUPS[Group.MODEL], _GROUPS[Group.DAY]]
+    by = [_GROUPS[UsageGroup.MODEL], _GROUPS[UsageGroup.DAY]]
     query = (
         select(_usage.turn_id, *by, *_sum_columns()).where(_usage.turn_id.in_(turn_ids)).group_by(_usage.turn_id, *by)
     )
@@ -220,13 +254,13 @@ def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[
 
 _SUMS = (*_TOKENS, "dropped_citations", "unverified_citations", "cache_missed")
 _GROUPS = {
-    Group.DOMAIN: _usage.domain_id.label("domain_id"),
-    Group.USER: _usage.user_id.label("user_id"),
-    Group.KEY: _usage.key_id.label("key_id"),
-    Group.MODEL: _usage.model.label("model"),
-    Group.AGENT: _usage.agent.label("agent"),
-    Group.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
-    Group.CACHE_MISS: _usage.cache_miss.label("cache_miss"),
+    UsageGroup.DOMAIN: _usage.domain_id.label("domain_id"),
+    UsageGroup.USER: _usage.user_id.label("user_id"),
+    UsageGroup.KEY: _usage.key_id.label("key_id"),
+    UsageGroup.MODEL: _usage.model.label("model"),
+    UsageGroup.AGENT: _usage.agent.label("agent"),
+    UsageGroup.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
+    UsageGroup.CACHE_MISS: _usage.cache_miss.label("cache_miss"),
 }
 
 
@@ -242,7 +276,7 @@ def _total(row: Mapping[Any, Any]) -> UsageTotal:
 
 def totals(
     conn: Connection,
-    groups: Sequence[Group],
+    groups: Sequence[UsageGroup],
     since: str,
     until: str,
     *,

@@ -37,7 +37,7 @@ class UserState(StrEnum):
     ERASED = "erased"
 
 
-class Origin(StrEnum):
+class RightsSource(StrEnum):
     """The source of a user's rights: an operator, or the groups of an OpenID provider."""
 
     LOCAL = "local"
@@ -61,7 +61,7 @@ class UserRecord(Record, table=True):
     grants: dict[str, Grant] = Field(default_factory=dict)
     """Grants by domain id."""
     state: UserState = UserState.ACTIVE
-    origin: Origin = Origin.LOCAL
+    origin: RightsSource = RightsSource.LOCAL
     subject: str | None = None
     """For a user of an OpenID provider: the issuer and the user's subject there."""
     groups: tuple[str, ...] = ()

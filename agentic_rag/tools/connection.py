@@ -106,7 +106,16 @@ class _Refused(Exception):
 
 
 class Connection:
-    """The one client of one server, shared by all its users. A connector creates it; any task may call it."""
+    """The one client of one server, shared by all its users. A connector creates it; any task may call it.
+
+    The module docstring has the states. Invariants:
+
+    - One task (`_own`) opens and closes sessions. Callers only wait for it, so a cancelled caller breaks no session.
+    - Each wait of a caller ends: with the answer, with its timeout, or with the end of the session.
+    - A call that may have reached the server is never sent a second time, unless the server refused it or runs it as a
+      task.
+    - `known_tools` and `dropped` are those of the last complete list, also while the server is down.
+    """
 
     def __init__(
         self,
@@ -161,8 +170,10 @@ class Connection:
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
         """The open sign-in without which the server cannot start or answer."""
-        self._elsewhere: ServerElsewhere | None = None  # not a failure: each use tries again
+        self._elsewhere: ServerElsewhere | None = None
+        """Another process has this stateful server. This is no failure, so each use tries again."""
         self._protocol = ""
+        """The version that the last session agreed on."""
         self._note = ""
         """The transport's note on how the server is reached."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -171,6 +182,7 @@ class Connection:
         self._changed = anyio.Event()
         """Set, and replaced by a new event, on each change of the state."""
         self._listing = anyio.Lock()
+        """Held while the tools are listed, so that concurrent callers cause one listing."""
         self._listings = TokenBucket(LISTINGS_A_SECOND, LISTINGS)
         self._questions = LiveQuestions(name)
         self._attempt: Attempt | None = None
@@ -263,7 +275,7 @@ class Connection:
         if task:
             await note(task)
         refused = reconnects = 0
-        while refused < 2:
+        while refused < 2:  # a token may have expired or be too narrow; a second refusal of a new token is final
             try:
                 return await self._call(tool, arguments, timeout, meta, progress, ask, answered, task_ids, note)
             except _Refused as exc:  # the server did not run it

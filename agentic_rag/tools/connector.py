@@ -34,7 +34,7 @@ REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MachineShare:
     """The part of the machine that one domain may use, for all its users.
 
     ``servers``: how many run at most. ``starts``: how many start concurrently.
@@ -83,7 +83,7 @@ class Connector:
         patience: ConnectionTimeouts | None = None,
         redactor: Redactor | None = None,
         observer: RefusalObserver | None = None,
-        share: Share | None = None,
+        share: MachineShare | None = None,
         threads: DomainThreads | None = None,
         accounts: Accounts | None = None,
         homes: Homes | None = None,
@@ -101,7 +101,7 @@ class Connector:
         self._patience = patience or ConnectionTimeouts()
         self._redactor = redactor or Redactor()
         self._observer = observer
-        self._share = share or Share()
+        self._share = share or MachineShare()
         self._threads = threads or DomainThreads()
         self._accounts = accounts
         self._homes = homes

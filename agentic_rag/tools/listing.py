@@ -50,7 +50,7 @@ class Hints(Protocol):
     def idempotent_hint(self) -> bool | None: ...
 
 
-class Listed(Protocol):
+class ToolListing(Protocol):
     """A tool as its server lists it (an `mcp_types.Tool`)."""
 
     @property
@@ -88,7 +88,7 @@ class Catalog:
         self,
         server: str,
         origin: Origin,
-        listed: Iterable[Listed],
+        listed: Iterable[ToolListing],
         include: Sequence[str] | None = None,
         *,
         read_only: Collection[str] = (),
@@ -142,11 +142,13 @@ class Catalog:
 Trusted = tuple[bool, bool, bool] | None
 """Whether a user's tool is trusted as read-only, trusted as idempotent, and changed. None for our own tools."""
 
-_SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str, int]]] = {}
+_SHOWN: dict[int, tuple[ToolListing, str, Trusted, tuple[ToolInfo, str, int]]] = {}
 """Cache of `_describe_tool`, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
-def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
+def _describe_tool(
+    tool: ToolListing, name: str, server: str, origin: Origin, trusted: Trusted
+) -> tuple[ToolInfo, str, int]:
     """Return a tool as the model sees it, the reason why it is left out (or nothing), and its approximate bytes."""
     cached = _SHOWN.get(id(tool))
     same = cached is not None and cached[0] is tool and cached[1] == server and cached[2] == trusted
@@ -178,7 +180,7 @@ def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted
     return described
 
 
-def title_of(tool: Listed) -> str:
+def title_of(tool: ToolListing) -> str:
     """Return the cleaned title of a tool, at most `TITLE_CHARS` of it; empty for a tool without one."""
     return clean_title(tool.title or "")
 
@@ -188,7 +190,7 @@ def clean_title(title: str) -> str:
     return clean(title.lstrip()[:TITLE_CHARS]).strip()
 
 
-def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
+def _describe(tool: ToolListing, title: str, server: str, of_user: bool) -> str:
     """Return the description of a tool, never an empty one for a user's tool.
 
     If the model cannot read the server's own tool name in the exposed name, the description begins with it.

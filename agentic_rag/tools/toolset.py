@@ -18,7 +18,7 @@ from mcp_types import CallToolResult
 from agentic_rag.base.errors import ServerSilent, ServerUnavailable
 from agentic_rag.base.events import Answerer, ToolStatus, WaitKind
 from agentic_rag.base.messages import Block, clean_text, text_block
-from agentic_rag.base.telemetry import Kind, running_span
+from agentic_rag.base.telemetry import WorkKind, running_span
 from agentic_rag.tools.base import (
     SIGN_IN,
     Ask,
@@ -105,7 +105,7 @@ class ServerToolset:
         answered = answered_round(request.given)
         if answered is not None and answered.open:
             return _next_question(answered, connection)
-        span = running_span().begin(Kind.MCP, tool.remote_name, server=tool.server, origin=tool.origin)
+        span = running_span().begin(WorkKind.MCP, tool.remote_name, server=tool.server, origin=tool.origin)
         if span.traceparent:  # W3C Trace Context, under the names that MCP defines for it
             meta = {**(meta or {}), "traceparent": span.traceparent}
         failed = "cancelled"

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.testing.steps import say, use
-from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.allowed import ExtraRights
 from tests.access.admins import CANARY, Admin, admin
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, events_of
@@ -172,7 +172,7 @@ async def test_a_program_swapped_after_its_approval_is_told_at_each_start_and_no
         policy = mallory.rig.application.machinery.policy
         line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
         assert policy.packages is not None
-        await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
+        await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
         saved = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
         assert saved.is_success, saved.text
         assert (await restarted(mallory))["state"] == "ready"
@@ -196,7 +196,7 @@ async def test_a_folder_swapped_for_a_link_after_it_was_saved_is_told_at_the_sta
         policy = mallory.rig.application.machinery.policy
         assert policy.packages is not None
         line = [PYTHON, "-I", "-S", str(CAPTIVE), "{path:workspace}"]
-        await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
+        await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
         folder = mallory.rig.settings.workspaces / mallory.domain / "files" / "notes"
         folder.mkdir()
         saved = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})

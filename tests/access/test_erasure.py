@@ -13,7 +13,7 @@ from agentic_rag.base import failpoints
 from agentic_rag.base.events import WaitKind
 from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
 from agentic_rag.domains.sign_in_secrets import account_name, pending_name
-from agentic_rag.operations.retention import Retention
+from agentic_rag.operations.maintenance import Retention
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.secrets import SecretRecord

@@ -20,7 +20,7 @@ from agentic_rag.server.peer_credentials import ask_system, look_up, system_tell
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.allowed import ExtraRights
 from tests.access.tenants import bearer, make_key
 from tests.access.tenants import socket as chat_socket
 from tests.e2e.serving import serving_without_demo
@@ -140,9 +140,9 @@ async def test_a_server_that_may_use_the_network_ends_coming_in_without_a_key(tm
         assert policy.packages is not None
         async with httpx2.AsyncClient(base_url=f"http://{address}", trust_env=False) as http:
             assert (await http.get("/api/domains")).status_code == 200
-            await policy.catalogue.allow(["/bin/true"], Grant(), policy.packages, [])
+            await policy.catalogue.allow(["/bin/true"], ExtraRights(), policy.packages, [])
             assert (await http.get("/api/domains")).status_code == 200
-            allowed = await policy.catalogue.allow(["/bin/false"], Grant(network=True), policy.packages, [])
+            allowed = await policy.catalogue.allow(["/bin/false"], ExtraRights(network=True), policy.packages, [])
             refused = await http.get("/api/domains")
             assert refused.status_code == 401
             assert "may use the network" in refused.text

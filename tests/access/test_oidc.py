@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from agentic_rag.access.oidc.claims import Expected, check_claims
 from agentic_rag.access.oidc.mapping import GroupGrants
-from agentic_rag.access.oidc.tokens import Provider, ProviderClient
+from agentic_rag.access.oidc.tokens import OidcProvider, ProviderClient
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import ProviderUnavailable, Unauthenticated
 from agentic_rag.base.startup_errors import BadConfiguration
@@ -258,7 +258,7 @@ async def test_groups_decide_and_are_read_anew_each_time(tmp_path: Path) -> None
 
 async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached() -> None:
     now = 0.0
-    async with issuing() as issuer, aclosing(Provider(ProviderClient(issuer.url, CLIENT), lambda: now)) as provider:
+    async with issuing() as issuer, aclosing(OidcProvider(ProviderClient(issuer.url, CLIENT), lambda: now)) as provider:
         known = issuer.sign(issuer.claims())
         unknown = issuer.sign(issuer.claims(), issuer.second, "ES256")
         expected = provider.client.expectations()
@@ -368,7 +368,7 @@ async def test_an_issuer_that_is_another_or_leads_into_the_network_is_not_follow
         ):
             issuer.described = described
             client = ProviderClient(issuer.url, CLIENT)
-            async with aclosing(Provider(client)) as provider:
+            async with aclosing(OidcProvider(client)) as provider:
                 if not described:
                     assert (await provider.read(token, client.expectations()))["sub"] == "a-1"
                     continue

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.base.errors import AgenticRagError
-from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.allowed import ExtraRights
 from agentic_rag.tools.launch.policy import LaunchPolicy, StdioCommand
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.transports.stdio import StdioTransport
@@ -36,7 +36,7 @@ async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]
     program.write_text(CAPTIVE.read_text())
     assert policy.packages is not None
     line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
-    await policy.catalogue.allow(line, Grant(), policy.packages, [policy.homes])
+    await policy.catalogue.allow(line, ExtraRights(), policy.packages, [policy.homes])
     spec = stdio_spec(*line, domain="law")
     command = policy.resolve(spec)
     program.write_text(program.read_text() + "\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from tests.databases import POSTGRESQL
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
     async def make() -> Path:
         data = await fill(folder)
-        await make_backup(data / "agentic-rag.db", data, backup, Choice(with_key=True))
+        await make_backup(data / "agentic-rag.db", data, backup, BackupOptions(with_key=True))
         return data
 
     with closed_files():

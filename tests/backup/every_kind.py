@@ -47,7 +47,7 @@ from agentic_rag.store.evaluation import DraftRecord, DraftState, ResultRecord, 
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.record import Record
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 from agentic_rag.store.scans import ScanRecord
 from agentic_rag.store.schedules import FiringRecord, FiringState, ScheduleRecord
 from agentic_rag.store.shares import ShareRecord
@@ -215,7 +215,7 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
     )
     await rig.application.database.write(lambda conn: context_lines.put(conn, [line]))
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
-    group = [Batch("turn_that_is_gone", 1, [b"{}"])]
+    group = [EventBatch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))
     await rig.application.database.write(partial(_put_evaluation, domain=domain))
     await rig.application.database.write(partial(_put_notifications, conversation=record))

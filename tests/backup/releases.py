@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio.to_thread
 import zstandard
 
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 
 from .every_kind import fill_all
@@ -29,7 +29,7 @@ async def make_fixture(folder: Path, target: Path) -> None:
     with closed_files():
         filled = await fill_all(folder)
         data = filled.data
-        await make_backup(data / "agentic-rag.db", data, folder / "backup.tar.zst", Choice(with_key=True))
+        await make_backup(data / "agentic-rag.db", data, folder / "backup.tar.zst", BackupOptions(with_key=True))
     await anyio.to_thread.run_sync(_pack, folder, data, json.dumps(filled.to_json()), target)
 
 

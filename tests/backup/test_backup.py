@@ -11,7 +11,7 @@ import pytest
 
 from agentic_rag.backup.archive import check_name, read_archive, verify, write_archive
 from agentic_rag.backup.backups_folder import keep_newest, list_kept, name_by_time
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, Restored, restore
 from agentic_rag.base.errors import BackupDamaged, BackupNotWritten, BackupRefused
@@ -79,7 +79,7 @@ async def test_programs_that_no_registry_has_come_along_and_are_allowed_where_th
     files, places = {str(script): "1" * 64}, {"tools/x.js": str(script)}
     LaunchCatalogue(data / "mcp").put({**table, "files": files, "names": places})
     backup = tmp_path / "b.tar.zst"
-    await make_backup(data / DATABASE, data, backup, Choice())
+    await make_backup(data / DATABASE, data, backup, BackupOptions())
     copy = tmp_path / "after"
     await restore_into(copy, backup)
     shutil.rmtree(data)
@@ -98,7 +98,7 @@ async def test_secrets_stay_sealed_and_their_key_outside_unless_somebody_asks_fo
 ) -> None:
     data, _ = made
     backup = tmp_path / "sealed.tar.zst"
-    header = await make_backup(data / DATABASE, data, backup, Choice())
+    header = await make_backup(data / DATABASE, data, backup, BackupOptions())
     assert not header.with_key
     for path in (backup, made[1]):
         with read_archive(path) as reader:
@@ -154,7 +154,7 @@ async def test_a_backup_is_as_of_the_moment_before_its_records_are_copied(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     data, progress, before = made[0], FirstMember(), now()
-    written = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", Choice(), progress)
+    written = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", BackupOptions(), progress)
     assert before <= written.made_at <= progress.at < now()
     assert verify(tmp_path / "b.tar.zst").made_at == written.made_at
 
@@ -207,7 +207,7 @@ async def test_a_file_that_is_there_is_not_written_over(made: tuple[Path, Path],
     target = tmp_path / "b.tar.zst"
     target.write_bytes(b"mine")
     with pytest.raises(BackupRefused, match="is there already"):
-        await make_backup(made[0] / DATABASE, made[0], target, Choice())
+        await make_backup(made[0] / DATABASE, made[0], target, BackupOptions())
     assert names(tmp_path) == ["b.tar.zst"]
     assert target.read_bytes() == b"mine"
 

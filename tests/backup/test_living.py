@@ -7,7 +7,7 @@ import anyio
 import pytest
 from sqlalchemy import select
 
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, Restored, restore
 from agentic_rag.base import failpoints
@@ -24,7 +24,7 @@ DATABASE = "agentic-rag.db"
 
 
 async def back_up(rig: Rig, target: Path) -> None:
-    await make_backup(rig.settings.database, rig.settings.data, target, Choice(with_key=True))
+    await make_backup(rig.settings.database, rig.settings.data, target, BackupOptions(with_key=True))
 
 
 async def restore_into(folder: Path, backup: Path, *, end_turns: bool) -> Restored:
@@ -169,7 +169,7 @@ async def test_what_was_deleted_while_the_backup_was_made_is_settled_by_the_rest
                 path.unlink()
 
     with failpoints.heard_by(delete):
-        await make_backup(data / DATABASE, data, backup, Choice(with_key=True))
+        await make_backup(data / DATABASE, data, backup, BackupOptions(with_key=True))
     done = await restore_into(tmp_path / "copy" / "data", backup, end_turns=False)
     assert (done.settled.documents_gone, done.settled.payloads_gone) == (1, 1)
     assert await examine(settings_for(tmp_path / "copy"), False) == []

@@ -8,7 +8,7 @@ import anyio.to_thread
 import pytest
 
 from agentic_rag.backup.archive import verify
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import back_up_before, find_before, go_back, look_back, rehearse
@@ -155,11 +155,11 @@ async def test_a_backup_of_an_older_version_is_restored_and_one_of_a_newer_is_re
 ) -> None:
     data = await lay_out(made, tmp_path)
     old, new = tmp_path / "old.tar.zst", tmp_path / "new.tar.zst"
-    await make_backup(data / "agentic-rag.db", data, old, Choice(with_key=True))
+    await make_backup(data / "agentic-rag.db", data, old, BackupOptions(with_key=True))
     copy = tmp_path / "copy" / "data"
     await restore(Plan(old, copy, copy / "agentic-rag.db", revisions=later))
     assert await find_revision(copy / "agentic-rag.db") == NEXT
-    await make_backup(copy / "agentic-rag.db", copy, new, Choice(with_key=True))
+    await make_backup(copy / "agentic-rag.db", copy, new, BackupOptions(with_key=True))
     refused = tmp_path / "refused" / "data"
     with pytest.raises(BackupTooNew, match="newer one"):
         await restore(Plan(new, refused, refused / "agentic-rag.db"))

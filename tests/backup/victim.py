@@ -16,7 +16,7 @@ import alembic.command  # noqa: F401 - once, before the forks
 import anyio
 
 from agentic_rag.backup.archive import verify
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.base import failpoints
@@ -76,7 +76,7 @@ def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
     target = folder / "b.tar.zst"
 
     def work() -> None:
-        anyio.run(lambda: make_backup(data / DATABASE, data, target, Choice(with_key=True)))
+        anyio.run(lambda: make_backup(data / DATABASE, data, target, BackupOptions(with_key=True)))
 
     found = places(count(work, folder / "report"), "backup.")[::every]
     problems = []
@@ -143,7 +143,7 @@ def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
         return limited
 
     def back_up() -> None:
-        anyio.run(lambda: make_backup(data / DATABASE, data, target, Choice()))
+        anyio.run(lambda: make_backup(data / DATABASE, data, target, BackupOptions()))
 
     sizes = (1, 4096, whole.stat().st_size // 2)
     for size in sizes:

@@ -12,7 +12,7 @@ import pytest
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import StorageFull, StorageUnavailable
-from agentic_rag.bundles.importing import Choice
+from agentic_rag.bundles.importing import ImportOptions
 from agentic_rag.commands.doctor import examine
 from tests.server.rig import Rig
 from tests.store.conftest import needs_postgresql, postgresql_server
@@ -61,7 +61,7 @@ async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path
     async with Rig(tmp_path, failpoint=canceller) as rig:
         canceller.rig = rig
         with canceller.scope:
-            await rig.application.business.imports.make(LOCAL, pieces(), Choice())
+            await rig.application.business.imports.make(LOCAL, pieces(), ImportOptions())
         assert canceller.scope.cancelled_caught
         (domain,) = (await rig.ok("GET", "/api/domains"))["items"]
         workspace = rig.settings.workspaces / domain["id"]
@@ -78,7 +78,7 @@ async def test_an_import_over_a_domain_whose_commit_is_cancelled_is_ended(tmp_pa
         canceller.rig = rig
         domain = await rig.domain(language="de")
         with canceller.scope:
-            await rig.application.business.imports.over(LOCAL, domain, pieces(), Choice())
+            await rig.application.business.imports.over(LOCAL, domain, pieces(), ImportOptions())
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "fr"
         assert (rig.settings.workspaces / domain / "prompt" / "a.md").read_bytes() == b"A.\n"
         assert await count_rows(rig) == 0

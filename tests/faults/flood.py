@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import Hub, call, hostile
@@ -67,7 +67,7 @@ class Outcome:
 
 async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
     """Let one domain's server flood while another domain makes its calls. Return the cost for the other domain."""
-    policy = LaunchPolicy(folder, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(folder, lifted=LiftedRules(any_command=True, loopback=True))
     flooding: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
     gaps, calls = Gaps(), list[float]()
     async with Hub(policy=policy, patience=ConnectionTimeouts(initialize=30, backoff=60)) as hub:

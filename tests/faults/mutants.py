@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
-        "runtime/unstarted_turns.py",
+        "runtime/session.py",
         "end_unstarted.store",
         "[final] if resumed is None else [resumed, final]",
         "[final]",

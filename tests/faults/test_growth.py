@@ -39,7 +39,7 @@ from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
 from agentic_rag.runtime.core.sent_messages import CitablePassage
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
-from agentic_rag.tools.launch.bundles import Manifest
+from agentic_rag.tools.launch.bundles import McpbManifest
 from agentic_rag.tools.launch.facts import read_npm_facts
 from agentic_rag.tools.launch.registry_clients import reason_of
 from agentic_rag.tools.launch.requests import local_name, plan_line, propose_template
@@ -184,7 +184,7 @@ def descriptions(text: str) -> None:
     config = {"args": [f"${{user_config.{text}}}", text], "env": {"A": text, text[:100]: "b"}}
     manifest = {"name": text, "version": "1", "server": {"type": "node", "entry_point": "a.js", "mcp_config": config}}
     with contextlib.suppress(ValueError):
-        Manifest(manifest, {"a.js"}).read("", 0, 0)
+        McpbManifest(manifest, {"a.js"}).read("", 0, 0)
     read_npm_facts(text)
     read_npm_facts(json.dumps({"name": text, "bin": {text: text}, "scripts": {"install": text}}))
     plan_line(text, [text], [])

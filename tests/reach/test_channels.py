@@ -23,7 +23,7 @@ from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.reach.endpoints import EndpointForm
-from agentic_rag.reach.messages import Notice, describe, messenger_body, messenger_url
+from agentic_rag.reach.messages import NotificationText, describe, messenger_body, messenger_url
 from agentic_rag.reach.sending import MailRelay
 from agentic_rag.store.deliveries import DeliveryState
 from agentic_rag.store.endpoints import SERVER, Channel, EventKind
@@ -34,7 +34,7 @@ LINK = "https://rag.example.org/api/answers/x.y.z"
 MESSENGERS = [Channel.SLACK, Channel.TEAMS, Channel.FEISHU, Channel.DINGTALK, Channel.WECOM]
 
 
-def notice_of(**fields: Any) -> Notice:
+def notice_of(**fields: Any) -> NotificationText:
     return describe(EventKind.WAIT_CREATED, {"toolName": "send_mail", "domainId": "law", **fields}, LINK)
 
 

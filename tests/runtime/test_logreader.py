@@ -21,7 +21,7 @@ from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
 from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 from tests.databases import POSTGRESQL
 from tests.runtime.desk import DONE, Desk, running
 from tests.store.records import turn
@@ -269,7 +269,9 @@ async def test_a_turn_that_begins_here_while_it_is_looked_for_elsewhere_is_read_
         neighbours = TakenUp(desk.database, lambda: journal.add(log))
         journal = Journal(desk.database, neighbours)
         log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
-        await desk.database.write(partial(run_events.append, batches=[Batch("turn_test", 1, [b'{"type":"text"}'])]))
+        await desk.database.write(
+            partial(run_events.append, batches=[EventBatch("turn_test", 1, [b'{"type":"text"}'])])
+        )
         log.unload(1)
         tasks.start_soon(journal.run)
         reader = LogReader(journal, TurnId("turn_test"), 1)

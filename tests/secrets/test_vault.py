@@ -17,14 +17,14 @@ from agentic_rag.base.errors import NotFound, SecretUnreadable
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.domains.vault import Vault, rotate, seal, unseal
-from agentic_rag.domains.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
+from agentic_rag.domains.vault_keys import FILE_NAME, Keyring, SealingKey, file_keys, parse_key, read_file, write_file
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
 from tests.databases import database_at
 
 pytestmark = pytest.mark.attack(kind="secrets")
 
-KEY, OTHER = Key(os.urandom(32)), Key(os.urandom(32))
+KEY, OTHER = SealingKey(os.urandom(32)), SealingKey(os.urandom(32))
 VALUE = "sk-planted-0123456789"
 
 

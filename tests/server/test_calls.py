@@ -8,7 +8,7 @@ import pytest
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import ConversationFull, MessageTooLong, NotFound
 from agentic_rag.conversations.exchanges import Exchange
-from agentic_rag.operations.calls import Calls, Question
+from agentic_rag.operations.calls import Calls, FullQuestion
 from agentic_rag.store import images, prompts
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
@@ -31,7 +31,7 @@ async def count(rig: Rig, *tables: str) -> list[int]:
 async def test_a_server_that_stops_in_a_call_leaves_nothing_of_it_at_its_next_start(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, slow) as rig:
-        await calls_of(rig).ask(LOCAL, await rig.domain(), Question("Go", (Exchange("Was", "Is"),)))
+        await calls_of(rig).ask(LOCAL, await rig.domain(), FullQuestion("Go", (Exchange("Was", "Is"),)))
         with anyio.fail_after(240):
             await slow.reached.wait()
         assert await count(rig, "conversations", "turns", "messages") == [1, 2, 3]
@@ -43,7 +43,7 @@ async def test_what_nobody_ends_is_removed_once_nothing_happens_in_it_any_more(t
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, say("Read by nobody."), slow) as rig:
         domain, deletion = await rig.domain(), rig.application.business.deletion
-        old, running = [await calls_of(rig).ask(LOCAL, domain, Question(text)) for text in ("Old", "Running")]
+        old, running = [await calls_of(rig).ask(LOCAL, domain, FullQuestion(text)) for text in ("Old", "Running")]
         kept = await rig.conversation(domain)
         with anyio.fail_after(240):
             await slow.reached.wait()
@@ -70,9 +70,9 @@ async def test_a_question_that_is_refused_leaves_nothing(tmp_path: Path) -> None
     async with Rig(tmp_path, quota_conversations=1) as rig:
         domain, calls = await rig.domain(), calls_of(rig)
         with pytest.raises(MessageTooLong):
-            await calls.ask(LOCAL, domain, Question("x" * 10_001), keep=True)
+            await calls.ask(LOCAL, domain, FullQuestion("x" * 10_001), keep=True)
         with pytest.raises(ConversationFull):
-            await calls.ask(LOCAL, domain, Question("Go", [Exchange("Was", "Is")] * 500))
+            await calls.ask(LOCAL, domain, FullQuestion("Go", [Exchange("Was", "Is")] * 500))
         assert await count(rig, "conversations", "sessions", "turns", "messages") == [0, 0, 0, 0]
 
 
@@ -80,7 +80,7 @@ async def test_prompts_and_definitions_that_nothing_refers_to_are_forgotten(tmp_
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         domain, calls = await rig.domain(), calls_of(rig)
         await rig.say(await rig.conversation(domain), "Keep this")
-        call = await calls.ask(LOCAL, domain, Question("Go", wishes="Rhyme."))
+        call = await calls.ask(LOCAL, domain, FullQuestion("Go", wishes="Rhyme."))
         async for _ in calls.events(call):
             pass
         assert await count(rig, "images", "prompts") == [2, 2]

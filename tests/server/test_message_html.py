@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentic_rag.base.events import Reference
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.conversations.message_html import MAX_RENDERED, to_html
-from agentic_rag.conversations.shown_messages import Citation
+from agentic_rag.conversations.shown_messages import ShownCitation
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.growth import growth
 from tests.server.rig import Rig
@@ -178,7 +178,7 @@ def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -
         f"**{text}**",
         f"[{text}](https://a.example)",
     ):
-        citations = [Citation(end, 1) for end in (0, len(around) // 2, len(around))]
+        citations = [ShownCitation(end, 1) for end in (0, len(around) // 2, len(around))]
         for fragment in (to_html(around), to_html(around, citations, [reference(1, text)], breaks=True)):
             reader = read(fragment)
             assert not [link for link in reader.links if "evil.example/path" in link]
@@ -189,7 +189,7 @@ def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -
 @example("[a](http://x.example/y)", None)
 def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
-    citations = [Citation(end, place + 1) for place, end in enumerate(ends)]
+    citations = [ShownCitation(end, place + 1) for place, end in enumerate(ends)]
     reader = read(to_html(text, citations, [reference(each.number) for each in citations]))
     assert {int(number) for number in reader.numbers} == {each.number for each in citations}
     assert not [link for link in reader.links if "%F0%92%91" in link or "\U00012473" in link]
@@ -214,7 +214,7 @@ def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.Da
     ],
 )
 def test_a_citation_stands_behind_what_it_supports_and_changes_nothing_else(text: str, end: int, wanted: str) -> None:
-    fragment = to_html(text, [Citation(end, 1)], [reference(1)])
+    fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
     assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
     # A mark behind a formula on its own line has a paragraph of its own.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
@@ -227,7 +227,7 @@ def test_pictures_of_our_own_are_shown_and_others_are_their_words() -> None:
 
 def test_a_text_that_is_too_long_to_be_rendered_is_shown_as_it_is_with_its_citations() -> None:
     text = "<b>" + "*a* " * (MAX_RENDERED // 4)
-    fragment = to_html(text, [Citation(3, 1)], [reference(1)])
+    fragment = to_html(text, [ShownCitation(3, 1)], [reference(1)])
     assert fragment.startswith("<pre>&lt;b&gt;*a* ")
     assert read(fragment).numbers == ["1"]
 
@@ -271,7 +271,7 @@ SLOW = {
 )
 def test_the_time_it_takes_grows_with_the_text_and_not_faster(unit: str) -> None:
     def render(text: str) -> None:
-        citations = [Citation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
+        citations = [ShownCitation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
         read(to_html(text, citations, [reference(1)]))
 
     short, long = unit * (4_000 // len(unit)), unit * (16_000 // len(unit))

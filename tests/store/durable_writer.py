@@ -28,7 +28,7 @@ async def main(url: str, session_id: str) -> None:
 
         def step(conn: Connection, seq: int = seq) -> None:
             sessions.append_message(conn, message(seq, "x" * 2000, session_id=session_id))
-            run_events.append(conn, [run_events.Batch(session_id, 2 * seq, [b"y" * 500, b"z" * 500])])
+            run_events.append(conn, [run_events.EventBatch(session_id, 2 * seq, [b"y" * 500, b"z" * 500])])
 
         await database.write(step, durable=True)
         sys.stdout.write(f"{seq}\n")

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from agentic_rag.base.ids import ConversationId, TurnId
-from agentic_rag.store.run_events import Batch, batches_of
+from agentic_rag.store.run_events import EventBatch, batches_of
 
 Logged = tuple[str, int, bytes]
 """Turn id, number, payload."""
 
 
-def batches(*events: Logged) -> list[Batch]:
+def batches(*events: Logged) -> list[EventBatch]:
     """Return events as batches, those of a turn in order."""
 
-    def of(turn_id: str, some: Iterable[Logged]) -> Iterable[Batch]:
+    def of(turn_id: str, some: Iterable[Logged]) -> Iterable[EventBatch]:
         whole = ConversationId("")  # none of them is in the short form
         return batches_of(TurnId(turn_id), [(seq, payload) for _, seq, payload in some], whole)
 

@@ -25,7 +25,7 @@ BOUND = 30
 
 
 def _append(number: int) -> Callable[[Connection], None]:
-    return lambda conn: run_events.append(conn, [run_events.Batch("turn_1", number, [b"x"])])
+    return lambda conn: run_events.append(conn, [run_events.EventBatch("turn_1", number, [b"x"])])
 
 
 def _count(conn: Connection) -> int:
@@ -34,20 +34,20 @@ def _count(conn: Connection) -> int:
 
 async def test_a_function_that_raises_leaves_nothing(database: Database) -> None:
     def half(conn: Connection) -> None:
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
         await database.write(half)
     assert await database.read(_count) == 0
-    await database.write(lambda conn: run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])]))
+    await database.write(lambda conn: run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])]))
     assert await database.read(_count) == 1
 
 
 async def test_an_integrity_error_passes_and_leaves_nothing(database: Database) -> None:
     def twice(conn: Connection) -> None:
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"y"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"y"])])
 
     with pytest.raises(IntegrityError):
         await database.write(twice)
@@ -62,7 +62,7 @@ async def test_reads_see_every_committed_write(database: Database) -> None:
 
 async def test_a_read_cannot_write(database: Database) -> None:
     with pytest.raises(StorageFull, match=r"read-?only"):
-        await database.read(lambda conn: run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])]))
+        await database.read(lambda conn: run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])]))
     assert await database.read(_count) == 0
 
 
@@ -75,7 +75,7 @@ async def test_readers_beside_many_writers_see_whole_transactions(database: Data
         for number in range(1, 11):
 
             def one(conn: Connection, number: int = number) -> None:
-                run_events.append(conn, [run_events.Batch(f"turn_{writer}", number, [b"x"])])
+                run_events.append(conn, [run_events.EventBatch(f"turn_{writer}", number, [b"x"])])
                 conversations.add_messages(conn, ConversationId("conv_1"), 1, AT)
 
             await database.write(one, durable=number == 10)
@@ -119,7 +119,7 @@ async def test_an_image_put_by_many_at_once_is_stored_once(database: Database) -
 async def test_a_cancelled_write_is_whole_or_nothing(database: Database) -> None:
     def three(conn: Connection) -> None:
         for number in (1, 2, 3):
-            run_events.append(conn, [run_events.Batch("turn_1", number, [b"x"])])
+            run_events.append(conn, [run_events.EventBatch("turn_1", number, [b"x"])])
 
     for _ in range(20):
         with anyio.CancelScope() as scope:
@@ -135,7 +135,7 @@ async def test_a_write_that_runs_goes_on_when_its_caller_is_cancelled(sqlite: Da
     def slow(conn: Connection) -> None:
         running.set()
         assert go_on.wait(BOUND)
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
 
     async with anyio.create_task_group() as group:
         group.start_soon(sqlite.write, slow)
@@ -195,7 +195,7 @@ async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
     running, go_on = threading.Event(), threading.Event()
 
     def slow(conn: Connection) -> None:
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
         running.set()
         assert go_on.wait(BOUND)
 
@@ -225,28 +225,28 @@ async def test_a_full_disk_is_storage_full_and_keeps_nothing_of_the_write(sqlite
     await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
 
     def large(conn: Connection) -> None:
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"small"])])
-        run_events.append(conn, [run_events.Batch("turn_1", 2, [b"x" * 100_000])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"small"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 2, [b"x" * 100_000])])
 
     with pytest.raises(StorageFull) as caught:
         await sqlite.write(large, durable=True)
     assert "full" in str(caught.value)
     assert await sqlite.read(_count) == 0
-    await sqlite.write(lambda conn: run_events.append(conn, [run_events.Batch("turn_1", 1, [b"small"])]))
+    await sqlite.write(lambda conn: run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"small"])]))
     assert await sqlite.read(_count) == 1
 
 
 async def test_a_read_only_file_is_storage_full(sqlite: Database) -> None:
     await sqlite.write(lambda conn: conn.exec_driver_sql("PRAGMA query_only=ON").close())
     with pytest.raises(StorageFull):
-        await sqlite.write(lambda conn: run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])]))
+        await sqlite.write(lambda conn: run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])]))
 
 
 @needs_postgresql
 async def test_a_read_only_server_is_storage_full(postgresql_url: str) -> None:
     def refused(conn: Connection) -> None:
         conn.execute(text("SET TRANSACTION READ ONLY"))
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
 
     database = await Database.open(postgresql_url)
     try:

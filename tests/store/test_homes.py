@@ -18,7 +18,7 @@ from agentic_rag.store import leases, replicas
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import State
 from agentic_rag.tools.toolset import open_toolset
@@ -43,7 +43,7 @@ def keeping(starts: Path) -> LaunchSpec:
 @asynccontextmanager
 async def member(folder: Path, name: str, database: Database) -> AsyncIterator[Hub]:
     """The hub of one of several processes, which has told the others that it lives."""
-    policy = LaunchPolicy(folder / name, allow_any_command=True, loopback=True, shared=folder / "shared")
+    policy = LaunchPolicy(folder / name, lifted=LiftedRules(any_command=True, loopback=True), shared=folder / "shared")
     await database.write(lambda conn: replicas.join(conn, name, name, "1", ""))
     async with Hub(None, policy, patience=QUICK, homes=DomainHomes(database, name)) as hub:
         yield hub

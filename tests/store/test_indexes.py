@@ -11,7 +11,7 @@ from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import conversations, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.statements import run_by_sqlite, sqlite_of
-from agentic_rag.store.usage import Group
+from agentic_rag.store.usage import UsageGroup
 
 from .records import AT, spent, turn
 
@@ -56,7 +56,7 @@ async def test_turns_that_go_on_are_found_without_a_look_at_those_that_have_ende
     "look",
     [
         partial(usage.count_calls, user_id="local", agent="", since=AT),
-        partial(usage.totals, groups=[Group.MODEL], since=AT, until="", user_id="local", domain_ids=["dom_1"]),
+        partial(usage.totals, groups=[UsageGroup.MODEL], since=AT, until="", user_id="local", domain_ids=["dom_1"]),
     ],
 )
 async def test_usage_since_a_time_is_found_by_its_ids(sqlite: Database, look: Callable[[Connection], Any]) -> None:

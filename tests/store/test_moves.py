@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from agentic_rag.backup.archive import read_archive
-from agentic_rag.backup.contents import RECORDS, Choice
+from agentic_rag.backup.contents import RECORDS, BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import find_before, go_back, look_back, open_database, rehearse
@@ -61,7 +61,7 @@ def records(backup: Path) -> dict[str, bytes]:
 @pytest.mark.sqlite("begins with a file")
 async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path: Path, fresh_url: str) -> None:
     first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
-    choice = Choice(with_key=True)
+    choice = BackupOptions(with_key=True)
     data = await fill(tmp_path / "one")
     await make_backup(data / "agentic-rag.db", data, first, choice)
 
@@ -98,7 +98,7 @@ async def test_what_processes_of_the_original_told_each_other_is_not_restored(tm
     database = await Database.open(fresh_url)
     await database.write(live)
     await database.aclose()
-    await make_backup(fresh_url, data, tmp_path / "b.tar.zst", Choice(with_key=True))
+    await make_backup(fresh_url, data, tmp_path / "b.tar.zst", BackupOptions(with_key=True))
     copy = tmp_path / "two" / "data"
     await restore(Plan(tmp_path / "b.tar.zst", copy, copy / "agentic-rag.db"))
     rows = read_rows(copy / "agentic-rag.db")
@@ -125,7 +125,7 @@ async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a
 
     data = await fill(tmp_path / "one")
     backup = tmp_path / "b.tar.zst"
-    await make_backup(data / "agentic-rag.db", data, backup, Choice(with_key=True))
+    await make_backup(data / "agentic-rag.db", data, backup, BackupOptions(with_key=True))
     plan = Plan(backup, tmp_path / "two" / "data", fresh_url)
     with pytest.raises(_Killed), failpoints.heard_by(die):
         await restore(plan)
@@ -144,7 +144,7 @@ async def test_an_upgrade_on_a_server_is_rehearsed_beside_its_tables_backed_up_a
     settings = settings_for(tmp_path, database_url=fresh_url)
     data = await fill(tmp_path, database_url=fresh_url)
     before = tmp_path / "before.tar.zst"
-    await make_backup(fresh_url, data, before, Choice())
+    await make_backup(fresh_url, data, before, BackupOptions())
     done = await rehearse(settings, later)
     assert (done.steps[0][0], done.changes, done.findings) == (NEXT, ["probe.who is new (text)"], [])
     assert await find_revision(fresh_url) == migrations.HEAD
@@ -156,5 +156,5 @@ async def test_an_upgrade_on_a_server_is_rehearsed_beside_its_tables_backed_up_a
     await go_back(settings, way, later)
     assert await find_revision(fresh_url) == migrations.HEAD
     after = tmp_path / "after.tar.zst"
-    await make_backup(fresh_url, data, after, Choice())
+    await make_backup(fresh_url, data, after, BackupOptions())
     assert records(before) == records(after)

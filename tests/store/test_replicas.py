@@ -256,7 +256,7 @@ async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path
     tries = 0
 
     def append(conn: Connection) -> None:
-        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
+        run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
 
     async def land() -> None:
         other = await Database.open(store)
@@ -274,7 +274,7 @@ async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path
         append(conn)
 
     async with replicas(tmp_path, store, []) as (a,):
-        await Journal(a.database).store(write, [run_events.Batch("turn_1", 1, [b"x"])])
+        await Journal(a.database).store(write, [run_events.EventBatch("turn_1", 1, [b"x"])])
         assert tries == 2
         assert await a.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 1
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 from tests.store.logged import Logged, batches
 
 
@@ -30,7 +30,7 @@ async def test_neighbours_stored_together_share_a_row(database: Database) -> Non
 
 async def test_a_group_is_read_from_its_middle(database: Database) -> None:
     payloads = [b"", b"\n", bytes(range(256)), b"x" * 100_000]
-    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 5, payloads)]))
+    await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 5, payloads)]))
     for after in range(4, 9):
         found = await database.read(lambda conn, after=after: run_events.read(conn, TurnId("turn_1"), after, 10))  # type: ignore[misc]
         assert found == [(5 + at, payload) for at, payload in enumerate(payloads)][after - 4 :]
@@ -44,7 +44,7 @@ async def test_short_events_are_stored_short_and_read_whole(database: Database) 
         b'{"type":"done"}',
         b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":7,"text":"}"}',
     ]
-    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 5, short, "conv_1")]))
+    await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 5, short, "conv_1")]))
     found = await database.read(lambda conn: run_events.read(conn, TurnId("turn_1"), 4, 10))
     assert found == [*enumerate(whole, 5)]
     stored = await database.read(lambda conn: conn.execute(select(run_events.RUN_EVENTS.c.payload)).scalar_one())
@@ -52,7 +52,7 @@ async def test_short_events_are_stored_short_and_read_whole(database: Database) 
 
 
 async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:
-    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 1, [b"x", b"x"])]))
+    await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 1, [b"x", b"x"])]))
     with pytest.raises(IntegrityError):
         await database.write(lambda conn: run_events.append(conn, batches(("turn_2", 1, b"y"), ("turn_1", 2, b"y"))))
     assert await database.read(rows) == 1

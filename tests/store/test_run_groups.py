@@ -12,7 +12,7 @@ from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
 from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 from tests.store.logged import Logged, batches
 from tests.store.records import turn
 
@@ -55,7 +55,7 @@ async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once
 
 async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:
     for number in (5, 6, 9):
-        await database.write(partial(run_groups.add, group=number, batches=[Batch("turn_1", number, [b"x"])]))
+        await database.write(partial(run_groups.add, group=number, batches=[EventBatch("turn_1", number, [b"x"])]))
     with pytest.raises(IntegrityError):
         await database.write(partial(run_groups.add, group=9, batches=[]))
     await database.write(partial(run_groups.drop_before, group=9))
@@ -65,7 +65,7 @@ async def test_a_record_is_there_until_those_before_another_are_dropped(database
 
 async def test_a_long_run_of_neighbours_is_several_rows(database: Database) -> None:
     most = run_events.MOST
-    await database.write(partial(run_events.append, batches=[Batch("turn_1", 1, [b"x"] * (2 * most + 1))]))
+    await database.write(partial(run_events.append, batches=[EventBatch("turn_1", 1, [b"x"] * (2 * most + 1))]))
     assert [seq for seq, _ in await read(database, "turn_1")] == list(range(1, 2 * most + 2))
     query = select(run_events.RUN_EVENTS.c.last_seq).order_by(run_events.RUN_EVENTS.c.last_seq)
     rows = await database.read(lambda conn: conn.execute(query).scalars().all())

@@ -184,7 +184,7 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
         for name in ("1", "child", "grandchild", "other"):
             turn(f"turn_{name}", f"sess_{name}").insert(conn)
             sessions.append_message(conn, message(1, session_id=f"sess_{name}"))
-            run_events.append(conn, [run_events.Batch(f"turn_{name}", 1, [b"x"])])
+            run_events.append(conn, [run_events.EventBatch(f"turn_{name}", 1, [b"x"])])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])
             payloads.put(conn, payload(f"ref_{name}", f"sess_{name}"))
             usage.put(conn, [spent(f"usage_{name}", f"sess_{name}")])

@@ -25,7 +25,7 @@ Outcomes = dict[str, Any]
 
 def _append(number: int) -> Callable[[Connection], None]:
     """Write one event of a turn of its own."""
-    return lambda conn: run_events.append(conn, [run_events.Batch(f"turn_{number}", 1, [b"x"])])
+    return lambda conn: run_events.append(conn, [run_events.EventBatch(f"turn_{number}", 1, [b"x"])])
 
 
 def _kept(conn: Connection) -> list[int]:
@@ -123,7 +123,7 @@ async def test_what_is_acknowledged_is_kept_when_the_disk_is_full(sqlite: Databa
 
     def large(conn: Connection) -> None:
         _append(2)(conn)
-        run_events.append(conn, [run_events.Batch("turn_2", 3, [b"x" * 100_000])])
+        run_events.append(conn, [run_events.EventBatch("turn_2", 3, [b"x" * 100_000])])
 
     async with _behind_a_write(sqlite, outcomes) as asking:
         for name, write in (("1", _append(1)), ("2", large), ("3", _append(3))):

@@ -229,7 +229,7 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
         ):
             turn(name, status=status, ended_at=ended_at).insert(conn)
             if name != "turn_6":
-                run_events.append(conn, [run_events.Batch(name, 1, [b"x"] * 3)])
+                run_events.append(conn, [run_events.EventBatch(name, 1, [b"x"] * 3)])
 
     await database.write(fill)
     assert await database.write(lambda conn: run_events.prune(conn, AT)) == 0

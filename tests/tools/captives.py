@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
@@ -38,7 +38,9 @@ async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> Launc
     """Allow the captive's command line and return an entry that uses it."""
     line = [PYTHON, "-I", "-S", str(CAPTIVE), *args]
     assert policy.packages is not None
-    await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes])
+    await policy.catalogue.allow(
+        line, ExtraRights(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes]
+    )
     return stdio_spec(*line, name="captive", domain="law")
 
 

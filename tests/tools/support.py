@@ -12,7 +12,7 @@ from mcp.server import MCPServer
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, ProgressSink, ToolInfo
 from agentic_rag.tools.connector import Connector
 from agentic_rag.tools.entries.entry import HttpKind, HttpTarget, Identity, McpEntry, PlainValue, StdioTarget
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.pool import McpPool
 from agentic_rag.tools.status import ConnectionTimeouts
@@ -82,7 +82,7 @@ class Hub(McpPool):
 @asynccontextmanager
 async def open_hub(homes: Path, *, patience: ConnectionTimeouts = QUICK, **fields: Any) -> AsyncIterator[Hub]:
     """Open a hub that may run anything. At the end no child may be left."""
-    policy = LaunchPolicy(homes, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(homes, lifted=LiftedRules(any_command=True, loopback=True))
     async with Hub(fields.pop("builtin", None), policy, patience=patience, **fields) as hub:
         yield hub
     assert policy.sweep() == 0, "a child outlived its hub"

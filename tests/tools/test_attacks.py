@@ -13,8 +13,8 @@ import pytest
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
-from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools import attack_lines
@@ -84,7 +84,7 @@ STEERING = (
 def test_a_variable_that_steers_a_program_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
     spec = entry("npx", "-y", "@modelcontextprotocol/server-memory", env={name: "x"})
     assert str(refused(policy_in(tmp_path), spec)).startswith(f"mcpServers.x.env.{name}: ")
-    free = policy_in(tmp_path, allow_any_command=True, loopback=True)
+    free = policy_in(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     spec = entry("/bin/true", env={name: "x"})
     assert str(refused(free, spec)).startswith(f"mcpServers.x.env.{name}: ")
 
@@ -122,7 +122,7 @@ def test_a_path_that_leads_out_of_the_workspace_is_refused(tmp_path: Path, works
 def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
     tmp_path: Path, workspace: Path, path: str
 ) -> None:
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = entry("npx", *FILESYSTEM, path, workspace=workspace)
     review = policy.review(spec)
     assert review.catalogue_id == "filesystem"
@@ -140,7 +140,7 @@ def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
 def test_a_path_at_or_above_or_beside_the_files_is_refused_at_save_and_at_start(
     tmp_path: Path, workspace: Path, path: str
 ) -> None:
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = entry("npx", *FILESYSTEM, path.format(w=workspace), workspace=workspace)
     for look in (policy.review, policy.resolve):
         with pytest.raises(CommandNotAllowed, match="files folder") as caught:
@@ -154,7 +154,7 @@ def test_what_stands_in_place_of_the_files_is_no_folder_of_a_server(
 ) -> None:
     shutil.rmtree(workspace / "files")
     strange(workspace / "files")
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     for look in (policy.review, policy.resolve):
         with pytest.raises(InvalidInput, match="files/ of the workspace is no folder"):
             look(entry("npx", *FILESYSTEM, ".", workspace=workspace))
@@ -173,7 +173,7 @@ async def test_an_operators_folder_around_the_data_or_in_it_is_refused_at_save(t
         policy = policy_in(data, data=data)
         assert policy.packages is not None
         line = ["/usr/bin/true"]
-        await policy.catalogue.allow(line, Grant(folders=(str(folder),)), policy.packages, [])
+        await policy.catalogue.allow(line, ExtraRights(folders=(str(folder),)), policy.packages, [])
         with pytest.raises(CommandNotAllowed, match="contains the server's data, or is inside it"):
             policy.review(entry(*line, workspace=data / "workspaces" / "law"))
 
@@ -194,7 +194,9 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
         link.symlink_to(program)
         for line in ([str(program)], [str(link)], [PYTHON, str(program)], [PYTHON, f"--script={program}"]):
             with pytest.raises((CommandNotAllowed, InvalidInput)):
-                await policy.catalogue.allow(line, Grant(), policy.packages, [tmp_path / "workspaces", policy.homes])
+                await policy.catalogue.allow(
+                    line, ExtraRights(), policy.packages, [tmp_path / "workspaces", policy.homes]
+                )
     assert policy.catalogue.allowed_entries() == ()
     assert not (tmp_path / "mcp" / "allowed.json").exists()
 
@@ -218,7 +220,7 @@ async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_tak
     monkeypatch.setenv("PATH", str(tmp_path))
     policy = policy_in(tmp_path)
     assert policy.packages is not None
-    entry_made = await policy.catalogue.allow(["true"], Grant(), policy.packages, [])
+    entry_made = await policy.catalogue.allow(["true"], ExtraRights(), policy.packages, [])
     assert entry_made.runs.line == ("true",)
     command = policy.resolve(entry("true"))
     assert command.executable.startswith("/usr/")
@@ -287,7 +289,7 @@ def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> 
 
 async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_path: Path) -> None:
     secret = "hunter2-hunter2"
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = await allow_captive(policy, "--heartbeat", env=("TOKEN",))
     command, *args = line_of(spec)
     entry = McpEntry("x", StdioTarget(command, tuple(args), {"TOKEN": Template("${TOKEN}")}))

@@ -12,10 +12,10 @@ from agentic_rag.tools.entries.entry import StdioTarget
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import (
     CatalogueEntry,
-    Match,
+    CatalogueMatch,
+    LineRefusal,
     Package,
     Program,
-    Refusal,
     match_line,
     pin_version,
     slot_problem,
@@ -41,7 +41,7 @@ WIDE = parse_catalogue(
 )
 
 
-def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> Match | Refusal:
+def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> CatalogueMatch | LineRefusal:
     command, *args = text.split(" ")
     return match_line(entries, command, args, env)
 
@@ -60,14 +60,14 @@ def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> 
 )
 def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry: str, changed: bool) -> None:
     found = line(text)
-    assert isinstance(found, Match), found
+    assert isinstance(found, CatalogueMatch), found
     assert found.entry.id == entry
     assert bool(found.changes) == changed
     assert isinstance(found.entry.runs, Package)
     command, *args = text.split(" ")
     stored = pin_version(found.entry, StdioTarget(command, tuple(args))).args
     again = match_line(BUILTIN, command, stored, {})
-    assert isinstance(again, Match)
+    assert isinstance(again, CatalogueMatch)
     assert again.changes == ()
     assert again.args == found.args
 
@@ -75,7 +75,7 @@ def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry:
 @pytest.mark.parametrize("text", attack_lines.ALL)
 def test_a_line_that_is_not_wholly_allowed_is_refused(text: str) -> None:
     found = line(text)
-    assert isinstance(found, Refusal), found
+    assert isinstance(found, LineRefusal), found
     assert found.place.split(".")[0] in ("command", "args")
     assert found.reason
 
@@ -85,7 +85,7 @@ def test_a_line_that_is_not_wholly_allowed_is_refused(text: str) -> None:
 def test_a_slot_takes_data_only(bad: str, place: int) -> None:
     args = ["wide@1.2.3", "serve", "https://h/", "note", "docs"]
     args[place + 1] = bad
-    assert isinstance(match_line(WIDE, "npx", args, {}), Refusal)
+    assert isinstance(match_line(WIDE, "npx", args, {}), LineRefusal)
 
 
 def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
@@ -95,7 +95,7 @@ def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
         "npx -y wide@1.2.3 serve --depth 3 https://h/ note a b --quiet",
         "npx -y wide@1.2.3 serve --depth=3 https://h/ note a b c",
     ):
-        assert isinstance(line(text, WIDE), Match), text
+        assert isinstance(line(text, WIDE), CatalogueMatch), text
     for text in (
         "npx -y wide@1.2.3",
         "npx -y wide@1.2.3 serve",
@@ -106,18 +106,18 @@ def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
         "npx -y wide@1.2.3 serve https://h/ --depth",
         "npx -y wide@1.2.3 serve https://h/ --deep=1",
     ):
-        assert isinstance(line(text, WIDE), Refusal), text
+        assert isinstance(line(text, WIDE), LineRefusal), text
 
 
 def test_an_entry_takes_only_the_variables_it_names() -> None:
     text = "npx -y wide@1.2.3 serve https://h/"
     found = line(text, WIDE, TOKEN="a\nkey with lines", START="https://h/", STATE="/etc")
-    assert isinstance(found, Match)
+    assert isinstance(found, CatalogueMatch)
     assert set(found.env) == {"TOKEN", "START"}
     assert found.changes == ("env.STATE: left out, 'wide' sets it itself",)
     for env in ({"token": "x"}, {"NODE_OPTIONS": "-r x"}, {"TOKEN": "a\x00"}, {"START": "file:///x"}, {"OTHER": "x"}):
         refused = line(text, WIDE, **env)
-        assert isinstance(refused, Refusal)
+        assert isinstance(refused, LineRefusal)
         assert refused.place == f"env.{next(iter(env))}"
 
 
@@ -157,7 +157,7 @@ WORD = st.one_of(
 @given(st.one_of(st.sampled_from(["npx", "uvx", "node"]), st.text(max_size=6)), st.lists(WORD, max_size=8))
 def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str, args: list[str]) -> None:
     found = match_line((*BUILTIN, *WIDE), command, args, {})
-    if isinstance(found, Refusal):
+    if isinstance(found, LineRefusal):
         return
     assert command in ("npx", "uvx")
     package = found.entry.runs
@@ -172,7 +172,7 @@ def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str
             assert not value.text.startswith("-")
             assert not set(value.text) & set("\x00\r\n")
     again = match_line((*BUILTIN, *WIDE), command, pin_version(found.entry, StdioTarget(command, tuple(args))).args, {})
-    assert isinstance(again, Match)
+    assert isinstance(again, CatalogueMatch)
     assert (again.args, again.changes) == (found.args, ())
 
 
@@ -181,9 +181,9 @@ def test_a_program_matches_by_its_path_and_its_whole_line() -> None:
         '[[entry]]\nid = "own"\nexecutable = "/opt/own"\nsha256 = "AB"\nargs = ["--serve"]', "own"
     )
     assert entries[0].runs == Program("/opt/own", "/opt/own", {"/opt/own": "ab"})
-    assert isinstance(line("/opt/own --serve", entries), Match)
+    assert isinstance(line("/opt/own --serve", entries), CatalogueMatch)
     for text in ("/opt/own", "/opt/own --serve --more", "/opt/own --Serve", "own --serve", "/opt/../opt/own --serve"):
-        assert isinstance(line(text, entries), Refusal), text
+        assert isinstance(line(text, entries), LineRefusal), text
 
 
 @pytest.mark.parametrize(

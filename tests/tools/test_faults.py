@@ -10,7 +10,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 
 from agentic_rag.base.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
-from agentic_rag.tools.connector import Share
+from agentic_rag.tools.connector import MachineShare
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.inbound import PARTS
 from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line, read_batch
@@ -237,7 +237,7 @@ async def test_a_server_that_changes_its_tools_all_the_time_is_not_asked_for_the
 
 
 async def test_a_domain_with_too_many_servers_waits_and_others_do_not(tmp_path: Path) -> None:
-    share = Share(servers=2, starts=1)
+    share = MachineShare(servers=2, starts=1)
     async with open_hub(tmp_path, share=share) as hub:
         silent = [hostile("silent", f"silent{number}", domain="greedy") for number in range(4)]
         with anyio.move_on_after(0.1):

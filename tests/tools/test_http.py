@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.servers.plain import build
@@ -261,6 +261,6 @@ async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
 
 @pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://", "ftp://example.org"])
 def test_only_web_addresses_are_taken(tmp_path: Path, url: str) -> None:
-    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     with pytest.raises(InvalidInput):
         policy.endpoint(http_spec(url))

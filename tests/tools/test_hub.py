@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from agentic_rag.base.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import HARD_CAP, Connection
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import QUICK, START, Hub, call, hostile, open_hub, plain, stdio_spec, text_of, until
@@ -222,7 +222,7 @@ async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_wh
 
 
 async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leaves_no_child(tmp_path: Path) -> None:
-    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
 
     class Observer:
         async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:

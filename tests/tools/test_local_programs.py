@@ -7,7 +7,7 @@ import pytest
 
 from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.launch.allowed import MAX_FILES
-from agentic_rag.tools.launch.catalogue import Refusal
+from agentic_rag.tools.launch.catalogue import LineRefusal
 from agentic_rag.tools.launch.local_programs import LocalPrograms
 from agentic_rag.tools.launch.requests import ProgramLine, local_name, plan_line
 
@@ -69,4 +69,4 @@ def test_no_other_spelling_leads_out(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_line_whose_arguments_are_programs_stands_for_nothing(command: str, args: list[str]) -> None:
-    assert isinstance(plan_line(command, args, []), Refusal)
+    assert isinstance(plan_line(command, args, []), LineRefusal)

@@ -14,9 +14,9 @@ import pytest
 from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
-from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.allowed import ExtraRights
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import StdioCommand
+from agentic_rag.tools.launch.policy import LiftedRules, StdioCommand
 from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox, interpreter_files
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
@@ -369,9 +369,9 @@ async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path
 
 
 async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: Path) -> None:
-    for flags in ({}, {"allow_unsandboxed": True}, {"loopback": True}):
+    for lifted in (None, LiftedRules(unsandboxed=True), LiftedRules(loopback=True)):
         folder = tmp_path / secrets.token_hex(4)
-        policy = policy_in(folder, sandbox="bubblewrap is not installed", **flags)
+        policy = policy_in(folder, sandbox="bubblewrap is not installed", lifted=lifted)
         spec = await allow_captive(policy, "--heartbeat")
         async with Hub(policy=policy, patience=QUICK) as hub:
             toolset = await open_toolset(hub, [spec], wait=START)
@@ -383,7 +383,7 @@ async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: 
 
 
 async def test_a_single_user_on_loopback_may_go_without_a_sandbox(tmp_path: Path) -> None:
-    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = await allow_captive(policy, "--heartbeat")
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [spec], wait=START)
@@ -409,8 +409,8 @@ def exists(path: str | Path) -> bool:
     return os.path.exists(path)
 
 
-def _grant() -> Grant:
-    return Grant(folders=(sys.base_prefix,))
+def _grant() -> ExtraRights:
+    return ExtraRights(folders=(sys.base_prefix,))
 
 
 def _launch(command: StdioCommand) -> list[str]:

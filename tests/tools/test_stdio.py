@@ -10,7 +10,7 @@ import pytest
 
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import START, Hub, alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
 
@@ -91,7 +91,7 @@ async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
 
 def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path) -> None:
     for anything, loopback in ((False, False), (True, False), (False, True)):
-        policy = LaunchPolicy(tmp_path, allow_any_command=anything, loopback=loopback)
+        policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=anything, loopback=loopback))
         with pytest.raises(CommandNotAllowed) as refusal:
             policy.resolve(plain("files"))
         assert refusal.value.path == "mcpServers.files.command"
@@ -126,7 +126,7 @@ async def test_a_refused_entry_is_a_notice_and_spawns_nothing(tmp_path: Path) ->
 def test_an_entry_that_cannot_run_names_the_field(
     tmp_path: Path, line: list[str], env: dict[str, str], path: str
 ) -> None:
-    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     with pytest.raises(InvalidInput) as refusal:
         policy.resolve(stdio_spec(*line, env=env))
     assert refusal.value.path == path
@@ -137,7 +137,7 @@ def test_a_bare_name_is_found_on_the_fixed_path_only(tmp_path: Path, monkeypatch
     shadow.write_text("#!/bin/sh\n")
     shadow.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path / "homes", lifted=LiftedRules(any_command=True, loopback=True))
     assert policy.resolve(stdio_spec("sh")).executable in ("/usr/bin/sh", "/bin/sh")
 
 
@@ -148,7 +148,7 @@ def test_no_program_under_a_workspace_is_run(tmp_path: Path) -> None:
     program.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to(program)
-    policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path / "homes", lifted=LiftedRules(any_command=True, loopback=True))
     for path in (program, link):
         with pytest.raises(CommandNotAllowed):
             policy.resolve(stdio_spec(str(path), workspace=str(tmp_path / "workspace")))
@@ -156,5 +156,5 @@ def test_no_program_under_a_workspace_is_run(tmp_path: Path) -> None:
 
 def test_secrets_of_an_entry_are_in_no_repr(tmp_path: Path) -> None:
     spec = plain(env={"TOKEN": "hunter2"})
-    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     assert "hunter2" not in repr(spec) + repr(policy.resolve(spec)) + spec.key()

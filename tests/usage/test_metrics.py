@@ -1,5 +1,6 @@
 """What is shown at /metrics is what happened, by labels of which there are few, to operators alone."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from sqlalchemy import Connection, event
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import Usage
-from agentic_rag.base.telemetry import Kind
+from agentic_rag.base.telemetry import Observer, WorkKind
 from agentic_rag.operations.budgets import Budgets
-from agentic_rag.operations.counts import MOST, OTHER, UNKNOWN, Counter, Counts, Distributions
+from agentic_rag.operations.metrics import MOST, OTHER, UNKNOWN, Counter, Counts, Distributions
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.testing.steps import Say, Step, say, use
 from tests.access.tenants import bearer, make_key
@@ -156,6 +157,7 @@ def test_labels_are_bounded() -> None:
     assert len(counter.values) == MOST + 1
     assert counter.values[OTHER, OTHER] == 2 * MOST
     counts = Counts()
+    observer = Observer(time.monotonic, counts)
     for number in range(3 * MOST):
-        counts.begin(Kind.TURN, "assistant", domain_id=f"dom_{number}").end("end_turn")
+        observer.begin(WorkKind.TURN, "assistant", domain_id=f"dom_{number}").end("end_turn")
     assert len(counts.turns.values) == MOST + 1

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,7 @@ from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import text_block
 from agentic_rag.base.redaction import Redactor
-from agentic_rag.base.telemetry import Content, Kind
+from agentic_rag.base.telemetry import Observer, SpanContent, WorkKind
 from agentic_rag.base.terminal import log_handler, log_turn, log_under
 from agentic_rag.operations.tracing import Tracing
 from agentic_rag.testing.steps import Step, Use, say, use
@@ -119,9 +120,9 @@ async def test_calls_outside_of_turns_are_their_domains_and_show_no_secret_of_it
 def test_what_belongs_to_no_domain_is_traced_without_what_is_said() -> None:
     with collecting() as collector:
         tracing = Tracing(collector.url, Redactor(), content=True)
-        step = tracing.begin(Kind.STEP, "a")
+        step = Observer(time.monotonic, tracer=tracing).begin(WorkKind.STEP, "a")
         assert not step.wants_content
-        step.say(Content.ANSWER, [text_block("Whose secrets are in this?")])
+        step.say(SpanContent.ANSWER, [text_block("Whose secrets are in this?")])
         step.end()
         anyio.run(tracing.aclose)
     assert "gen_ai.output.messages" not in collector.named("chat a").attributes

@@ -13,7 +13,7 @@ from agentic_rag.access.keys import Access, Entrant, sha256_of
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.oidc.claims import Claims, Expected, groups_in, text_in
 from agentic_rag.access.oidc.mapping import GroupGrants
-from agentic_rag.access.oidc.tokens import Provider, ProviderClient, new_secret, unavailable
+from agentic_rag.access.oidc.tokens import OidcProvider, ProviderClient, new_secret, unavailable
 from agentic_rag.access.people import MAX_NAME, People, Provided
 from agentic_rag.access.rights import narrow
 from agentic_rag.base.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
@@ -70,7 +70,7 @@ class ProviderLogins:
         access: Access,
         people: People,
         logins: Logins,
-        provider: Provider,
+        provider: OidcProvider,
         grants: GroupGrants,
     ) -> None:
         self._db = database

@@ -107,7 +107,7 @@ class _FetchedResource(Generic[T]):
             return value
 
 
-class Provider:
+class OidcProvider:
     """One OpenID provider; `aclose` ends its connections. ``clock`` returns monotonic seconds."""
 
     def __init__(self, client: ProviderClient, clock: Callable[[], float] = time.monotonic) -> None:

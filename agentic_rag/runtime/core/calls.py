@@ -2,23 +2,28 @@
 
 Owns the refusals: unknown tools, broken or invalid arguments, arguments that contained a secret, calls that the
 domain's policy denies, and tools that changed since the admin accepted them. A text that the model read can ask for
-anything; only the policy grants rights. Knows no turn and no MCP.
+anything; only the policy grants rights. `sources_of` lists the untrusted texts that a person sees before approving.
+Knows no turn and no MCP.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from agentic_rag.base.events import Answerer, ToolStatus
+from agentic_rag.base.events import Answerer, Source, ToolStatus
 from agentic_rag.base.messages import (
     BROKEN_INPUT,
     CALLED,
+    OTHERS,
     SECRET,
     Block,
+    Message,
+    Passage,
     text_block,
+    tool_uses,
 )
 from agentic_rag.runtime.core.arguments import fit_arguments
 from agentic_rag.runtime.core.deferred_tools import unwrap_call
@@ -26,7 +31,7 @@ from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from agentic_rag.tools.listing import exposed_name
 from agentic_rag.tools.status import describe_missing
-from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, CLIENT, DELEGATE, FIND_TOOLS
+from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, CLIENT, DELEGATE, FIND_TOOLS, RECALL
 
 OVERRULED = (
     "Texts of others were read since your message; the domain's pattern for this tool does not cover calls after that."
@@ -328,3 +333,35 @@ def stop_outcome(by_user: bool, begun: bool = True) -> CallOutcome:
     if by_user:
         return CallOutcome(ToolStatus.INTERRUPTED, (text_block(f"interrupted by the user; {outcome}"),))
     return error_outcome(f"not finished: the turn ended while this {'ran' if begun else 'waited'}; {outcome}")
+
+
+MAX_SOURCES = 40
+"""Most sources in the list; the first ones found are listed."""
+
+
+def sources_of(messages: Iterable[Sequence[Message]], tools: Iterable[ToolInfo]) -> tuple[Source, ...]:
+    """Return the untrusted sources in the messages of some agents, and the servers whose tool descriptions were read.
+
+    Documents are listed by their names, memories and results by their tool, delegates by the tool of their call.
+    ``messages``: one sequence per agent.
+    """
+    sources: dict[Source, None] = {}
+    for agent_messages in messages:
+        called = {use["id"]: use["name"] for message in agent_messages for use in tool_uses(message["content"])}
+        for message in agent_messages:
+            for block in message["content"]:
+                if block["type"] == "tool_result":
+                    sources |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
+    described = sorted({tool.server for tool in tools if tool.origin == "user"})
+    sources |= dict.fromkeys(Source("description", server) for server in described)
+    return tuple(sources)[:MAX_SOURCES]
+
+
+def _in_result(block: Block, tool: str) -> list[Source]:
+    passages = [Passage.of(part) for part in block["content"] if part["type"] == "search_result"]
+    documents = [Source("document", passage.document_name) for passage in passages if passage is not None]
+    if tool == RECALL.name:
+        return [*documents, Source("memory", tool)]
+    if tool == DELEGATE.name and OTHERS in block:
+        return [*documents, Source(DELEGATE.name, tool)]
+    return [*documents, Source("tool", tool)] if OTHERS in block and not documents else documents

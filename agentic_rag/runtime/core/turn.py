@@ -101,11 +101,15 @@ from agentic_rag.runtime.core.sent_messages import CitablePassage
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import CALL_TOOL, SEARCH
 
+# Texts for the model
+
 CONTINUE = "[continue]"
 """The user message after a ``pause_turn``. A request must not end with an assistant message."""
 GO_ON = "your answer was cut off at its length limit; continue exactly where you stopped, without repeating anything"
 CUT_CALL = "not run: the message was cut off at its length limit; call again, there is more room now"
+"""Result of a call whose arguments may be incomplete. It never runs, because half a path is another path."""
 CUT_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
+"""Stop reasons of a message that was cut off at its length limit."""
 MAX_CONTINUED = 2
 """How many steps in a row may continue an answer that was cut off at its length limit."""
 
@@ -278,11 +282,17 @@ class Turn:
         self.answer_id = ""
         """The service's id of the newest answer, empty if the service gives none."""
         self.iteration = 0
+        """The number of the current step, from 1; 0 before the first one."""
         self.usage = Usage()
+        """The tokens of all model calls so far, also of calls that were cut off or repeated."""
         self.references: list[Reference] = []
+        """The passages that the answer cites, in the order of their numbers."""
         self.retrieval_ids: list[str] = []
+        """The ids of the turn's searches, in the order of their results."""
         self.role_hashes: dict[str, str] = {}
+        """The hash of each role that was activated, by its id."""
         self.timings: dict[str, int] = {}
+        """Durations in milliseconds by name. The agent fills them, because this module has no clock."""
         self._tools: dict[str, ToolInfo] = {}
         self._missing: Mapping[str, bool] = NONE_MISSING
         self._policy = policy
@@ -294,6 +304,7 @@ class Turn:
         self._calls: tuple[PlannedCall, ...] = ()
         self._finished: dict[str, FinishedCall] = {}
         self._answered = False
+        """Whether a message of the model is stored. If none is, `Interrupted` names no answer."""
         self._cuts = 0
         """How many steps in a row were cut off at their length limit."""
         self._added_steps = 0
@@ -336,7 +347,7 @@ class Turn:
     def _next(self) -> Instruction | None:
         if self._state == "over":
             return None
-        if self._stop is not None:
+        if self._stop is not None:  # in any state: what the step has so far is stored, and open calls get results
             return self._stop_commit()
         if self._state in ("model", "streaming"):  # "streaming" again: `reset_step` lets the model repeat the step
             if self._is_last and self._state == "model":

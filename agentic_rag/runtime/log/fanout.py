@@ -1,14 +1,19 @@
 """The transport of live events between the processes of a shared store.
 
-Owns the protocol, and the transport inside one process. Every message is on its way to the store too, so a transport
-may lose messages if it reports the possible loss. The subscriber then reads rows, so that no event is ever missing, but
-some may be late. Knows no event.
+Owns the protocol, the transport inside one process, and the one over PostgreSQL's LISTEN and NOTIFY. Every message is
+on its way to the store too, so a transport may lose messages if it reports the possible loss. The subscriber then reads
+rows, so that no event is ever missing, but some may be late. Knows no event.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+if TYPE_CHECKING:  # imports the driver of PostgreSQL
+    from agentic_rag.store.notifications import Notifications
 
 Hear = Callable[[bytes | None], None]
 """Receives a message, or None if some may have been missed. Must not wait and not raise."""
@@ -107,3 +112,40 @@ class InProcessFanout:
     async def run(self) -> None:
         """See `Fanout.run`."""
         await asyncio.get_running_loop().create_future()
+
+
+PREFIX = "agentic_rag_"
+"""Start of the name of a topic's channel in PostgreSQL. A process listens only to the turns that it follows."""
+
+
+class PostgresFanout:
+    """Sends with NOTIFY and receives with LISTEN. Implements `Fanout`. The owner of ``notifications`` runs them."""
+
+    room = 7_000
+
+    def __init__(self, notifications: "Notifications") -> None:
+        self._notifications = notifications
+        self._topics = Topics()
+
+    def publish(self, topic: str, message: bytes) -> None:
+        """See `Fanout.publish`."""
+        self._notifications.notify(PREFIX + topic, message.decode())
+
+    def subscribe(self, topic: str, callback: Hear) -> None:
+        """See `Fanout.subscribe`."""
+        if self._topics.add(topic, callback):
+            self._notifications.listen(PREFIX + topic, lambda text: self._take(topic, text))
+        else:
+            callback(None)
+
+    def unsubscribe(self, topic: str, callback: Hear) -> None:
+        """See `Fanout.unsubscribe`."""
+        if self._topics.remove(topic, callback):
+            self._notifications.unlisten(PREFIX + topic)
+
+    def _take(self, topic: str, text: str | None) -> None:
+        self._topics.deliver(topic, None if text is None else text.encode())
+
+    async def run(self) -> None:
+        """See `Fanout.run`."""
+        await anyio.sleep_forever()

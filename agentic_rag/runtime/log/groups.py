@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.fences import list_held
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 
 
 class _Log(Protocol):
@@ -81,7 +81,7 @@ class Groups(Generic[L]):
 
 
 @dataclass(slots=True, eq=False)
-class Group(Generic[H]):
+class EventGroup(Generic[H]):
     """The content of one journal write: a batch of each log, and the rows of the logs that are settled.
 
     ``number``: the record for the batches. None: the batches are stored as rows too, and no log is settled. ``needed``:
@@ -89,8 +89,8 @@ class Group(Generic[H]):
     their events are stored.
     """
 
-    batches: Mapping[H, Batch]
-    settling: Mapping[H, Batch]
+    batches: Mapping[H, EventBatch]
+    settling: Mapping[H, EventBatch]
     number: int | None
     needed: int
     lost: set[H] = field(default_factory=set)
@@ -116,7 +116,7 @@ class Group(Generic[H]):
             run_events.append(conn, self._without_lost(self.settling))
             run_groups.drop_before(conn, self.needed)
 
-    def _without_lost(self, batches: Mapping[H, Batch]) -> Iterable[Batch]:
+    def _without_lost(self, batches: Mapping[H, EventBatch]) -> Iterable[EventBatch]:
         if not self.lost:
             return batches.values()
         return [batch for log, batch in batches.items() if log not in self.lost]

@@ -49,6 +49,7 @@ class RedisFanout:
             BadConfiguration: ``url`` is invalid, or the client is not installed.
         """
         try:
+            # the extra redis; only servers with an address import it
             from valkey.asyncio import Valkey
             from valkey.exceptions import ValkeyError
         except ImportError as exc:

@@ -34,12 +34,12 @@ from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.telemetry import NOBODY, Observer, given_traceparent
 from agentic_rag.runtime.log.encoder import Encoder, TextKind
-from agentic_rag.runtime.log.groups import Group, Groups
+from agentic_rag.runtime.log.groups import EventGroup, Groups
 from agentic_rag.runtime.log.remote_logs import RemoteLogs
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.run_events import Batch
+from agentic_rag.store.run_events import EventBatch
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -337,7 +337,7 @@ class RunLog:
         """Whether journalled events exist that are not yet rows of the turn."""
         return self.settled < self.journalled
 
-    def take_batch(self) -> Batch:
+    def take_batch(self) -> EventBatch:
         """Return the events to journal now, which may be none.
 
         The caller must call `confirm_batch` or `fail_batch` next.
@@ -347,13 +347,13 @@ class RunLog:
         self.writing = True
         return batch
 
-    def take_unsettled(self) -> Batch:
+    def take_unsettled(self) -> EventBatch:
         """Return the journalled events that must become rows of the turn."""
         return self._batch(self.settled, self.journalled)
 
-    def _batch(self, after: int, last: int) -> Batch:
+    def _batch(self, after: int, last: int) -> EventBatch:
         events = self._tail[after + 1 - self.first : last + 1 - self.first]
-        return Batch(self.turn_id, after + 1, events, self._conversation_id)
+        return EventBatch(self.turn_id, after + 1, events, self._conversation_id)
 
     def confirm_batch(self) -> None:
         """Note that the events of `take_batch` are in the store."""
@@ -548,7 +548,7 @@ class Journal:
     async def store(
         self,
         write: Transaction,
-        batches: Sequence[Batch] = (),
+        batches: Sequence[EventBatch] = (),
         new: int = 0,
         *,
         group: int | None = None,
@@ -655,7 +655,7 @@ class Journal:
         settling = {log: log.take_unsettled() for log in due if log in logs}
         batches = {log: batch for log in logs if (batch := log.take_batch()).events}
         number = self.groups.begin(batches) if batches and not self.database.shared else None
-        group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
+        group = EventGroup(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
         try:
             if batches:
                 await self.store(group.write, [*batches.values()], group.count, group=number)
@@ -676,7 +676,7 @@ class Journal:
         if number is not None and settling:
             self._note_settled(group)
 
-    def _note_settled(self, group: Group["RunLog"]) -> None:
+    def _note_settled(self, group: EventGroup["RunLog"]) -> None:
         """Update the logs that a stored group settled, and the deleted records."""
         for log, batch in group.settling.items():
             log.settled = max(log.settled, batch.last)

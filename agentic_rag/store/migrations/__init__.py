@@ -55,6 +55,7 @@ def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None)
         return
     if current is not None and is_unreleased(current):
         raise BadConfiguration(setting, explain_unknown(current))
+    # Alembic is imported only for a database that has to be migrated
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory

@@ -72,7 +72,7 @@ class StdioTarget(Generic[V]):
     env: Mapping[str, V] = field(default_factory=dict, repr=False)
 
 
-class Grant(StrEnum):
+class OAuthGrant(StrEnum):
     """The way to a token: a person signs in, or the client's own credentials suffice."""
 
     CODE = "authorization_code"
@@ -80,7 +80,7 @@ class Grant(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OAuthClient(Generic[V]):
+class EntryOAuthClient(Generic[V]):
     """The client that is registered at a server's authorization server. ``V`` as in `HttpTarget`.
 
     ``secrets``: ``clientSecret`` or ``privateKey`` (PEM), if there are any. ``issuer``: the only authorization server
@@ -91,7 +91,7 @@ class OAuthClient(Generic[V]):
     secrets: Mapping[str, V] = field(default_factory=dict, repr=False)
     scopes: tuple[str, ...] = ()
     issuer: str = ""
-    grant: Grant = Grant.CODE
+    grant: OAuthGrant = OAuthGrant.CODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class HttpTarget(Generic[V]):
     url: str = field(repr=False)
     headers: Mapping[str, V] = field(default_factory=dict, repr=False)
     kind: HttpKind = HttpKind.HTTP
-    oauth: OAuthClient[V] | None = None
+    oauth: EntryOAuthClient[V] | None = None
     url_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -249,22 +249,22 @@ _TARGET_KEYS = ("command", "args", "env", "url", "headers")
 OAUTH_SECRETS = ("clientSecret", "privateKey")
 
 
-def _oauth_to_json(oauth: OAuthClient[Value], secrets: Json) -> Json:
+def _oauth_to_json(oauth: EntryOAuthClient[Value], secrets: Json) -> Json:
     document: Json = {"clientId": oauth.client_id, **secrets}
     if oauth.scopes:
         document["scopes"] = list(oauth.scopes)
     if oauth.issuer:
         document["issuer"] = oauth.issuer
-    return document if oauth.grant is Grant.CODE else {**document, "grant": str(oauth.grant)}
+    return document if oauth.grant is OAuthGrant.CODE else {**document, "grant": str(oauth.grant)}
 
 
-def _oauth_from_json(document: Json) -> OAuthClient[Value]:
-    return OAuthClient(
+def _oauth_from_json(document: Json) -> EntryOAuthClient[Value]:
+    return EntryOAuthClient(
         document["clientId"],
         _values_from_json({name: document[name] for name in OAUTH_SECRETS if name in document}),
         tuple(document.get("scopes", ())),
         document.get("issuer", ""),
-        Grant(document.get("grant", Grant.CODE)),
+        OAuthGrant(document.get("grant", OAuthGrant.CODE)),
     )
 
 

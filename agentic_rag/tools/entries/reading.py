@@ -27,12 +27,12 @@ from urllib.parse import parse_qsl, urlsplit
 from agentic_rag.base.errors import InvalidInput, ServerReserved, raise_first
 from agentic_rag.tools.entries.entry import (
     OAUTH_SECRETS,
-    Grant,
+    EntryOAuthClient,
     HttpKind,
     HttpTarget,
     Identity,
     McpEntry,
-    OAuthClient,
+    OAuthGrant,
     PlainValue,
     SealedValue,
     SecretValue,
@@ -715,7 +715,7 @@ class _EntryReader:
             self.notes.warn(path, "this looks like a sample, not like a value.")
         return SecretValue(content)
 
-    def _oauth(self) -> OAuthClient[Value] | None:
+    def _oauth(self) -> EntryOAuthClient[Value] | None:
         """Return the client that was registered for us; a sign-in finds or registers the missing parts."""
         place, pasted = f"{self.path}.oauth", self.pasted.get("oauth")
         if pasted in (None, {}):
@@ -741,13 +741,13 @@ class _EntryReader:
         issuer = _read_text(fields.get("issuer", ""), f"{place}.issuer", self.notes).strip()
         if issuer and not issuer.startswith(("https://", "http://")):
             raise InvalidInput(f"{place}.issuer", "the https:// address of the authorization server is expected.")
-        grant = fields.get("grant", Grant.CODE)
-        if grant not in tuple(Grant):
-            raise InvalidInput(f"{place}.grant", f"one of {' and '.join(Grant)} is expected.")
-        if grant == Grant.CLIENT and (not secrets or self._identity() is Identity.USER):
+        grant = fields.get("grant", OAuthGrant.CODE)
+        if grant not in tuple(OAuthGrant):
+            raise InvalidInput(f"{place}.grant", f"one of {' and '.join(OAuthGrant)} is expected.")
+        if grant == OAuthGrant.CLIENT and (not secrets or self._identity() is Identity.USER):
             problem = "needs clientSecret or privateKey, and identity domain, because no person signs in"
-            raise InvalidInput(f"{place}.grant", f"{Grant.CLIENT} {problem}.")
-        return OAuthClient(client_id, secrets, tuple(dict.fromkeys(words)), issuer, Grant(str(grant)))
+            raise InvalidInput(f"{place}.grant", f"{OAuthGrant.CLIENT} {problem}.")
+        return EntryOAuthClient(client_id, secrets, tuple(dict.fromkeys(words)), issuer, OAuthGrant(str(grant)))
 
     def _read_enabled(self) -> bool:
         """Return whether a server is on, from ``enabled`` or its opposite."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_rag.base.errors import CatalogueProblem, CommandNotAllowed, InvalidInput
-from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Refusal, RequestedProgram, read_line
+from agentic_rag.tools.launch.catalogue import CatalogueEntry, LineRefusal, Package, RequestedProgram, read_line
 from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
@@ -38,7 +38,7 @@ OPERATORS, ALLOWED = "catalogue.toml", "allowed.json"
 Stamp = tuple[int, int, int]
 
 
-class Origin(StrEnum):
+class PermissionSource(StrEnum):
     """The source of an entry's permission: the operator's file, an approval or ``mcp allow``, or the product."""
 
     OPERATOR = "operator"
@@ -47,7 +47,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class ExtraRights:
     """The rights that ``mcp allow`` grants in addition to the line itself. Paths are absolute."""
 
     network: bool = False
@@ -71,12 +71,12 @@ class LaunchCatalogue:
         """Return all entries, the operator's first. An unreadable file allows nothing, and the problem is logged."""
         return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
 
-    def by_origin(self) -> dict[Origin, tuple[CatalogueEntry, ...]]:
+    def by_origin(self) -> dict[PermissionSource, tuple[CatalogueEntry, ...]]:
         """Return all entries, grouped by the source of their permission."""
         return {
-            Origin.OPERATOR: self._of(OPERATORS),
-            Origin.ALLOWED: self._of(ALLOWED),
-            Origin.BUILTIN: self.builtin,
+            PermissionSource.OPERATOR: self._of(OPERATORS),
+            PermissionSource.ALLOWED: self._of(ALLOWED),
+            PermissionSource.BUILTIN: self.builtin,
         }
 
     def allowed_entries(self) -> tuple[CatalogueEntry, ...]:
@@ -84,7 +84,7 @@ class LaunchCatalogue:
         return self._of(ALLOWED)
 
     async def allow(
-        self, line: Sequence[str], grant: Grant, packages: Packages, kept_out: Sequence[Path]
+        self, line: Sequence[str], grant: ExtraRights, packages: Packages, kept_out: Sequence[Path]
     ) -> CatalogueEntry:
         """Allow one whole line and return its entry; a package is installed, a program bound to its hash.
 
@@ -96,7 +96,7 @@ class LaunchCatalogue:
         """
         command, *args = line
         program = read_line(command, args)
-        if isinstance(program, Refusal):
+        if isinstance(program, LineRefusal):
             raise InvalidInput(program.place, program.reason)
         if program.registry == "mcpb":
             raise InvalidInput("allow", "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.")

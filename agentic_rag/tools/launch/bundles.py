@@ -75,7 +75,7 @@ def read_bundle(path: Path) -> Bundle:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files = {entry.filename for entry in entries if not entry.is_dir()}
         try:
-            manifest = Manifest(json.loads(archive.read(manifest_info)), files)
+            manifest = McpbManifest(json.loads(archive.read(manifest_info)), files)
             return manifest.read(f"sha256-{digest}", sum(entry.file_size for entry in entries), len(files))
         except (ValueError, RecursionError) as exc:
             raise PackageProblem(path.name, f"its {MANIFEST} cannot be used: {str(exc)[:TEXT_CHARS]}") from exc
@@ -116,7 +116,7 @@ def read_start(tree: Path, final: Path) -> tuple[str, tuple[str, ...]]:
         PackageProblem: The interpreter is not on this machine.
     """
     files = {str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()}
-    manifest = Manifest(json.loads((tree / MANIFEST).read_text(encoding="utf-8")), files)
+    manifest = McpbManifest(json.loads((tree / MANIFEST).read_text(encoding="utf-8")), files)
     bundle = manifest.read("", 0, 0)
     interpreter, entry = bundle.start
     if not interpreter:
@@ -183,7 +183,7 @@ def _check_contents(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]
                 pass
 
 
-class Manifest:
+class McpbManifest:
     """Reads a manifest. An invalid part raises a `ValueError` that describes a valid one."""
 
     def __init__(self, document: object, files: set[str]) -> None:

@@ -128,7 +128,7 @@ class SlotValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class CatalogueMatch:
     """The catalogue's match for a user's line. ``args`` follow the program; ``changes`` are sentences for the admin."""
 
     entry: CatalogueEntry
@@ -138,7 +138,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LineRefusal:
     """The reason why no entry matched. ``place`` continues the entry's path.
 
     ``final``: allowing the line unchanged is no remedy; the reason names one.
@@ -161,22 +161,22 @@ class RequestedProgram:
 
 def match_line(
     entries: Sequence[CatalogueEntry], command: str, args: Sequence[str], env: Mapping[str, str]
-) -> Match | Refusal:
+) -> CatalogueMatch | LineRefusal:
     """Return the match of a line, or the reason why no entry allows it."""
     requested = read_line(command, args)
-    if isinstance(requested, Refusal):
+    if isinstance(requested, LineRefusal):
         return requested
     if len(args) > MAX_ARGUMENTS:
-        return Refusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
-    first: Refusal | None = None
+        return LineRefusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
+    first: LineRefusal | None = None
     for entry in entries:
         if not _same_program(entry, requested):
             continue
         result = _match_entry(entry, requested, env)
-        if isinstance(result, Match):
+        if isinstance(result, CatalogueMatch):
             return result
         first = first or result
-    return first or Refusal("command", _unknown(requested, entries))
+    return first or LineRefusal("command", _unknown(requested, entries))
 
 
 def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarget[Value]:
@@ -192,7 +192,7 @@ def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarge
     return StdioTarget(target.command, args, variables)
 
 
-def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
+def read_line(command: str, args: Sequence[str]) -> RequestedProgram | LineRefusal:
     """Return the program that a line would run. ``npx`` and ``uvx`` take a package and no options of their own."""
     registry = _RUNNERS.get(command)
     if registry is None:
@@ -201,19 +201,21 @@ def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
     if registry == "npm" and rest and rest[0] in _YES:
         rest.pop(0)
     if not rest:
-        return Refusal("args", f"{command} needs a package to run.", final=True)
+        return LineRefusal("args", f"{command} needs a package to run.", final=True)
     if rest[0].startswith("-"):
-        return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it runs any program.", final=True)
+        return LineRefusal(
+            "args.0", f"the option {rest[0]!r} of {command} is not taken: it runs any program.", final=True
+        )
     match = (_PYPI if registry == "pypi" else _NPM).fullmatch(rest[0])
     if match is None:
-        return Refusal(
+        return LineRefusal(
             "args", f"{rest[0]!r} is no plain package with an exact version (no URL, path, range).", final=True
         )
     name, version = match["name"], match["version"] or ""
     if version == "latest":
         version = ""
     if version and not _VERSION.fullmatch(version):
-        return Refusal("args", f"{version!r} is no exact version.", final=True)
+        return LineRefusal("args", f"{version!r} is no exact version.", final=True)
     return RequestedProgram(registry, normal_name(registry, name), version, tuple(rest[1:]))
 
 
@@ -250,15 +252,17 @@ def _same_program(entry: CatalogueEntry, requested: RequestedProgram) -> bool:
     return entry.runs.registry == requested.registry and entry.runs.name == requested.name
 
 
-def _match_entry(entry: CatalogueEntry, requested: RequestedProgram, env: Mapping[str, str]) -> Match | Refusal:
+def _match_entry(
+    entry: CatalogueEntry, requested: RequestedProgram, env: Mapping[str, str]
+) -> CatalogueMatch | LineRefusal:
     changes: list[str] = []
     if isinstance(entry.runs, Package):
         if requested.version and requested.version != entry.runs.version:
-            return Refusal("args", f"version {requested.version} was asked for; {entry.runs} is allowed.")
+            return LineRefusal("args", f"version {requested.version} was asked for; {entry.runs} is allowed.")
         if not requested.version:
             changes.append(f"args: {entry.runs.name!r} became {str(entry.runs)!r}")
     arguments = _match_arguments(entry, requested.args)
-    if isinstance(arguments, Refusal):
+    if isinstance(arguments, LineRefusal):
         return arguments
     values: dict[str, SlotValue] = {}
     for name, text in env.items():
@@ -268,15 +272,17 @@ def _match_entry(entry: CatalogueEntry, requested: RequestedProgram, env: Mappin
         kind = entry.env.get(name)
         if kind is None:
             names = ", ".join(sorted(entry.env)) or "none"
-            return Refusal(f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", final=True)
+            return LineRefusal(
+                f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", final=True
+            )
         problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have several lines
         if problem:
-            return Refusal(f"env.{name}", f"the value {problem}.", final=True)
+            return LineRefusal(f"env.{name}", f"the value {problem}.", final=True)
         values[name] = SlotValue(kind, text)
-    return Match(entry, arguments, values, tuple(changes))
+    return CatalogueMatch(entry, arguments, values, tuple(changes))
 
 
-def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotValue, ...] | Refusal:
+def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotValue, ...] | LineRefusal:
     """Walk the arguments along the template; options may stand anywhere between its parts."""
     slots: list[SlotValue] = []
     parts = list(entry.args)
@@ -295,24 +301,24 @@ def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotVa
                 parts.pop(0)
         else:
             values = _unfit(entry, text)
-        if isinstance(values, Refusal):
+        if isinstance(values, LineRefusal):
             return values
         slots += values
     if any(part.needed and not (part.many and repeated) for part in parts):
-        return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", final=True)
+        return LineRefusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", final=True)
     return tuple(slots)
 
 
-def _positional(entry: CatalogueEntry, part: ArgumentPart, text: str) -> list[SlotValue] | Refusal:
+def _positional(entry: CatalogueEntry, part: ArgumentPart, text: str) -> list[SlotValue] | LineRefusal:
     if part.kind == "literal":
         return [SlotValue("literal", text)] if text == part.literal else _unfit(entry, text)
     problem = slot_problem(part.kind, text)
     if problem:
-        return Refusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", final=True)
+        return LineRefusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", final=True)
     return [SlotValue(part.kind, text)]
 
 
-def _option(entry: CatalogueEntry, kind: SlotKind, text: str, queue: list[str]) -> list[SlotValue] | Refusal:
+def _option(entry: CatalogueEntry, kind: SlotKind, text: str, queue: list[str]) -> list[SlotValue] | LineRefusal:
     """Take a switch, ``--option=value``, or ``--option`` and the next argument."""
     name, equals, value = text.partition("=")
     if kind == "literal":
@@ -322,12 +328,12 @@ def _option(entry: CatalogueEntry, kind: SlotKind, text: str, queue: list[str]) 
     value = value if equals else queue.pop(0)
     problem = slot_problem(kind, value)
     if problem:
-        return Refusal("args", f"{name!r}: the value {problem}.", final=True)
+        return LineRefusal("args", f"{name!r}: the value {problem}.", final=True)
     return [SlotValue(kind, value, f"{name}=")] if equals else [SlotValue("literal", name), SlotValue(kind, value)]
 
 
-def _unfit(entry: CatalogueEntry, text: str) -> Refusal:
-    return Refusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", final=True)
+def _unfit(entry: CatalogueEntry, text: str) -> LineRefusal:
+    return LineRefusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", final=True)
 
 
 def template(entry: CatalogueEntry) -> str:

@@ -12,9 +12,9 @@ from agentic_rag.base.errors import CatalogueProblem
 from agentic_rag.tools.launch.catalogue import (
     ArgumentPart,
     CatalogueEntry,
+    LineRefusal,
     Package,
     Program,
-    Refusal,
     Registry,
     SlotKind,
     read_line,
@@ -96,7 +96,7 @@ def _runs(table: dict[str, Any]) -> Package | Program:
         names = {_text(name): _text(place) for name, place in table.pop("names", {}).items()}
         return Program(path, command, {_text(name): _text(digest).lower() for name, digest in files.items()}, names)
     requested = read_line(_RUNNERS[registry], [_text(table.pop(registry))])
-    if isinstance(requested, Refusal) or not requested.version:
+    if isinstance(requested, LineRefusal) or not requested.version:
         raise ValueError(f"{registry}: a package name with an exact version is needed")
     program, integrity = _text(table.pop("program", "")), _text(table.pop("integrity", ""))
     return Package(registry, requested.name, requested.version, program, integrity)

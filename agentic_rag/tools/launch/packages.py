@@ -2,34 +2,39 @@
 
 Owns the package folder; `registry_clients` runs npm, uv or pip. Knows no server and starts nothing that it installs: no
 install scripts (npm), wheels only (PyPI). An installation is recorded as one hash over the whole tree. A
-start compares the hash, which reveals files that were changed, added or removed since.
+start compares the hash, which reveals files that were changed, added or removed since. `Installations` installs in the
+background what saved entries need.
 """
 
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from email.parser import HeaderParser
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from agentic_rag.base.errors import PackageChanged, PackageProblem
+from agentic_rag.archive.zips import UNREADABLE, open_zip
+from agentic_rag.base.errors import AgenticRagError, PackageChanged, PackageProblem
+from agentic_rag.base.workers import Queue
 from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, unpack_bundle
-from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.catalogue import Package, normal_name
 from agentic_rag.tools.launch.environment import SEARCH_PATH
-from agentic_rag.tools.launch.facts import Facts, add_npm_sizes, read_npm_facts
+from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts, add_npm_sizes, read_npm_facts
 from agentic_rag.tools.launch.registry_clients import PYTHON, RegistryClient, RegistryClients, Workplace, no_sandbox
 from agentic_rag.tools.launch.sandbox import Sandbox
-from agentic_rag.tools.launch.wheels import read_wheel
 
 INSTALL_SECONDS = 300
 """Default time limit of one command of an installation."""
@@ -432,3 +437,113 @@ def _content_facts(path: str) -> object:
 def _stat_facts(path: str) -> object:
     status = os.lstat(path)
     return [status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+log = logging.getLogger(__name__)
+
+MAX_TEXT_BYTES = 1 << 20
+"""Maximum size of a wheel's metadata that is read."""
+_PROGRAM = re.compile(r"^\s*([A-Za-z0-9][\w.-]{0,100})\s*=", re.MULTILINE)
+
+
+def read_wheel(path: Path) -> Facts:
+    """Return the facts of a wheel.
+
+    Raises:
+        PackageProblem: The file is not a wheel.
+    """
+    try:
+        with path.open("rb") as file, open_zip(file) as archive:
+            entries = archive.infolist()
+            head = HeaderParser().parsestr(_read(archive, "METADATA"))
+            programs = _programs(_read(archive, "entry_points.txt"))
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except UNREADABLE as exc:
+        raise PackageProblem(path.name, f"it cannot be read as a wheel: {exc}") from exc
+    needed = [
+        requirement.partition(";")[0].strip()
+        for requirement in head.get_all("Requires-Dist", [])
+        if "extra ==" not in requirement
+    ]
+    return Facts(
+        registry="pypi",
+        name=normal_name("pypi", str(head.get("Name", ""))),
+        version=str(head.get("Version", "")),
+        integrity=f"sha256-{digest}",
+        license=str(head.get("License-Expression") or head.get("License") or "").partition("\n")[0][:TEXT_CHARS],
+        size_bytes=sum(entry.file_size for entry in entries),
+        file_count=len(entries),
+        dependencies=tuple(requirement[:TEXT_CHARS] for requirement in needed[:MAX_LISTED]),
+        programs=tuple(programs[:MAX_LISTED]),
+    )
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> str:
+    """Return a text of the wheel's own folder; empty if there is none."""
+    info = next((entry for entry in archive.infolist() if entry.filename.endswith(f".dist-info/{name}")), None)
+    if info is None:
+        return ""
+    with archive.open(info) as file:
+        return file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+
+
+def _programs(text: str) -> list[str]:
+    section = text.partition("[console_scripts]")[2].partition("\n[")[0]
+    return sorted(_PROGRAM.findall(section))
+
+
+AT_ONCE = 2
+MAX_REMEMBERED = 500
+"""Maximum number of packages whose failed installation is remembered with the reason."""
+
+
+class Installations:
+    """The packages of one data folder that are being installed."""
+
+    def __init__(self, packages: Packages) -> None:
+        self._packages = packages
+        self._waiting: Queue[Package] = Queue()
+        self._under_way: set[Package] = set()
+        self._failures: dict[Package, str] = {}
+        self._working = False
+
+    @property
+    def working(self) -> bool:
+        """Whether this process runs the queue: only a serving process does."""
+        return self._working
+
+    def begin(self, package: Package) -> None:
+        """Queue a package for installation, unless it is queued or being installed already."""
+        if self._working and package not in self._under_way:
+            self._failures.pop(package, None)
+            self._under_way.add(package)
+            self._waiting.put(package)
+
+    def is_under_way(self, package: Package) -> bool:
+        """Return whether a package is queued or being installed."""
+        return package in self._under_way
+
+    def failure(self, package: Package) -> str:
+        """Return why the last installation of a package failed; empty if it did not fail or was never tried."""
+        return self._failures.get(package, "")
+
+    async def run(self) -> None:
+        """Install queued packages until cancelled."""
+        self._working = True
+        async with anyio.create_task_group() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while True:
+            package = await self._waiting.get()
+            try:
+                await self._packages.install(package)
+            except (AgenticRagError, OSError) as exc:
+                log.warning("%s", exc)
+                if len(self._failures) >= MAX_REMEMBERED:
+                    self._failures.clear()
+                self._failures[package] = str(exc)
+            finally:
+                self._under_way.discard(package)

@@ -25,19 +25,18 @@ from agentic_rag.tools.launch.addresses import AddressPolicy, HttpEndpoint, endp
 from agentic_rag.tools.launch.allowed import LaunchCatalogue, allow_command, file_hash, find_program, refuse_inside
 from agentic_rag.tools.launch.catalogue import (
     CatalogueEntry,
-    Match,
+    CatalogueMatch,
+    LineRefusal,
     Package,
     Program,
-    Refusal,
     SlotValue,
     match_line,
     pin_version,
 )
 from agentic_rag.tools.launch.environment import base_environment, check_variables
-from agentic_rag.tools.launch.installations import Installations
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.local_programs import LocalPrograms
-from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.packages import Installations, Packages
 from agentic_rag.tools.launch.requests import PackageLine, local_name, plan_line
 from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, interpreter_files, system_call_filter
 from agentic_rag.tools.launch.spec import FILES, UNSET, LaunchSpec
@@ -172,7 +171,7 @@ class Trust:
     idempotent: frozenset[str] = frozenset()
 
 
-class People(Protocol):
+class Audience(Protocol):
     """The people who can reach this server."""
 
     @property
@@ -181,8 +180,44 @@ class People(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LiftedRules:
+    """The rules that the operator lifted for a server that only one local user can reach.
+
+    ``any_command``: an entry may run any program, also without a sandbox. ``unsandboxed``: an allowed program may run
+    without a sandbox where there is none. Both have no effect unless the server listens on ``loopback`` only, and while
+    ``people`` are more than one local user (None: they never are).
+    """
+
+    any_command: bool = False
+    unsandboxed: bool = False
+    loopback: bool = False
+    people: Audience | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether this process was started with rights that a multi-user server must not have."""
+        return (self.any_command or self.unsandboxed) and self.loopback
+
+    @property
+    def single_user(self) -> bool:
+        """Whether only the local user can reach the server now. A first API key ends this."""
+        return self.loopback and (self.people is None or self.people.alone)
+
+
 class LaunchPolicy:
-    """Decides which commands an entry may start, and their exact form."""
+    """Decides which commands an entry may start, and their exact form.
+
+    An entry passes through these steps, each of which may refuse it:
+
+    1. `review`, before it is saved: a line must match the catalogue, an address must be permitted.
+    2. `install`, where a package is needed: it is installed in the background, without running its code.
+    3. `resolve`, before each start: the rules, the files and the hashes are checked again, because they may have
+       changed since the entry was saved. The result is the exact command in its sandbox.
+
+    Invariants: nothing runs that the operator did not allow, except under `LiftedRules`. A refusal names the place in
+    the entry and the remedy. The policy starts no process and asks no network itself.
+    """
 
     def __init__(
         self,
@@ -192,10 +227,7 @@ class LaunchPolicy:
         packages: Packages | None = None,
         sandbox: Sandbox | str | None = None,
         hosts: Collection[tuple[str, int]] = (),
-        allow_any_command: bool = False,
-        allow_unsandboxed: bool = False,
-        loopback: bool = False,
-        people: "People | None" = None,
+        lifted: LiftedRules | None = None,
         data: Path | None = None,
         programs: Path | None = None,
         disk_reserve: int = 0,
@@ -209,9 +241,8 @@ class LaunchPolicy:
         ``disk_reserve``: bytes of its disk that children leave free.
 
         ``sandbox``: the sandbox to use, or the reason why there is none; None means to look for one when it is needed.
-        ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. The two
-        ``allow`` flags take effect only together with ``loopback`` (the server listens on loopback only), and as long
-        as ``people`` are one local user (None: they always are).
+        ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. ``lifted``: the rules
+        that do not count; None: all rules count.
 
         ``shared``: folder of all processes of a shared store, with ``homes`` of stateful servers, and ``locks``. None
         means that there is only one process.
@@ -220,9 +251,7 @@ class LaunchPolicy:
         self._shared = None if shared is None else shared.resolve()
         self._data = None if data is None else data.resolve()
         self._disk_reserve = disk_reserve
-        self._any_command = allow_any_command and loopback
-        self._unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
-        self._people = people
+        self._lifted = lifted or LiftedRules()
         self.marker = hashlib.sha256(str(self.homes).encode()).hexdigest()[:16]
         self.packages = packages
         self.installations = Installations(packages) if packages is not None else None
@@ -235,17 +264,17 @@ class LaunchPolicy:
     @property
     def any_command(self) -> bool:
         """Whether a user's entry may run any program."""
-        return self._any_command and (self._people is None or self._people.alone)
+        return self._lifted.any_command and self._lifted.single_user
 
     @property
     def unsandboxed(self) -> bool:
         """Whether a user's entry may run without a sandbox where there is none."""
-        return self._unsandboxed and (self._people is None or self._people.alone)
+        return (self._lifted.unsandboxed or self._lifted.any_command) and self._lifted.single_user
 
     @property
     def single_user(self) -> bool:
         """Whether this process was started with rights that a multi-user server must not have."""
-        return self._any_command or self._unsandboxed
+        return self._lifted.requested
 
     @property
     def networked(self) -> bool:
@@ -294,7 +323,7 @@ class LaunchPolicy:
         if isinstance(target, HttpTarget):
             return {}
         match = match_line(self.catalogue.entries(), target.command, target.args, target.env)
-        if not isinstance(match, Match):
+        if not isinstance(match, CatalogueMatch):
             return {}
         problems: dict[int, str] = {}
         at = 0
@@ -428,7 +457,7 @@ class LaunchPolicy:
 
     # -- parts ------------------------------------------------------------------------------------------------
 
-    def _match(self, spec: LaunchSpec, target: ResolvedTarget) -> Match | None:
+    def _match(self, spec: LaunchSpec, target: ResolvedTarget) -> CatalogueMatch | None:
         """Return the catalogue match of a line, or None if the entry has an address or any line may run."""
         if isinstance(target, HttpTarget):
             return None
@@ -436,7 +465,7 @@ class LaunchPolicy:
         if not command or "\x00" in command:
             raise InvalidInput(f"{spec.path}.command", "a program name or an absolute path is needed.")
         match = match_line(self.catalogue.entries(), command, target.args, target.env)
-        if isinstance(match, Match):
+        if isinstance(match, CatalogueMatch):
             return match
         if self.any_command:
             return None
@@ -457,7 +486,7 @@ class LaunchPolicy:
     def _obstacle(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
         """Return why an admin cannot request a line in its present form; empty if a request is possible. Blocks."""
         plan = plan_line(target.command, target.args, list(target.env))
-        if isinstance(plan, Refusal):
+        if isinstance(plan, LineRefusal):
             return plan.reason
         if isinstance(plan, PackageLine):
             from_registry = plan.package.registry != "mcpb"

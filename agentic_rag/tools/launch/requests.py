@@ -15,8 +15,8 @@ from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
 from agentic_rag.tools.launch.catalogue import (
     MAX_ARGUMENTS,
     CatalogueEntry,
+    LineRefusal,
     Package,
-    Refusal,
     match_line,
     read_line,
     slot_problem,
@@ -82,40 +82,42 @@ class LaunchGrant:
     read_only: tuple[str, ...] = ()
 
 
-def plan_line(command: str, args: Sequence[str], env: Sequence[str]) -> PackageLine | ProgramLine | Refusal:
+def plan_line(command: str, args: Sequence[str], env: Sequence[str]) -> PackageLine | ProgramLine | LineRefusal:
     """Return the package or program to bind before a line is allowed, or a refusal. ``env``: names of its variables."""
     for name in env:
         if steers_a_program(name):
-            return Refusal(f"env.{name}", "this variable can make a program load or run another one; remove it.")
+            return LineRefusal(f"env.{name}", "this variable can make a program load or run another one; remove it.")
     if len(args) > MAX_ARGUMENTS:
-        return Refusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
+        return LineRefusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
     for index, text in enumerate(args):
         problem = slot_problem("literal", text)
         if problem:
-            return Refusal(f"args.{index}", f"an argument that {problem} cannot be allowed.")
+            return LineRefusal(f"args.{index}", f"an argument that {problem} cannot be allowed.")
     requested = read_line(command, args)
-    if isinstance(requested, Refusal):
+    if isinstance(requested, LineRefusal):
         return requested
     if requested.registry:
         return PackageLine(Package(requested.registry, requested.name, requested.version), requested.args)
     return _plan_program(command, tuple(args))
 
 
-def _plan_program(command: str, args: tuple[str, ...]) -> ProgramLine | Refusal:
+def _plan_program(command: str, args: tuple[str, ...]) -> ProgramLine | LineRefusal:
     folder, _, base = command.rpartition("/")
     if folder and folder not in SEARCH_PATH:
         reason = f"{command!r} is a path. Give the program's name only, and the script as its first argument"
-        return Refusal("command", f"{reason}: node ./server.js, where server.js lies in the operator's folder {LOCAL}.")
+        return LineRefusal(
+            "command", f"{reason}: node ./server.js, where server.js lies in the operator's folder {LOCAL}."
+        )
     name = re.sub(r"(?:[\d.]+|\.exe)$", "", base.lower())
     if name in _RUN_ANYTHING.split():
         reason = f"{base} runs any program that its arguments name, so it can't be allowed."
-        return Refusal("command", f"{reason} Name the server itself: a package (npx, uvx), or node ./server.js.")
+        return LineRefusal("command", f"{reason} Name the server itself: a package (npx, uvx), or node ./server.js.")
     if name not in _INTERPRETERS:
         return ProgramLine(command, args)
     if not args or args[0].startswith("-"):
         first_word = f"the option {args[0]!r}" if args else "nothing"
         reason = f"{base} is given {first_word} where its script has to stand; options of {base} run any program."
-        return Refusal("args.0", f"{reason} Write: {base} ./server.js, where server.js lies in {LOCAL}.")
+        return LineRefusal("args.0", f"{reason} Write: {base} ./server.js, where server.js lies in {LOCAL}.")
     return ProgramLine(command, args, (args[0],))
 
 
@@ -230,5 +232,5 @@ def check_covers(entry: CatalogueEntry, command: str, args: Sequence[str], env: 
     """
     filled = [_PLACEHOLDER.sub(_STAND_IN, text) for text in args]
     outcome = match_line([entry], command, filled, dict.fromkeys(env, "x"))
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, LineRefusal):
         raise InvalidInput("args", f"the line that was asked for would not run: {outcome.reason}")

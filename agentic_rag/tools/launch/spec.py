@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from agentic_rag.base.errors import InvalidInput, PlaceholderUnset
 from agentic_rag.tools.entries.entry import (
+    EntryOAuthClient,
     HttpTarget,
     Identity,
     McpEntry,
-    OAuthClient,
     PlainValue,
     ResolvedTarget,
     SealedValue,
@@ -149,7 +149,7 @@ def _with_texts(
     oauth = None
     if (client := target.oauth) is not None:
         secrets = {name: text for (place, name), text in resolved.items() if place == "oauth"}
-        oauth = OAuthClient(client.client_id, secrets, client.scopes, client.issuer, client.grant)
+        oauth = EntryOAuthClient(client.client_id, secrets, client.scopes, client.issuer, client.grant)
     return HttpTarget(texts[0], values, target.kind, oauth, url_secrets or {})
 
 

@@ -27,7 +27,7 @@ _WRITTEN = ("Pss_Anon:", "Pss_Shmem:")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """``memory_bytes`` resident, ``cpu_seconds`` since the start, ``processes`` now; all descendants together."""
 
     memory_bytes: int
@@ -77,19 +77,19 @@ class Meter:
         return self._disk.exceeds(now, _family(self._pid, allowed.processes))
 
 
-def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:
+def measure_usage(pid: int, memory_bytes: int, processes: int) -> ProcessUsage:
     """Return the usage of a process and its descendants; zeros if the process has ended.
 
     Shared pages are attributed only once the cheap count exceeds ``memory_bytes``. At most ``processes`` plus one
     processes are measured.
     """
     if not sys.platform.startswith("linux"):
-        return Usage(0, 0.0, 0)
+        return ProcessUsage(0, 0.0, 0)
     pids = _family(pid, processes + 1)
     memory = sum(_resident_bytes(member) for member in pids)
     if memory > memory_bytes:
         memory = sum(_written_bytes(member) for member in pids)
-    return Usage(memory, sum(_cpu_seconds(member) for member in pids), len(pids))
+    return ProcessUsage(memory, sum(_cpu_seconds(member) for member in pids), len(pids))
 
 
 def _family(pid: int, most: int) -> list[int]:

@@ -24,7 +24,7 @@ from mcp.client.auth.utils import (
 )
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken, TokenEndpointAuthMethod
 
-from agentic_rag.tools.entries.entry import OAuthClient
+from agentic_rag.tools.entries.entry import EntryOAuthClient
 from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.discovery import ProtectedResource
 from agentic_rag.tools.oauth.errors import GrantRefused, SignInProblem, SignInSilent
@@ -61,7 +61,7 @@ class Tokens:
 # The client
 
 
-def configured_client(place: ProtectedResource, oauth: OAuthClient[str]) -> OAuthRegistration:
+def configured_client(place: ProtectedResource, oauth: EntryOAuthClient[str]) -> OAuthRegistration:
     """Return the client that an admin registered by hand, in a form that the authorization server accepts."""
     offered = place.metadata.token_endpoint_auth_methods_supported
     secret, key = oauth.secrets.get("clientSecret"), oauth.secrets.get("privateKey", "")
@@ -325,6 +325,7 @@ def algorithm_of(pem: str) -> Literal["ES256", "RS256", "EdDSA"]:
     Raises:
         SignInProblem: The text is not a PEM of a signing key: P-256, RSA or Ed25519.
     """
+    # imported on first use: few entries sign with a key
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +56,7 @@ EVENT_LINES = 100
 Item = SessionMessage | Exception
 
 
-class HttpTransport:
+class HttpTransport(anyio.AsyncContextManagerMixin):
     """One session with one endpoint, as a `mcp.client.Transport`. Single use."""
 
     def __init__(
@@ -80,7 +80,6 @@ class HttpTransport:
         self._lost = on_lost
         self._refused = refused
         self._credentials = credentials
-        self._context: AbstractAsyncContextManager[Any] | None = None
         self._observed = _Observations()
 
     @property
@@ -97,15 +96,6 @@ class HttpTransport:
     def suggests_other(self) -> bool:
         """Whether the address answered like a server of the other transport."""
         return not self._observed.answered and self._observed.other
-
-    async def __aenter__(self) -> Any:
-        self._context = self._open()
-        return await self._context.__aenter__()
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return None if self._context is None else await self._context.__aexit__(exc_type, exc, traceback)
 
     def _client(
         self,
@@ -132,7 +122,7 @@ class HttpTransport:
         )
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Any]:
+    async def __asynccontextmanager__(self) -> AsyncIterator[Any]:
         try:
             httpx2.URL(self._endpoint.url)
         except httpx2.InvalidURL as exc:  # unusual spellings of numbers, letters that look like others

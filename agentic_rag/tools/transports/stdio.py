@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -110,7 +110,7 @@ _ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"
 Streams = tuple["_Inbox", MemoryObjectSendStream[SessionMessage]]
 
 
-class StdioTransport:
+class StdioTransport(anyio.AsyncContextManagerMixin):
     """One run of one child, as a `mcp.client.Transport`. Single use."""
 
     def __init__(
@@ -127,19 +127,9 @@ class StdioTransport:
         self._refused = refused
         self._heard = anyio.Event()
         """Set once stderr has ended."""
-        self._context: AbstractAsyncContextManager[Streams] | None = None
-
-    async def __aenter__(self) -> Streams:
-        self._context = self._open()
-        return await self._context.__aenter__()
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return None if self._context is None else await self._context.__aexit__(exc_type, exc, traceback)
 
     @asynccontextmanager
-    async def _open(self) -> "AsyncIterator[Streams]":
+    async def __asynccontextmanager__(self) -> "AsyncIterator[Streams]":
         async with _lock(self._command.lock) as inherited_fds:
             process = await _spawn(self._command, inherited_fds)
         # No await between the spawn and the task group: a cancellation there would leak the child.

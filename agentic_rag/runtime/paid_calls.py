@@ -1,7 +1,7 @@
-"""Single model calls for documents, paid from the budget of the document's domain.
+"""Single model calls outside of turns: titles, context lines, transcriptions of pages.
 
 Owns the order of reservation, call, usage and release. Callers own the prompt, the check of the answer and retries. A
-call has no tools, so that the text of a document cannot have an effect.
+call has no tools, so that the text of a document or of a user cannot have an effect.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,14 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import GenerationTimeout
-from agentic_rag.base.events import Usage
-from agentic_rag.base.ids import SessionId
 from agentic_rag.base.telemetry import working_for
 from agentic_rag.models.base import Model, ModelRequest, PartialAnswer
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
 from agentic_rag.store import usage
 from agentic_rag.store.budgets import Payer
-from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.usage import UsageRecord
+from agentic_rag.store.usage import UsageLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Answer:
 
 
 class PaidCalls:
-    """Calls a model for documents and stores the cost of each call."""
+    """Calls a model and stores the cost of each call."""
 
     def __init__(self, database: Database, model: Model, calls: ModelCalls, spending: Spending) -> None:
         self._db = database
@@ -44,23 +41,22 @@ class PaidCalls:
     async def ask(
         self,
         request: ModelRequest,
-        domain_id: str,
-        agent: str,
+        labels: UsageLabels,
         action: str,
         seconds: float,
         keep: Callable[[Connection, Answer], None] | None = None,
     ) -> Answer:
         """Return a model's answer. The cost is stored in any case.
 
-        ``agent``: the name of such calls in the usage. ``action``: the action that a timeout error names. ``keep``
-        stores a complete answer in the transaction that stores the cost.
+        ``labels`` name the call in the usage, and the budgets that pay it. ``action``: the action that a timeout error
+        names. ``keep`` stores a complete answer in the transaction that stores the cost.
 
         Raises:
             ModelError, GenerationTimeout: there is no answer.
             BudgetExceeded, BudgetUnpriced: the call may not begin.
             StorageError: cost or answer cannot be stored.
         """
-        account = self._spending.account(Payer(domain_id, ""))
+        account = self._spending.account(Payer(labels.domain_id, labels.user_id, labels.key_id))
         received = PartialAnswer(request.model)
         answer: Answer | None = None
         try:
@@ -69,7 +65,7 @@ class PaidCalls:
             await account.aclose()
             raise
         try:
-            with self._calls.watch(request.model), working_for(domain_id):
+            with self._calls.watch(request.model), working_for(labels.domain_id):
                 with anyio.move_on_after(seconds) as waited:
                     async with self._model.stream(request) as events:
                         async for event in events:
@@ -78,7 +74,7 @@ class PaidCalls:
                     raise GenerationTimeout(action, seconds)
             answer = Answer(received.text, received.stop_reason)
         finally:
-            spent = usage_row(domain_id, agent, received.model, received.usage)
+            spent = usage.row_of(labels, received.model, received.usage)
 
             def store(conn: Connection) -> None:
                 if keep is not None and answer is not None:
@@ -93,19 +89,3 @@ class PaidCalls:
             finally:
                 await account.aclose()
         return answer
-
-
-def usage_row(domain_id: str, agent: str, model: str, spent: Usage) -> UsageRecord:
-    """Return the usage of a call that belongs to no conversation."""
-    return UsageRecord(
-        id=new_id("usage"),
-        session_id=SessionId(""),
-        domain_id=domain_id,
-        agent=agent,
-        model=model,
-        input=spent.input,
-        cache_read=spent.cache_read,
-        cache_write=spent.cache_write,
-        output=spent.output,
-        created_at=now(),
-    )
