@@ -81,11 +81,9 @@ class ModelStream:
         Returns False, without a change, if the text may hold a part of a secret, or the log is full. Without a known
         secret too: one may become known during the answer, and only `_take` then lets the log remove it.
         """
-        kind: TextKind = "text" if type(event) is TextDelta else "thinking"
-        passes, text = self._passes, event.text
-        if passes is None or not passes(text) or not self._append_text(kind, text):
+        passes = self._passes
+        if passes is None or not passes(event.text) or not self._send_text(event):
             return False
-        self._receive_text(event)
         if time.monotonic() - self._heard > self._idle_step:
             self._wait_on()
         return True
@@ -98,5 +96,15 @@ class ModelStream:
                 self._log.append(body)
             return
         for model_event in self._redacted.take(event):
+            if (type(model_event) is TextDelta or type(model_event) is ThinkingDelta) and self._send_text(model_event):
+                continue
             for body in self._receive(model_event):
                 self._log.append(body, redacted=True)
+
+    def _send_text(self, event: TextDelta | ThinkingDelta) -> bool:
+        """Add a text without secrets to the log and the turn. Returns False, without a change, if the log is full."""
+        kind: TextKind = "text" if type(event) is TextDelta else "thinking"
+        if not self._append_text(kind, event.text):
+            return False
+        self._receive_text(event)
+        return True

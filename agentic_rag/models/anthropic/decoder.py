@@ -99,7 +99,10 @@ class AnswerDecoder:
             ModelError: the service reports an error, or the data does not follow the API.
         """
         try:
-            return self._read(loads(data))
+            event = loads(data)
+            if event["type"] == "content_block_delta":  # nearly all events; `_read` would be one more call
+                return self._delta(event["index"], event["delta"])
+            return self._read(event)
         except _NOT_THE_API as exc:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
 
