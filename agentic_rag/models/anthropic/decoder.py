@@ -90,7 +90,7 @@ class AnswerDecoder:
     @property
     def working(self) -> bool:
         """Whether an open block may receive bytes without events: thinking, or a call before its arguments."""
-        return any(each.block["type"] != "text" for each in self._open.values())
+        return any(block.block["type"] != "text" for block in self._open.values())
 
     def decode(self, data: bytes) -> ModelEvent | None:
         """Decode one event's JSON. Returns None for events without a model event (pings, usage, signatures).
