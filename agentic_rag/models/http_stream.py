@@ -78,8 +78,7 @@ def chunks_of(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
     """Return the body in chunks. An uncompressed body skips the client's decoding layers.
 
     A streamed answer has one chunk for each delta, and each layer of generators runs once for each chunk. An aiohttp
-    body is therefore read from aiohttp itself, below the client's five layers, which takes a quarter of the reading
-    time. Another body is read through the client.
+    body is therefore read from aiohttp itself. Another body is read through the client.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
         chunks = response.aiter_bytes()

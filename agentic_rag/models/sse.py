@@ -114,7 +114,7 @@ class SSEReader:
 def _read_usual(chunk: bytes) -> list[tuple[str, bytes]] | None:
     """Return the events of a chunk that holds only whole events in the usual spelling, as most chunks do, else None.
 
-    Nearly every chunk of an answer is one such event, and this takes a third of the time of reading it line by line.
+    Nearly every chunk of an answer is one such event, so this is worth a second way of reading.
     """
     if chunk[-2:] != b"\n\n" or b"\r" in chunk:
         return None

@@ -89,7 +89,7 @@ class Encoder:
         """
         head, mark, middle = self._heads.get(kind if agent is None else (kind, agent)) or self._head(kind, agent)
         rest = b'%d,"ts":"%b%b%b}' % (seq, ts.encode(), middle, orjson.dumps(text))
-        # `AgentEvent(...)` does the same through one more call, which doubles the time of building the tuple.
+        # `AgentEvent(...)` does the same through one more call, in Python.
         event = tuple.__new__(AgentEvent, (self._turn_id, seq, kind, head + rest))
         return event, mark + rest
 
