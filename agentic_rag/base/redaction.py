@@ -207,12 +207,12 @@ class Redaction:
 
     def is_clear(self, text: str) -> bool:
         """Return whether a quick check shows that a text neither holds a value nor ends with the start of one."""
-        if not self._values:
-            return True
         automaton = self._automaton
-        if automaton is None or automaton.version != self._version:
+        if automaton is None or automaton.version != self._version:  # as `_current`, without its call for each delta
+            if not self._values:
+                return True
             automaton = self._current()
-        return not automaton.glance(text.encode(*_CODING))
+        return not automaton.glance(text.encode("utf-8", "surrogatepass"))
 
     def split(self, text: str) -> tuple[str, str]:
         """Return the part of a text's beginning that may be sent now, redacted, and the rest, unchanged.

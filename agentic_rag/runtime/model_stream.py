@@ -25,10 +25,13 @@ class ModelStream:
     """Receives one model call. ``idle``: seconds of silence after which the model has failed."""
 
     def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
-        self._receive, self._receive_text = turn.receive, turn.receive_text
         self._log = log
         self._redacted = None if redaction.idle else RedactedAnswer(redaction)
+        # bound once, because `_take_text` runs for each delta
+        self._receive, self._receive_text, self._append_text = turn.receive, turn.receive_text, log.append_text
+        self._passes = None if self._redacted is None else self._redacted.passes
         self._idle = idle
+        self._idle_step = idle / 20
         self._watch = asyncio.timeout(None)
         self._silence: SilenceTimer | None = None
         self._heard = time.monotonic()
@@ -57,9 +60,7 @@ class ModelStream:
     async def _run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
         async with answer as events:
             async for event in events:
-                if type(event) is TextDelta or type(event) is ThinkingDelta:
-                    self._take_text(event)
-                else:
+                if not ((type(event) is TextDelta or type(event) is ThinkingDelta) and self._take_text(event)):
                     self._take(event)
                 if self._log.is_full:
                     self._set_deadline(math.inf)  # the turn waits for the store, not for the model
@@ -74,24 +75,36 @@ class ModelStream:
         if self._silence is not None:
             self._silence.deadline = deadline
 
-    def _take_text(self, event: TextDelta | ThinkingDelta) -> None:
-        """Take a piece of text. Does the same as `_take` in fewer steps, if the text holds no part of a secret."""
-        redacted = self._redacted
-        kind: TextKind = "text" if type(event) is TextDelta else "thinking"
-        if redacted is None or not redacted.passes(event.text) or not self._log.append_text(kind, event.text):
-            self._take(event)
-            return
-        self._receive_text(event)
-        if time.monotonic() - self._heard > self._idle / 20:
+    def _take_text(self, event: TextDelta | ThinkingDelta) -> bool:
+        """Do the same as `_take` in fewer steps, because nearly all events are pieces of text.
+
+        Returns False, without a change, if the text may hold a part of a secret, or the log is full. Without a known
+        secret too: one may become known during the answer, and only `_take` then lets the log remove it.
+        """
+        passes = self._passes
+        if passes is None or not passes(event.text) or not self._send_text(event):
+            return False
+        if time.monotonic() - self._heard > self._idle_step:
             self._wait_on()
+        return True
 
     def _take(self, event: ModelEvent) -> None:
-        if time.monotonic() - self._heard > self._idle / 20:  # moving a deadline costs more than reading the clock
+        if time.monotonic() - self._heard > self._idle_step:  # moving a deadline costs more than reading the clock
             self._wait_on()
         if self._redacted is None:
             for body in self._receive(event):
                 self._log.append(body)
             return
         for model_event in self._redacted.take(event):
+            if (type(model_event) is TextDelta or type(model_event) is ThinkingDelta) and self._send_text(model_event):
+                continue
             for body in self._receive(model_event):
                 self._log.append(body, redacted=True)
+
+    def _send_text(self, event: TextDelta | ThinkingDelta) -> bool:
+        """Add a text without secrets to the log and the turn. Returns False, without a change, if the log is full."""
+        kind: TextKind = "text" if type(event) is TextDelta else "thinking"
+        if not self._append_text(kind, event.text):
+            return False
+        self._receive_text(event)
+        return True

@@ -45,7 +45,7 @@ def _frame(text: bytes) -> bytes:
     if size < 126:
         return b"\x81%c%b" % (size, text)
     if size < 65536:
-        return b"\x81\x7e%c%c%b" % (size >> 8, size & 255, text)
+        return b"\x81\x7e" + size.to_bytes(2, "big") + text
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
 
 

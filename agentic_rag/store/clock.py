@@ -34,9 +34,11 @@ def advance_ids(stored_id: str) -> None:
 
     The clock of the process that created the stored id may have been ahead of this one.
     """
+    global _last_now
     number = _number_of(stored_id)
     if number is not None:
         _ids.advance(number)
+        _last_now = (0, "")
 
 
 def _number_of(ident: str) -> int | None:
@@ -87,8 +89,14 @@ _STEP_MS: Final = 60_000
 """A smaller backward step of the clock, in ms, is hidden from records: `now` waits for the clock to catch up."""
 
 
-def _now_ms() -> int:
-    ms = time.time_ns() // 1_000_000
+_last_now: tuple[int, str] = (0, "")
+"""The clock's last time in milliseconds, and the result of `now` for it.
+
+Each delta has a time, and several come within one millisecond. One tuple, because `now` is called in any thread.
+"""
+
+
+def _not_before_last_id(ms: int) -> int:
     last = _ids.ms
     return last if 0 < last - ms < _STEP_MS else ms
 
@@ -99,8 +107,14 @@ def now() -> str:
     While the clock is less than a minute behind the last id, this returns the time of that id. Lists sorted by time
     thus stay in order when a time service sets the clock back.
     """
-    whole, rest = divmod(_now_ms(), 1000)
-    return f"{_second(whole)}.{rest:03d}Z"
+    global _last_now
+    ms = time.time_ns() // 1_000_000
+    last_ms, text = _last_now
+    if ms != last_ms:
+        whole, rest = divmod(_not_before_last_id(ms), 1000)
+        text = f"{_second(whole)}.{rest:03d}Z"
+        _last_now = ms, text
+    return text
 
 
 def today() -> date:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import anyio
 import pytest
+from aiohttp import StreamReader
 from anyio.abc import SocketAttribute, SocketStream
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.messages import user_message
-from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.anthropic.model import AnthropicModel, http_options
 from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelProgress, ModelRequest
+from agentic_rag.models.http_stream import aiohttp_reader, chunks_of
 from agentic_rag.models.sse import MAX_EVENT_BYTES
 from agentic_rag.testing.frames import frames
 from agentic_rag.testing.steps import Say, Step, Think, Use, step_events
@@ -79,18 +81,25 @@ class Service:
 
 
 @asynccontextmanager
-async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
-    """A model whose service is ``serve``."""
+async def serving(serve: Serve) -> AsyncIterator[str]:
+    """Yield the URL of a service that is ``serve``."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
-        model = AnthropicModel("k", f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}")
         with anyio.fail_after(PATIENCE):
-            try:
-                yield model
-            finally:
-                await model.aclose()
+            yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
+    """Yield a model whose service is ``serve``."""
+    async with serving(serve) as url:
+        model = AnthropicModel("k", url)
+        try:
+            yield model
+        finally:
+            await model.aclose()
 
 
 async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | None]:
@@ -280,3 +289,14 @@ async def test_an_error_within_an_answer_comes_after_the_events_before_it(rest: 
 async def test_events_after_the_end_of_an_answer_are_no_part_of_it() -> None:
     more = [STREAM[:-1], b"\n", *(event + b"\n\n" for event in STREAM.split(b"\n\n"))]
     assert await answered([b"HTTP/1.1 200 OK\r\n\r\n", *more]) == (await whole(), None)
+
+
+async def test_the_body_of_an_answer_is_read_from_the_transport_itself() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(WITH_LENGTH)
+
+    async with serving(serve) as url, http_options()["http_client"] as client, client.stream("GET", url) as response:
+        assert isinstance(aiohttp_reader(response), StreamReader)
+        assert b"".join([chunk async for chunk in chunks_of(response)]) == STREAM

@@ -67,8 +67,8 @@ def test_a_small_step_back_of_the_clock_shows_in_no_time() -> None:
     script = """
 import time
 from agentic_rag.store.clock import new_id, now
-new_id("turn")
 first = now()
+new_id("turn")  # not before `first`: between the two a millisecond may pass
 real = time.time_ns
 time.time_ns = lambda: real() - 2 * 10**9
 print(first <= now())

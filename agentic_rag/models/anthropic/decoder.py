@@ -90,7 +90,7 @@ class AnswerDecoder:
     @property
     def working(self) -> bool:
         """Whether an open block may receive bytes without events: thinking, or a call before its arguments."""
-        return any(each.block["type"] != "text" for each in self._open.values())
+        return any(block.block["type"] != "text" for block in self._open.values())
 
     def decode(self, data: bytes) -> ModelEvent | None:
         """Decode one event's JSON. Returns None for events without a model event (pings, usage, signatures).
@@ -99,7 +99,10 @@ class AnswerDecoder:
             ModelError: the service reports an error, or the data does not follow the API.
         """
         try:
-            return self._read(loads(data))
+            event = loads(data)
+            if event["type"] == "content_block_delta":  # nearly all events; `_read` would be one more call
+                return self._delta(event["index"], event["delta"])
+            return self._read(event)
         except _NOT_THE_API as exc:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
 

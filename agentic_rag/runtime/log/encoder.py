@@ -89,7 +89,9 @@ class Encoder:
         """
         head, mark, middle = self._heads.get(kind if agent is None else (kind, agent)) or self._head(kind, agent)
         rest = b'%d,"ts":"%b%b%b}' % (seq, ts.encode(), middle, orjson.dumps(text))
-        return AgentEvent(self._turn_id, seq, kind, head + rest), mark + rest
+        # `AgentEvent(...)` does the same through one more call, in Python.
+        event = tuple.__new__(AgentEvent, (self._turn_id, seq, kind, head + rest))
+        return event, mark + rest
 
     def _head(self, kind: TextKind, agent: Delegate | None) -> tuple[bytes, bytes, bytes]:
         """Cache and return the bytes before the number, those of the short form, and those between time and text."""
