@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from mcp_servers.retriever.embedding import Embedder, token_limit
 from mcp_servers.retriever.errors import IndexMismatch
-from mcp_servers.retriever.index import Calibration, Dense, Index
+from mcp_servers.retriever.index import Calibration, Dense, Index, mean_vector
 from mcp_servers.retriever.lexical import document_vectors, query_vector
 from mcp_servers.retriever.windows import text_windows
 
@@ -51,8 +51,18 @@ down to 0.83), and passages that share no word with the question are still found
 REMEASURE_GROWTH = 2
 """Growth factor of a collection after which it is measured again."""
 
+CENTRED = 0.25
+"""Share of the mean vector of a collection's chunks that is subtracted from a question's vector. On the open set hit@5
+of paraphrases is 0.69 with it and 0.62 without; Cranfield 0.548 and 0.549."""
+
+DIGITS = 6
+"""Decimal places of the stored mean vector."""
+
 EQUAL = 1e-6
 """Scores that differ by less are equal, except for rounding."""
+
+Windows = Sequence[Sequence[float]]
+"""The vectors of one text."""
 
 _SCRIPTS = {
     "cjk": re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"),
@@ -101,6 +111,17 @@ def dense_relevance(calibration: Calibration | None, cosine: float) -> float:
     return min(max((cosine - calibration.noise) / (calibration.match - calibration.noise), 0.0), 1.0)
 
 
+def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
+    """Return a question's vector without `CENTRED` of the collection's mean.
+
+    Content that all passages share does not tell which of them answers. The vector is unchanged if ``centre`` is empty
+    or of another dimension, as after a change of the model, when the dense leg finds nothing.
+    """
+    if len(vector) != len(centre):
+        return list(vector)
+    return [each - CENTRED * mean for each, mean in zip(_normalise(vector), centre, strict=True)]
+
+
 def is_stale(calibration: Calibration | None, points: int, *, exactly: bool = False) -> bool:
     if calibration is None:
         return True
@@ -119,7 +140,9 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     limit = await token_limit(embedder)
     drawn = await index.sample(collection, DRAWN)
     drawn.sort(key=lambda pair: (pair[0].document_name, pair[0].ordinal, pair[0].text))
-    for chunk, stored in drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]:
+    sample = drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]
+    centre = _mean([stored for _, stored in sample])
+    for chunk, stored in sample:
         if both := split(chunk.text):
             name = script(chunk.text)
             parts[name].append(both)
@@ -130,10 +153,11 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     for name, pairs in parts.items():
         questions = [await embedder.embed_query(question) for question, _ in pairs]
         _check(questions, [windows[0] for windows in whole[name]])
+        questions = [centred(vector, centre) for vector in questions]
         texts = [text_windows(answer, limit) for _, answer in pairs]
         vectors = await embedder.embed_documents([text for windows in texts for text in windows])
         answers = Dense(embedder.name, vectors, [len(windows) for windows in texts]).by_chunk()
-        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name])
+        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name], centre)
         noise += unrelated
         matches += copies
         if len(pairs) >= MINIMUM_SAMPLE:
@@ -145,7 +169,14 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
         noise=median(noise) if noise else 0.0,
         match=median(matches) if matches else 1.0,
         points=await index.count(collection),
+        centre=centre,
     )
+
+
+def _mean(chunks: Sequence[Windows]) -> tuple[float, ...]:
+    """Return the mean of the normalised mean vectors of chunks."""
+    vectors = [_normalise(mean_vector(windows)) for windows in chunks]
+    return tuple(round(fmean(column), DIGITS) for column in zip(*vectors, strict=True))
 
 
 def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]) -> None:
@@ -191,12 +222,8 @@ def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
     return fmean(found)
 
 
-Windows = Sequence[Sequence[float]]
-"""The vectors of one text."""
-
-
 def _compare(
-    questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows]
+    questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows], centre: Sequence[float]
 ) -> tuple[list[float], list[float], list[list[float]]]:
     """Return three sets of cosines; the best window of a text counts, as in a search.
 
@@ -204,7 +231,10 @@ def _compare(
     """
     asked = _cosines(questions, whole)
     unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
-    copies = [fmean(row[0] for row in _cosines(answer, [chunk])) for answer, chunk in zip(answers, whole, strict=True)]
+    copies = [
+        fmean(row[0] for row in _cosines([centred(window, centre) for window in answer], [chunk]))
+        for answer, chunk in zip(answers, whole, strict=True)
+    ]
     return unrelated, copies, _cosines(questions, answers)
 
 

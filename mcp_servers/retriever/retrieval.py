@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, takewhile, zip_longest
 from typing import Protocol
 from uuid import uuid4
 
 import anyio
 
 from mcp_servers.answer_forms import has_form
-from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
+from mcp_servers.retriever.calibration import calibrate, centred, dense_relevance, dense_weight, is_stale, script
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.coverage import read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
@@ -199,12 +199,13 @@ class Retriever:
         vote = await self._vote(collection, question)
         lead = CandidateLimit(self._fusion, vote.weight, count, FIRST_PLACES)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
-        fused = fuse_legs(legs, lead)[: max(TRACED, count)]
+        fused = fuse_legs(legs, lead)
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
         firsts = lead.first_places(legs)
-        wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
+        wanted = dict.fromkeys([*(each.chunk_id for each in _first_with_ties(fused, count)), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)
+        fused = _in_fixed_order(fused, chunks)[: max(TRACED, count)]
         compared = max(COMPARED, count if count > WEIGHED else 0)
         candidates = _candidates(question, fused, legs, vote, chunks, threshold, compared)
         kept = [
@@ -250,7 +251,8 @@ class Retriever:
             weight = dense_weight(calibration, query)
             if not weight:
                 return _Vote(note=f"the embedder does not know this script ({script(query)}) well enough to vote")
-            return _Vote(await embedder.embed_query(query), weight, calibration)
+            vector = centred(await embedder.embed_query(query), calibration.centre)
+            return _Vote(vector, weight, calibration)
         except (EmbeddingError, IndexMismatch) as error:
             return _Vote(note=str(error))
 
@@ -275,7 +277,7 @@ def search_passages(
 
     def weigh(part: str) -> tuple[list[Candidate], list[_Found]]:
         legs = _lexical_legs(part, passages)
-        fused = fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED))[:TRACED]
+        fused = _in_fixed_order(fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED)), chunks)[:TRACED]
         candidates = _candidates(part, fused, legs, _Vote(), chunks, threshold, COMPARED)
         return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
 
@@ -315,6 +317,27 @@ def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> Le
     ]
     best = sorted(scores, key=lambda each: -each.score)[:CANDIDATES]
     return LegResults(tuple(best), self_score=self_score(weights.values()), tokens=weights, matched=matched)
+
+
+def _first_with_ties(fused: Sequence[Scored], count: int) -> Sequence[Scored]:
+    """Return the first ``count`` candidates, and those with the same score as the last one, if it has any."""
+    if len(fused) <= count or not fused[count - 1].score:
+        return fused[:count]
+    return [*fused[:count], *takewhile(lambda each: each.score == fused[count - 1].score, fused[count:])]
+
+
+def _in_fixed_order(fused: Sequence[Scored], chunks: Mapping[str, Chunk]) -> list[Scored]:
+    """Order candidates with the same score by the name of their document and their place in it.
+
+    An index returns them in the order of its points, which differs between two indexes of the same documents.
+    Candidates whose chunk was not read come last.
+    """
+
+    def key(each: Scored) -> tuple[float, bool, str, int]:
+        chunk = chunks.get(each.chunk_id)
+        return -each.score, chunk is None, chunk.document_name if chunk else "", chunk.ordinal if chunk else 0
+
+    return sorted(fused, key=key)
 
 
 def _candidates(
