@@ -111,7 +111,7 @@ def dense_relevance(calibration: Calibration | None, cosine: float) -> float:
     return min(max((cosine - calibration.noise) / (calibration.match - calibration.noise), 0.0), 1.0)
 
 
-def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
+def subtract_centre(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
     """Return a question's vector without `CENTRED` of the collection's mean.
 
     Content that all passages share does not tell which of them answers. The vector is unchanged if ``centre`` is empty
@@ -153,7 +153,7 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     for name, pairs in parts.items():
         questions = [await embedder.embed_query(question) for question, _ in pairs]
         _check(questions, [windows[0] for windows in whole[name]])
-        questions = [centred(vector, centre) for vector in questions]
+        questions = [subtract_centre(vector, centre) for vector in questions]
         texts = [text_windows(answer, limit) for _, answer in pairs]
         vectors = await embedder.embed_documents([text for windows in texts for text in windows])
         answers = Dense(embedder.name, vectors, [len(windows) for windows in texts]).by_chunk()
@@ -232,7 +232,7 @@ def _compare(
     asked = _cosines(questions, whole)
     unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
     copies = [
-        fmean(row[0] for row in _cosines([centred(window, centre) for window in answer], [chunk]))
+        fmean(row[0] for row in _cosines([subtract_centre(window, centre) for window in answer], [chunk]))
         for answer, chunk in zip(answers, whole, strict=True)
     ]
     return unrelated, copies, _cosines(questions, answers)

@@ -14,7 +14,14 @@ from uuid import uuid4
 import anyio
 
 from mcp_servers.answer_forms import has_form
-from mcp_servers.retriever.calibration import calibrate, centred, dense_relevance, dense_weight, is_stale, script
+from mcp_servers.retriever.calibration import (
+    calibrate,
+    subtract_centre,
+    dense_relevance,
+    dense_weight,
+    is_stale,
+    script,
+)
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.coverage import read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
@@ -251,7 +258,7 @@ class Retriever:
             weight = dense_weight(calibration, query)
             if not weight:
                 return _Vote(note=f"the embedder does not know this script ({script(query)}) well enough to vote")
-            vector = centred(await embedder.embed_query(query), calibration.centre)
+            vector = subtract_centre(await embedder.embed_query(query), calibration.centre)
             return _Vote(vector, weight, calibration)
         except (EmbeddingError, IndexMismatch) as error:
             return _Vote(note=str(error))
