@@ -16,11 +16,11 @@ import anyio
 from mcp_servers.answer_forms import has_form
 from mcp_servers.retriever.calibration import (
     calibrate,
-    subtract_centre,
     dense_relevance,
     dense_weight,
     is_stale,
     script,
+    subtract_centre,
 )
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.coverage import read_question
