@@ -22,7 +22,7 @@ from py_rust_stemmers import SnowballStemmer
 
 from mcp_servers.answer_forms import AnswerForm, asked_form, has_form
 from mcp_servers.folding import CharacterTable, fold_text
-from mcp_servers.retriever.lexical import is_asking, is_month, language_of, word_ids
+from mcp_servers.retriever.lexical import is_asking, is_month, language_of, split_elisions, word_ids
 
 OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
@@ -65,8 +65,9 @@ _LEADS = {
     "fr": """le la les l un une des du de d au aux ce cet cette ces mon ma mes notre nos leur leurs son sa ses
     dans sur sous avec sans pour par""",
     "es": """el la los las un una unos unas del de al este esta estos mi mis nuestro su sus en con sin para por""",
-    "it": """il lo la i gli le un uno una del della dei delle al alla nel nella questo questa nostro suo sua
-    di a in con senza per""",
+    "it": """il lo la i gli le l un uno una del della dei delle dell al alla all nel nella nell sull dall questo questa
+    nostro suo sua di d a in con senza per""",
+    "ca": """el la els les l un una uns unes del dels de d al als aquest aquesta meu nostre seu seva en amb sense per""",
     "pt": """o a os as um uma do da dos das no na nos nas de em este esta meu nosso seu sua com sem para por""",
     "nl": """de het een dit deze die onze mijn van in op aan bij met voor tot uit over onder door
     zonder""",
@@ -77,6 +78,7 @@ _DIRECT_LEADS = {
     "fr": "quel quelle quels quelles combien",
     "es": "qué cuál cuánto cuánta cuántos cuántas",
     "it": "quale quali quanto quanta quanti quante",
+    "ca": "quin quina quins quines quant quanta quants quantes",
     "pt": "qual quais quanto quanta quantos quantas",
     "nl": "welk welke hoeveel",
 }
@@ -295,7 +297,7 @@ def read_question(text: str, tokens: frozenset[int]) -> Question:
 
 
 def _latin_terms(text: str, tokens: frozenset[int], language: str | None, form: AnswerForm | None) -> Iterator[Term]:
-    words = _WORD.findall(text)
+    words = _WORD.findall(split_elisions(text))
     folded = [fold_text(word) for word in words]
     asks = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
     has_sentence = any(is_asking(word, language or "en") for word in folded)

@@ -118,7 +118,8 @@ class Retrieval:
     ``mode`` is hybrid if the dense leg had a vote, and ``dense_weight`` is the weight of this vote. ``note`` explains
     why the dense leg had no vote although the collection has vectors, or why nothing was reranked. ``incomplete`` names
     the parts that were not searched while a lost index is rebuilt. ``threshold``, ``top_k`` and ``fusion`` are the
-    parameters of the search. ``reranked`` means that the reranker decided the order of the hits.
+    parameters of the search. ``reranked`` means that the reranker decided the order of the hits. ``unmatched`` are the
+    parts of a question about several things that no passage matches, if at least one part has a match.
     """
 
     retrieval_id: str
@@ -135,6 +136,7 @@ class Retrieval:
     top_k: int | None = None
     fusion: str | None = None
     reranked: bool = False
+    unmatched: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, answer: Json, collection: str) -> Self:
@@ -154,6 +156,7 @@ class Retrieval:
             top_k=answer.get("topK"),
             fusion=answer.get("fusion"),
             reranked=answer.get("reranked", False),
+            unmatched=tuple(answer.get("unmatched", ())),
         )
 
     def with_hits(self, hits: Sequence[Hit]) -> Self:

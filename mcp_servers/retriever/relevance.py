@@ -48,6 +48,11 @@ EXPLAINED = 3.0
 """Log odds that a passage in another language loses if others have all words of the question: a question in the words
 of the documents is answered in those words."""
 
+FAR, DISTANT = 0.2, 1.5
+"""Closeness below which a passage in another language becomes less relevant, and the log odds that it loses at
+closeness 0. Such a passage has no words to check, and among hundreds of passages one is always a little close by
+chance."""
+
 FORMLESS = 3.0
 """Log odds that a passage loses if it has no answer of the form that the question asks for."""
 
@@ -78,6 +83,9 @@ class Match(NamedTuple):
     coverage: Coverage | None = None
     lacks_form: bool = False
 
+
+NO_MATCH = 0.1
+"""Relevance of the best passage for a question, or for a part of one, below which nothing matches."""
 
 UNSURE = 1e-9
 """Smallest distance of a probability from 0 and 1: no passage is certain, and rounding must not make it so."""
@@ -127,8 +135,10 @@ def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: fl
     ``rival`` is the closeness of the best passage of another document, and ``explained`` the share of the question's
     words in one.
     """
-    known = match.coverage
-    words = MATCHED * known.held - LACKING * known.lacking if known else -EXPLAINED * explained
+    if match.coverage:
+        words = MATCHED * match.coverage.held - LACKING * match.coverage.lacking
+    else:
+        words = -EXPLAINED * explained - DISTANT * max(0.0, FAR - closeness) / FAR
     return UNMATCHED + words - FORMLESS * match.lacks_form + CLOSE * closeness + APART * (closeness - rival)
 
 

@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from typing import Protocol
 from uuid import uuid4
 
 import anyio
 
 from mcp_servers.answer_forms import has_form
+from mcp_servers.folding import fold_text
 from mcp_servers.retriever.calibration import (
     calibrate,
     dense_relevance,
@@ -23,7 +24,7 @@ from mcp_servers.retriever.calibration import (
     subtract_centre,
 )
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.coverage import read_question
+from mcp_servers.retriever.coverage import LANGUAGE_SAMPLE, read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
@@ -39,9 +40,9 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
-from mcp_servers.retriever.lexical import Sparse, query_vector, self_score
+from mcp_servers.retriever.lexical import Sparse, language_of, query_vector, self_score
 from mcp_servers.retriever.questions import required_codes, split_question
-from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
+from mcp_servers.retriever.relevance import NO_MATCH, WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
 """Candidates requested from each leg for the fusion."""
@@ -64,8 +65,14 @@ MAX_QUERY = 4_000
 SPARE = 2
 """Chunks considered for each requested hit, because joining neighbours reduces their number."""
 
-WHOLE = 0.5
-"""Weight of a passage's score for the whole question among the passages for one of its parts."""
+WHOLE, RELEVANT = 0.5, 0.5
+"""Weights of a passage's score for the whole question, and of its relevance for the part, beside its score for the part
+among the passages for one part of a question."""
+
+FIRST, IN_ITS_LANGUAGE = 5, 2
+"""Of this many first passages, at least so many are in the language of the question, if the candidates have them. Without
+words in common, the embedder finds some passage of another language closer by chance. On the open set, hit@5 of
+paraphrases is 0.77 instead of 0.69 and of last thirds 0.92 instead of 0.85; other languages stay at 1."""
 
 MAX_JOINED = 4
 """Maximum number of chunks of one hit."""
@@ -171,7 +178,7 @@ class Retriever:
             part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).kept
             for part in split_question(question)
         }
-        ranked = _with_parts(whole.kept, parts)
+        ranked = _with_parts(question, whole.kept, parts)
         vote = whole.vote
         reranked = False
         if self._reranker and ranked:
@@ -196,6 +203,7 @@ class Retriever:
             top_k=top_k,
             fusion=self._fusion,
             reranked=reranked,
+            unmatched=_unmatched(parts),
         )
         return found.with_hits(_join(ranked, top_k))
 
@@ -289,7 +297,8 @@ def search_passages(
         return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
 
     candidates, whole = weigh(question)
-    ranked = _with_parts(whole, {part: weigh(part)[1] for part in split_question(question)})
+    parts = {part: weigh(part)[1] for part in split_question(question)}
+    ranked = _with_parts(question, whole, parts)
     found = Retrieval(
         retrieval_id=uuid4().hex,
         collection=collection,
@@ -301,6 +310,7 @@ def search_passages(
         threshold=threshold,
         top_k=top_k,
         fusion="dbsf",
+        unmatched=_unmatched(parts),
     )
     return found.with_hits(_join(ranked[: top_k * SPARE], top_k))
 
@@ -415,27 +425,76 @@ def _codes_first(question: str, found: list[_Found]) -> list[_Found]:
     return sorted(found, key=lambda each: each[0].relevance_score <= WITHOUT_CODE)
 
 
-def _with_parts(whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
+def _unmatched(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
+    """Return the parts of a question without a passage that matches, or nothing if no part has one.
+
+    If no part has a match, the relevance for the whole question tells more.
+    """
+    without = tuple(
+        part
+        for part, passages in parts.items()
+        if max((candidate.relevance_score for candidate, _ in passages), default=0.0) < NO_MATCH
+    )
+    return without if len(without) < len(parts) else ()
+
+
+def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
     """Return the best passage for the whole question, and then those for its parts by turns.
 
     Without that, a document that answers one part well would take all places. ``parts`` has the passages for each part.
     A part often leaves out the subject that another part names, so a passage's score for the whole question counts too.
+    Its relevance counts because fusion prefers passages that repeat the name of the thing. Passages without the code of
+    a part get no turn for it: they are about other things, whose values a reader would take for its own.
     """
     if not parts:
-        return whole
+        return _with_own_language(question, whole)
     scores = _relative_scores(whole)
     lists: list[list[_Found]] = []
-    for text, found in parts.items():
-        own = _relative_scores(found)
-        worth = {name: score + WHOLE * scores.get(name, 0.0) for name, score in own.items()}
-        lists.append(_codes_first(text, sorted(found, key=lambda each: -worth[each[0].chunk_id])))
+    for part, passages in parts.items():
+        own = _relative_scores(passages)
+
+        def worth(passage: _Found, own: Mapping[str, float] = own) -> float:
+            candidate = passage[0]
+            by_whole = WHOLE * scores.get(candidate.chunk_id, 0.0)
+            return own[candidate.chunk_id] + by_whole + RELEVANT * candidate.relevance_score
+
+        if required_codes(part):
+            passages = [passage for passage in passages if passage[0].relevance_score > WITHOUT_CODE]
+        lists.append(sorted(passages, key=worth, reverse=True))
     order: dict[str, _Found] = {}
-    for each in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
-        if each is not None:
-            known = order.setdefault(each[0].chunk_id, each)
-            if each[0].relevance_score > known[0].relevance_score:  # the passage answers this part
-                order[each[0].chunk_id] = each
+    for passage in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
+        if passage is not None:
+            earlier = order.setdefault(passage[0].chunk_id, passage)
+            if passage[0].relevance_score > earlier[0].relevance_score:  # the passage answers this part
+                order[passage[0].chunk_id] = passage
     return [*order.values()]
+
+
+def _with_own_language(question: str, passages: list[_Found]) -> list[_Found]:
+    """Return passages in the same order, except that the best ones in the question's language get a place among the first.
+
+    See `FIRST`. They take the places of the last passages in other languages.
+    """
+    language = language_of(fold_text(question))
+    if language is None or len(passages) <= FIRST:
+        return passages
+
+    def is_own(passage: _Found) -> bool:
+        return language_of(fold_text(passage[1].text[-LANGUAGE_SAMPLE:])) == language
+
+    first, rest = passages[:FIRST], passages[FIRST:]
+    missing = IN_ITS_LANGUAGE - sum(map(is_own, first))
+    if missing <= 0:
+        return passages
+    promoted = [*islice(filter(is_own, rest), missing)]
+    others = [place for place, passage in enumerate(first) if not is_own(passage)]
+    replaced = {others[-number] for number in range(1, len(promoted) + 1)}
+    return [
+        *(passage for place, passage in enumerate(first) if place not in replaced),
+        *promoted,
+        *(first[place] for place in sorted(replaced)),
+        *(passage for passage in rest if passage not in promoted),
+    ]
 
 
 def _relative_scores(found: Sequence[_Found]) -> dict[str, float]:

@@ -38,6 +38,7 @@ from mcp_servers.retriever.reading import (
     find_words,
     read,
 )
+from mcp_servers.retriever.relevance import NO_MATCH
 from mcp_servers.retriever.retrieval import Searcher
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,7 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Maximum number of bytes of both forms of a result together; the last hits are left out if they do not fit."""
 
-NO_MATCH = 0.1
-"""Relevance of the best passage below which the tool shows none and reports that nothing matches."""
-
-WEAK = 0.15
+WEAK = 0.12
 """Relevance of the best passage below which the tool calls it weak."""
 
 META_PREFIX = "agentic_rag/"
@@ -69,6 +67,8 @@ READ_DESCRIPTION = "Read a document in order: to summarise it, or around a passa
 LIST_DESCRIPTION = "List documents: name, date, language, size, headings."
 FIND_DESCRIPTION = "Find exact words in a document: each place of a number, a code or a quote."
 NOTHING = "Nothing in the documents matches. Try other words, or say that they do not tell."
+UNMATCHED = 'No passage matches this part: "{}".'
+"""A sentence of the note for each part of a question without a match."""
 INSTRUCTIONS = "Search the documents of this knowledge base before you answer from memory, and cite what you find."
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -86,12 +86,16 @@ class ServerConfig:
 
 @dataclass(frozen=True)  # with slots, the SDK would take their descriptors for defaults
 class SearchResult:
-    """The structured content of a search, as the tool's output schema declares it."""
+    """The structured content of a search, as the tool's output schema declares it.
+
+    ``unmatched`` are the parts of a question about several things that no passage matches.
+    """
 
     retrieval_id: str
     mode: Mode
     note: str
     hits: tuple[Hit, ...]
+    unmatched: tuple[str, ...] = ()
 
 
 _Bound = Callable[[Context], Awaitable[ServerConfig]]
@@ -211,7 +215,8 @@ def _add_search(
             if files is not None and document is None and found.hits:
                 facts |= await _facts_by_id(files, config, found)
                 hits = sorted([*found.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
-                retrieval = retrieval.with_hits(hits[:wanted])
+                unmatched = tuple(part for part in retrieval.unmatched if part in found.unmatched)
+                retrieval = replace(retrieval, unmatched=unmatched).with_hits(hits[:wanted])
         return _result(retrieval, facts)
 
 
@@ -365,8 +370,12 @@ def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToo
     quality = _quality(retrieval, best) if hits else NOTHING
     if retrieval.hits and not hits:
         quality = f"{NOTHING} The nearest passage lacks what the query names ({best:.2f} of 1)."
-    note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
+    unmatched = retrieval.unmatched if hits else ()
+    sentences = [retrieval.incomplete, quality, *map(UNMATCHED.format, (part.replace('"', "'") for part in unmatched))]
+    note = " ".join(filter(None, sentences))
     members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
+    if unmatched:
+        members["unmatched"] = [*unmatched]
     return _passages(members, note, _fit(hits, facts))
 
 
