@@ -53,6 +53,10 @@ FAR, DISTANT = 0.2, 1.5
 closeness 0. Such a passage has no words to check, and among hundreds of passages one is always a little close by
 chance."""
 
+UNNAMED = 1.0
+"""Log odds that a passage in another script loses if no passage has the name in the question: most names are written
+alike everywhere."""
+
 FORMLESS = 3.0
 """Log odds that a passage loses if it has no answer of the form that the question asks for."""
 
@@ -71,7 +75,8 @@ class Match(NamedTuple):
     (0) to a match (1), None without a cosine. ``document`` and ``section``: its place, None if the chunk was not read.
     ``lacks_code`` and ``has_code``: the question names a code that the passage lacks or has. ``coverage``: how the
     passage covers the words of the question, None if the chunk was not read or is in another language. ``lacks_form``:
-    the passage has no answer of the form that the question asks for, such as an amount of money.
+    the passage has no answer of the form that the question asks for, such as an amount of money. ``lacks_name``: the
+    question has a name that no candidate has, and the passage is in another script.
     """
 
     share: float
@@ -82,6 +87,7 @@ class Match(NamedTuple):
     has_code: bool = False
     coverage: Coverage | None = None
     lacks_form: bool = False
+    lacks_name: bool = False
 
 
 NO_MATCH = 0.1
@@ -139,7 +145,8 @@ def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: fl
         words = MATCHED * match.coverage.held - LACKING * match.coverage.lacking
     else:
         words = -EXPLAINED * explained - DISTANT * max(0.0, FAR - closeness) / FAR
-    return UNMATCHED + words - FORMLESS * match.lacks_form + CLOSE * closeness + APART * (closeness - rival)
+    lost = FORMLESS * match.lacks_form + UNNAMED * match.lacks_name
+    return UNMATCHED + words - lost + CLOSE * closeness + APART * (closeness - rival)
 
 
 class _Rivals:

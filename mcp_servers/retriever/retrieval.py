@@ -387,15 +387,16 @@ def _candidates(
             return Match(share, closeness, document, section)
         holds_code = any(code.ids & held for code in required)
         lacks_code = bool(required) and not holds_code
-        if names_nothing and chunk and script(chunk.text) == own_script:
-            lacks_code = True  # a name has no other word, except in another script
+        lacks_name = names_nothing and chunk is not None
+        if lacks_name and chunk and script(chunk.text) == own_script:
+            lacks_code, lacks_name = True, False  # a name has no other word, except in another script
         coverage, has_code, lacks_form = None, False, False
         if chunk and chunk_id in near:
             text = f"{chunk.document_name}\n{searchable_text(chunk)}"
             coverage = asked.coverage(text, held, weights, "\n".join(chunk.heading_path))
             has_code = any(code.identifies and code.ids & held for code in required)
             lacks_form = not has_form(chunk.text, asked.form)
-        return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form)
+        return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form, lacks_name)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [
