@@ -102,6 +102,8 @@ _ATTRIBUTES = {
     地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }
 """Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
+_SUBJECTS = frozenset({"i", "we", "you", "they", "he", "she", "one"})
+"""Words that a verb follows in an English question."""
 _ALTERNATIVES = frozenset({"or", "oder", "ou"})
 """Words between alternatives, of which a passage needs only one."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
@@ -329,7 +331,17 @@ def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
     if at > 0 and words[at - 1] in _words_of(_DIRECT_LEADS, language):
         return True
     before = at - 2 if at > 0 and not asks[at - 1] else at - 1
-    return before >= 0 and words[before] in _words_of(_LEADS, language)
+    if before >= 0 and words[before] in _words_of(_LEADS, language):
+        return True
+    return language == "en" and _is_object(words, asks, at)
+
+
+def _is_object(words: list[str], asks: list[bool], at: int) -> bool:
+    """Return whether an English word without a determiner is the object of a verb: "how do I bake sourdough bread"."""
+    first = at
+    while first > 0 and not asks[first - 1]:
+        first -= 1
+    return 0 < first < at and words[first - 1] in _SUBJECTS and not words[at].endswith("ly")
 
 
 def _ideographic_terms(text: str, tokens: frozenset[int], form: AnswerForm | None) -> Iterator[Term]:
