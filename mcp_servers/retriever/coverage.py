@@ -67,7 +67,8 @@ _LEADS = {
     "es": """el la los las un una unos unas del de al este esta estos mi mis nuestro su sus en con sin para por""",
     "it": """il lo la i gli le l un uno una del della dei delle dell al alla all nel nella nell sull dall questo questa
     nostro suo sua di d a in con senza per""",
-    "ca": """el la els les l un una uns unes del dels de d al als aquest aquesta meu nostre seu seva en amb sense per""",
+    "ca": """el la els les l un una uns unes del dels de d al als aquest aquesta meu nostre seu seva en amb sense
+    per""",
     "pt": """o a os as um uma do da dos das no na nos nas de em este esta meu nosso seu sua com sem para por""",
     "nl": """de het een dit deze die onze mijn van in op aan bij met voor tot uit over onder door
     zonder""",

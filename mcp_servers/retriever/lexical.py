@@ -271,8 +271,8 @@ _ASKING = {
     "es": """cómo qué cuándo dónde cuál cuáles quién quiénes por cuánto cuánta cuántos cuántas es son era ser está el la
     los las un una unos unas y o pero no se su sus mi mis nuestro este esta estos de del al a en con sin para puede debe
     hay que lo le""",
-    "it": """come che cosa quando dove qual quale quali chi perché quanto quanta quanti quante è sono era essere il lo la i
-    gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella con
+    "it": """come che cosa quando dove qual quale quali chi perché quanto quanta quanti quante è sono era essere il lo la
+    i gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella con
     senza per può deve ci""",
     "pt": """como que quando onde qual quais quem por quanto quanta quantos quantas é são era ser está o a os as um uma
     e ou mas não se seu sua meu nosso este esta de do da dos das em no na nos nas com sem para pode deve há""",
@@ -297,8 +297,8 @@ _ELIDED = {
     "it": "l d c m s t v un dell dall nell sull all dov cos com quell quest bell sant nessun ciascun",
     "ca": "l d m n s t",
 }
-"""Words that lose their last vowel before a word with a vowel, and get an apostrophe: "l'école", "dell'azienda", "qu'il".
-They count only with their apostrophe, because "all" and "s" are also English."""
+"""Words that lose their last vowel before another vowel and get an apostrophe: "l'école", "dell'azienda", "qu'il". They
+count only with their apostrophe, because "all" and "s" are also English."""
 
 _ELISION = re.compile(
     rf"\b({'|'.join(sorted({*' '.join(_ELIDED.values()).split()}))})['\u2019](?=[^\W\d_])", re.IGNORECASE

@@ -31,8 +31,8 @@ _LABELLED = re.compile(
 """A number that is the name of a thing, so that even a small one is required."""
 _MODEL = re.compile(
     r"(?<=\S )([A-ZÄÖÜ][\w-]+) (\d{1,2})(?![\w%]|[.,:-]\d)"
-    r"(?! (?i:days?|weeks?|months?|years?|hours?|minutes?|seconds?|times|people|persons?|percent|euros?|dollars?|pounds?"
-    r"|crowns?|am|pm|o.clock|to|until|bis|uhr|mal|prozent|grad)\b| [A-ZÄÖÜ])"
+    r"(?! (?i:days?|weeks?|months?|years?|hours?|minutes?|seconds?|times|people|persons?|percent|euros?|dollars?"
+    r"|pounds?|crowns?|am|pm|o.clock|to|until|bis|uhr|mal|prozent|grad)\b| [A-ZÄÖÜ])"
 )
 """A capitalised word and a number by which nothing is counted: "the Falcon 60", but not "Anna 3 days"."""
 _ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
@@ -45,7 +45,7 @@ _CONJUNCTION = re.compile(
 )
 _COMPARE = re.compile(
     r"(?:please |bitte |s'il vous plaît |por favor |per favore )?"
-    r"(?:compare[rz]?|comparar?|compara|compáreme|confronta(?:re|te)?|paragona(?:re)?|vergleichen? sie|vergleiche?)\s+(.+)",
+    r"(?:compare[rz]?|comparar?|compara|confronta(?:re|te)?|paragona(?:re)?|vergleichen? sie|vergleiche?)\s+(.+)",
     re.IGNORECASE | re.DOTALL,
 )
 _REQUEST = re.compile(r"^(?:请)?(?:比较|对比|比一比)(?:一下)?")

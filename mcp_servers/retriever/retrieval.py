@@ -80,6 +80,9 @@ MAX_JOINED = 4
 MAX_SUGGESTIONS = 20
 
 
+_ENDING = " .?!;。？！；"
+"""Characters at the end of a part that do not belong to its text."""
+
 _Found = tuple[Candidate, Chunk]
 
 
@@ -436,7 +439,7 @@ def _unmatched(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
         for part, passages in parts.items()
         if max((candidate.relevance_score for candidate, _ in passages), default=0.0) < NO_MATCH
     )
-    return without if len(without) < len(parts) else ()
+    return tuple(part.rstrip(_ENDING) for part in without) if len(without) < len(parts) else ()
 
 
 def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:

@@ -38,7 +38,7 @@ from mcp_servers.retriever.reading import (
     find_words,
     read,
 )
-from mcp_servers.retriever.relevance import NO_MATCH
+from mcp_servers.retriever.relevance import NO_MATCH, WITHOUT_CODE
 from mcp_servers.retriever.retrieval import Searcher
 
 log = logging.getLogger(__name__)
@@ -367,6 +367,8 @@ async def _documents_of_time(
 def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToolResult:
     best = max((hit.relevance_score for hit in retrieval.hits), default=0.0)
     hits = retrieval.hits if best >= NO_MATCH else ()
+    if retrieval.unmatched:  # a passage about another thing would answer the part without a match
+        hits = tuple(hit for hit in hits if hit.relevance_score > WITHOUT_CODE)
     quality = _quality(retrieval, best) if hits else NOTHING
     if retrieval.hits and not hits:
         quality = f"{NOTHING} The nearest passage lacks what the query names ({best:.2f} of 1)."
