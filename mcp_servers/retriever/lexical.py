@@ -271,9 +271,9 @@ _ASKING = {
     "es": """cómo qué cuándo dónde cuál cuáles quién quiénes por cuánto cuánta cuántos cuántas es son era ser está el la
     los las un una unos unas y o pero no se su sus mi mis nuestro este esta estos de del al a en con sin para puede debe
     hay que lo le""",
-    "it": """come che cosa quando dove qual quale quali chi perché quanto quanta quanti quante è sono era essere il lo la
-    i gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella con
-    senza per può deve ci""",
+    "it": """come che cosa quando dove qual quale quali chi perché quanto quanta quanti quante è sono era essere il lo
+    la i gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella
+    con senza per può deve ci""",
     "pt": """como que quando onde qual quais quem por quanto quanta quantos quantas é são era ser está o a os as um uma
     e ou mas não se seu sua meu nosso este esta de do da dos das em no na nos nas com sem para pode deve há""",
     "nl": """hoe wat wanneer waar welke welk wie waarom hoeveel is zijn was waren wordt worden mag moet kan kunnen zal

@@ -49,7 +49,7 @@ _COMPARE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REQUEST = re.compile(r"^(?:请)?(?:比较|对比|比一比)(?:一下)?")
-_COMPARED_WITH = re.compile(r"\s+(?:with|to|against|mit|avec|à|aux?|con|a)\s+", re.IGNORECASE)
+_COMPARED_WITH = re.compile(r"\s+(?:with|to|against|mit|avec|à|aux?|con)\s+", re.IGNORECASE)
 """A request to compare two things, and the word between them."""
 _CHOICE = re.compile(
     r"(?P<asked>[^:,]{3,80}:|(?:which|what|who|welche\w*|was|wer|quel\w*|qui|qué|cuál\w*|quién|qual\w*|chi)\b[^:,]{3,80},)"
