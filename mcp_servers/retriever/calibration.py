@@ -96,11 +96,11 @@ def dense_weight(calibration: Calibration | None, query: str) -> float:
     If the collection has too little text of the script, the weight is the mean of the measured scripts, because text
     in those scripts answers the question.
     """
-    known = calibration.competence if calibration else {}
-    if not known:
+    measured = calibration.competence if calibration else {}
+    if not measured:
         return UNMEASURED
     name = script(query)
-    competence = known[name] if name in known else fmean(known.values())
+    competence = measured[name] if name in measured else fmean(measured.values())
     return min(max((competence - NO_TRUST) / (FULL_TRUST - NO_TRUST), 0.0), 1.0)
 
 
@@ -119,7 +119,7 @@ def subtract_centre(vector: Sequence[float], centre: Sequence[float]) -> list[fl
     """
     if len(vector) != len(centre):
         return list(vector)
-    return [each - CENTRED * mean for each, mean in zip(_normalise(vector), centre, strict=True)]
+    return [number - CENTRED * mean for number, mean in zip(_normalise(vector), centre, strict=True)]
 
 
 def is_stale(calibration: Calibration | None, points: int, *, exactly: bool = False) -> bool:
@@ -187,7 +187,7 @@ def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]
 
 def split(text: str) -> tuple[str, str] | None:
     """Return the middle words of the text and the rest of the text, or None if it has fewer than two words."""
-    words = [found.span() for found in _WORD.finditer(text)]
+    words = [match.span() for match in _WORD.finditer(text)]
     if len(words) < 2:
         return None
     size = max(len(words) // PIECE, 1)
@@ -214,12 +214,12 @@ def measured_competence(lexical: Sequence[Sequence[float]], dense: Sequence[Sequ
 
 def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
     """Return the mean reciprocal rank. Equal scores share their ranks, so that constant scores are only a guess."""
-    found: list[float] = []
+    ranks: list[float] = []
     for own, row in enumerate(scores):
-        better = sum(each > row[own] + EQUAL for each in row)
-        equal = sum(abs(each - row[own]) <= EQUAL for each in row)
-        found.append(fmean(1 / rank for rank in range(better + 1, better + equal + 1)))
-    return fmean(found)
+        better = sum(score > row[own] + EQUAL for score in row)
+        equal = sum(abs(score - row[own]) <= EQUAL for score in row)
+        ranks.append(fmean(1 / rank for rank in range(better + 1, better + equal + 1)))
+    return fmean(ranks)
 
 
 def _compare(
@@ -229,8 +229,8 @@ def _compare(
 
     The sets are: questions with unrelated chunks, answers with their own chunk, and all questions with all answers.
     """
-    asked = _cosines(questions, whole)
-    unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
+    cosines = _cosines(questions, whole)
+    unrelated = [cosine for own, row in enumerate(cosines) for at, cosine in enumerate(row) if at != own]
     copies = [
         fmean(row[0] for row in _cosines([subtract_centre(window, centre) for window in answer], [chunk]))
         for answer, chunk in zip(answers, whole, strict=True)
@@ -248,7 +248,7 @@ def _cosines(questions: Windows, texts: Sequence[Windows]) -> list[list[float]]:
 
 def _normalise(vector: Sequence[float]) -> list[float]:
     length = math.hypot(*vector) or 1.0
-    return [each / length for each in vector]
+    return [number / length for number in vector]
 
 
 def _shared_words(pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
@@ -256,5 +256,8 @@ def _shared_words(pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
     answers = [dict(zip(*vector, strict=True)) for _, answer in pairs for vector in document_vectors([answer])]
     holders = Counter(token for answer in answers for token in answer)
     rarity = {token: math.log((len(pairs) - have + 0.5) / (have + 0.5) + 1) for token, have in holders.items()}
-    asked = [[token for token in query_vector(question).indices if token in rarity] for question, _ in pairs]
-    return [[sum(rarity[token] * answer.get(token, 0.0) for token in tokens) for answer in answers] for tokens in asked]
+    asked_tokens = [[token for token in query_vector(question).indices if token in rarity] for question, _ in pairs]
+    return [
+        [sum(rarity[token] * answer.get(token, 0.0) for token in tokens) for answer in answers]
+        for tokens in asked_tokens
+    ]

@@ -27,8 +27,9 @@ from mcp_servers.retriever.lexical import is_asking, is_month, language_of, spli
 OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
 
-NAME, MODIFIER = 2.0, 0.5
-"""Factors of a missing name, which has no synonym, and of a missing word before the thing ("annual leave")."""
+NAME, MODIFIER, HEAD = 2.0, 0.5, 1.5
+"""Factors of a missing name, which has no synonym, of a missing word before the thing ("annual leave"), and of the last
+word of a Chinese thing, which names what is asked ("采购委员会*主任*")."""
 
 MOST_WORDS_READ = 60
 """Maximum number of words of a question that are weighed."""
@@ -143,7 +144,9 @@ class Term(NamedTuple):
         """The factor of its weight that a passage loses by lacking the word."""
         if self.is_name:
             return NAME
-        return MODIFIER if self.is_modifier else 1.0
+        if self.is_modifier:
+            return MODIFIER
+        return HEAD if self.is_ideographic else 1.0
 
 
 class Coverage(NamedTuple):

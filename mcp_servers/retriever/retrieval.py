@@ -98,11 +98,11 @@ class _Vote:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """Candidates for a question or a part of one; ``kept`` are those above the threshold, with their chunks."""
+    """Candidates for a question or a part of one; ``passages`` are those above the threshold, with their chunks."""
 
     vote: _Vote
     candidates: list[Candidate]
-    kept: "list[_Found]"
+    passages: "list[_Found]"
     first_places: tuple[str, ...]
     is_hybrid: bool
 
@@ -178,10 +178,10 @@ class Retriever:
         count = max(WEIGHED, top_k * SPARE, RERANKED if self._reranker else 0)
         whole = await self._weigh(collection, question, selection, count, threshold)
         parts = {
-            part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).kept
+            part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).passages
             for part in split_question(question)
         }
-        ranked = _with_parts(question, whole.kept, parts)
+        ranked = _with_parts(question, whole.passages, parts)
         vote = whole.vote
         reranked = False
         if self._reranker and ranked:
@@ -191,14 +191,14 @@ class Retriever:
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
         ranked = ranked[: top_k * SPARE]
-        known = {candidate.chunk_id: candidate for candidate, _ in ranked}
-        found = Retrieval(
+        by_id = {candidate.chunk_id: candidate for candidate, _ in ranked}
+        retrieval = Retrieval(
             retrieval_id=uuid4().hex,
             collection=collection,
             query=query,
             mode="hybrid" if whole.is_hybrid else "lexical",
             hits=(),
-            candidates=tuple(known.get(each.chunk_id, each) for each in whole.candidates[:TRACED]),
+            candidates=tuple(by_id.get(candidate.chunk_id, candidate) for candidate in whole.candidates[:TRACED]),
             took_ms=(time.perf_counter() - started) * 1000,
             dense_weight=vote.weight,
             note=vote.note,
@@ -208,7 +208,7 @@ class Retriever:
             reranked=reranked,
             unmatched=_unmatched(parts),
         )
-        return found.with_hits(_join(ranked, top_k))
+        return retrieval.with_hits(_join(ranked, top_k))
 
     async def _weigh(
         self, collection: str, question: str, selection: Selection, count: int, threshold: float
@@ -220,17 +220,19 @@ class Retriever:
         fused = fuse_legs(legs, lead)
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
         firsts = lead.first_places(legs)
-        wanted = dict.fromkeys([*(each.chunk_id for each in _first_with_ties(fused, count)), *firsts])
+        wanted = dict.fromkeys([*(scored.chunk_id for scored in _first_with_ties(fused, count)), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)
         fused = _in_fixed_order(fused, chunks)[: max(TRACED, count)]
         compared = max(COMPARED, count if count > WEIGHED else 0)
         candidates = _candidates(question, fused, legs, vote, chunks, threshold, compared)
-        kept = [
-            (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
+        passages = [
+            (candidate, chunks[candidate.chunk_id])
+            for candidate in candidates
+            if candidate.above_threshold and candidate.chunk_id in chunks
         ]
-        kept = _codes_first(question, kept)
-        return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
+        passages = _codes_first(question, passages)
+        return _Weighed(vote, candidates, passages, firsts, bool(vote.vector and legs.dense))
 
     async def calibrate(self, collection: str, *, exactly: bool = False) -> Calibration | None:
         """Return the calibration of the dense leg, measured now if it is missing or the collection has doubled.
@@ -297,12 +299,14 @@ def search_passages(
         legs = _lexical_legs(part, passages)
         fused = _in_fixed_order(fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED)), chunks)[:TRACED]
         candidates = _candidates(part, fused, legs, _Vote(), chunks, threshold, COMPARED)
-        return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
+        return candidates, [
+            (candidate, chunks[candidate.chunk_id]) for candidate in candidates if candidate.above_threshold
+        ]
 
     candidates, whole = weigh(question)
     parts = {part: weigh(part)[1] for part in split_question(question)}
     ranked = _with_parts(question, whole, parts)
-    found = Retrieval(
+    retrieval = Retrieval(
         retrieval_id=uuid4().hex,
         collection=collection,
         query=query,
@@ -315,7 +319,7 @@ def search_passages(
         fusion="dbsf",
         unmatched=_unmatched(parts),
     )
-    return found.with_hits(_join(ranked[: top_k * SPARE], top_k))
+    return retrieval.with_hits(_join(ranked[: top_k * SPARE], top_k))
 
 
 def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> LegResults:
@@ -335,7 +339,7 @@ def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> Le
         for chunk_id, vector in vectors
         if chunk_id in matched
     ]
-    best = sorted(scores, key=lambda each: -each.score)[:CANDIDATES]
+    best = sorted(scores, key=lambda scored: -scored.score)[:CANDIDATES]
     return LegResults(tuple(best), self_score=self_score(weights.values()), tokens=weights, matched=matched)
 
 
@@ -343,7 +347,7 @@ def _first_with_ties(fused: Sequence[Scored], count: int) -> Sequence[Scored]:
     """Return the first ``count`` candidates, and those with the same score as the last one, if it has any."""
     if len(fused) <= count or not fused[count - 1].score:
         return fused[:count]
-    return [*fused[:count], *takewhile(lambda each: each.score == fused[count - 1].score, fused[count:])]
+    return [*fused[:count], *takewhile(lambda scored: scored.score == fused[count - 1].score, fused[count:])]
 
 
 def _in_fixed_order(fused: Sequence[Scored], chunks: Mapping[str, Chunk]) -> list[Scored]:
@@ -353,9 +357,9 @@ def _in_fixed_order(fused: Sequence[Scored], chunks: Mapping[str, Chunk]) -> lis
     Candidates whose chunk was not read come last.
     """
 
-    def key(each: Scored) -> tuple[float, bool, str, int]:
-        chunk = chunks.get(each.chunk_id)
-        return -each.score, chunk is None, chunk.document_name if chunk else "", chunk.ordinal if chunk else 0
+    def key(scored: Scored) -> tuple[float, bool, str, int]:
+        chunk = chunks.get(scored.chunk_id)
+        return -scored.score, chunk is None, chunk.document_name if chunk else "", chunk.ordinal if chunk else 0
 
     return sorted(fused, key=key)
 
@@ -373,11 +377,11 @@ def _candidates(
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
     required = required_codes(question)
-    asked = read_question(question, frozenset(legs.tokens))
-    weights = asked.weigh(legs.tokens)
-    near = frozenset(each.chunk_id for each in fused[:compared])
+    words = read_question(question, frozenset(legs.tokens))
+    weights = words.weigh(legs.tokens)
+    near = frozenset(scored.chunk_id for scored in fused[:compared])
     own_script = script(question)
-    names_nothing = asked.missing_name(list(legs.matched.values()))
+    names_nothing = words.missing_name(list(legs.matched.values()))
 
     def match(chunk_id: str) -> Match:
         # A damaged index may return impossible scores: negative ones or NaN.
@@ -385,10 +389,10 @@ def _candidates(
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
         document, section = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
-        held = legs.matched.get(chunk_id)
-        if held is None:
+        tokens = legs.matched.get(chunk_id)
+        if tokens is None:
             return Match(share, closeness, document, section)
-        holds_code = any(code.ids & held for code in required)
+        holds_code = any(code.ids & tokens for code in required)
         lacks_code = bool(required) and not holds_code
         lacks_name = names_nothing and chunk is not None
         if lacks_name and chunk and script(chunk.text) == own_script:
@@ -396,37 +400,37 @@ def _candidates(
         coverage, has_code, lacks_form = None, False, False
         if chunk and chunk_id in near:
             text = f"{chunk.document_name}\n{searchable_text(chunk)}"
-            coverage = asked.coverage(text, held, weights, "\n".join(chunk.heading_path))
-            has_code = any(code.identifies and code.ids & held for code in required)
-            lacks_form = not has_form(chunk.text, asked.form)
+            coverage = words.coverage(text, tokens, weights, "\n".join(chunk.heading_path))
+            has_code = any(code.identifies and code.ids & tokens for code in required)
+            lacks_form = not has_form(chunk.text, words.form)
         return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form, lacks_name)
 
-    relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
+    relevant = probabilities([match(scored.chunk_id) for scored in fused], vote.weight)
     return [
         Candidate(
-            each.chunk_id,
-            lexical.get(each.chunk_id),
-            dense.get(each.chunk_id),
-            each.score,
+            scored.chunk_id,
+            lexical.get(scored.chunk_id),
+            dense.get(scored.chunk_id),
+            scored.score,
             score,
-            lexical_ranks.get(each.chunk_id),
-            dense_ranks.get(each.chunk_id),
+            lexical_ranks.get(scored.chunk_id),
+            dense_ranks.get(scored.chunk_id),
             rank,
             score >= threshold,
         )
-        for rank, (each, score) in enumerate(zip(fused, relevant, strict=True), 1)
+        for rank, (scored, score) in enumerate(zip(fused, relevant, strict=True), 1)
     ]
 
 
 def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
-    return {each.chunk_id: rank for rank, each in enumerate(leg, 1)}
+    return {scored.chunk_id: rank for rank, scored in enumerate(leg, 1)}
 
 
-def _codes_first(question: str, found: list[_Found]) -> list[_Found]:
+def _codes_first(question: str, passages: list[_Found]) -> list[_Found]:
     """Return passages in the same order, but those without the question's code last."""
     if not required_codes(question):
-        return found
-    return sorted(found, key=lambda each: each[0].relevance_score <= WITHOUT_CODE)
+        return passages
+    return sorted(passages, key=lambda passage: passage[0].relevance_score <= WITHOUT_CODE)
 
 
 def _unmatched(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
@@ -493,16 +497,16 @@ def _is_in(chunk: Chunk, language: str) -> bool:
     return language_of(fold_text(chunk.text[-LANGUAGE_SAMPLE:])) == language
 
 
-def _relative_scores(found: Sequence[_Found]) -> dict[str, float]:
+def _relative_scores(passages: Sequence[_Found]) -> dict[str, float]:
     """Return the fused score of each passage relative to the best one."""
-    best = max((candidate.fused for candidate, _ in found), default=0.0) or 1.0
-    return {candidate.chunk_id: candidate.fused / best for candidate, _ in found}
+    best = max((candidate.fused for candidate, _ in passages), default=0.0) or 1.0
+    return {candidate.chunk_id: candidate.fused / best for candidate, _ in passages}
 
 
 def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
     """Return the passages for the reranker: the best ones, and always the first places of both legs."""
     best, rest = ranked[:RERANKED], ranked[RERANKED:]
-    firsts = [found for found in rest if found[0].chunk_id in first_places]
+    firsts = [passage for passage in rest if passage[0].chunk_id in first_places]
     return [*best[: RERANKED - len(firsts)], *firsts]
 
 

@@ -141,8 +141,8 @@ def create_server(
         if config is not None and not bound_by_meta:
             return config
         meta = _bound_members(ctx.request_context.meta or {})
-        found = _from_meta(meta)
-        return found if visible is None else replace(found, documents=await visible(meta))
+        config_of_meta = _from_meta(meta)
+        return config_of_meta if visible is None else replace(config_of_meta, documents=await visible(meta))
 
     async def files_of(ctx: Context) -> KnowledgeBase | None:
         return None if attached is None else await attached(_bound_members(ctx.request_context.meta or {}))
@@ -187,7 +187,7 @@ def _add_search(
             if files is not None:
                 meant = None if document is None else await _attached_as(files, document)
                 if meant is None or meant:
-                    found = await files.search(
+                    in_files = await files.search(
                         config.collection,
                         query.strip(),
                         wanted,
@@ -197,7 +197,7 @@ def _add_search(
                         heading=section or None,
                     )
                     if meant:
-                        return _result(found, await _facts_by_id(files, config, found))
+                        return _result(in_files, await _facts_by_id(files, config, in_files))
             if after or before:
                 documents = await _documents_of_time(library, config, after, before)
             retrieval = await retriever.search(
@@ -212,10 +212,10 @@ def _add_search(
             )
             retrieval = _within(retrieval, (await bound(ctx)).documents)
             facts = await _facts_by_id(library, config, retrieval) if library else {}
-            if files is not None and document is None and found.hits:
-                facts |= await _facts_by_id(files, config, found)
-                hits = sorted([*found.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
-                unmatched = tuple(part for part in retrieval.unmatched if part in found.unmatched)
+            if files is not None and document is None and in_files.hits:
+                facts |= await _facts_by_id(files, config, in_files)
+                hits = sorted([*in_files.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
+                unmatched = tuple(part for part in retrieval.unmatched if part in in_files.unmatched)
                 retrieval = replace(retrieval, unmatched=unmatched).with_hits(hits[:wanted])
         return _result(retrieval, facts)
 
@@ -224,12 +224,12 @@ async def _facts_by_id(library: Library, config: ServerConfig, retrieval: Retrie
     """Return the facts about the documents of the hits, by id."""
     ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
     facts = await library.documents(config.collection, ids) if ids else []
-    return {each.document_id: each for each in facts}
+    return {fact.document_id: fact for fact in facts}
 
 
 async def _attached_as(files: Library, wanted: str) -> tuple[str, ...]:
     """Return the ids of the attached files with this id or name."""
-    return tuple(each.document_id for each in await files.documents("") if wanted in (each.document_id, each.name))
+    return tuple(file.document_id for file in await files.documents("") if wanted in (file.document_id, file.name))
 
 
 def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_of: _FilesOf) -> None:
@@ -237,8 +237,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
         """Return a document or an attached file, with the library that has its passages."""
         config, files = await bound(ctx), await files_of(ctx)
         listed = [] if files is None else await files.documents(config.collection)
-        found = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
-        return (files if files is not None and found in listed else library), config, found
+        facts = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
+        return (files if files is not None and facts in listed else library), config, facts
 
     @server.tool(title="Read a document", description=READ_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -252,8 +252,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
     ) -> CallToolResult:
         with _plain_errors():
             place = ReadingPosition(section or None, pages or None, around, start)
-            shelf, config, found = await document_of(ctx, document)
-            return _reading(await read(shelf, config.collection, found, place))
+            shelf, config, facts = await document_of(ctx, document)
+            return _reading(await read(shelf, config.collection, facts, place))
 
     @server.tool(title="Find words in a document", description=FIND_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -264,8 +264,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
         start: Annotated[int, Field(alias="from", description="First passage.")] = 1,
     ) -> CallToolResult:
         with _plain_errors():
-            shelf, config, found = await document_of(ctx, document)
-            return _findings(await find_words(shelf, config.collection, found, pattern, start), pattern)
+            shelf, config, facts = await document_of(ctx, document)
+            return _findings(await find_words(shelf, config.collection, facts, pattern, start), pattern)
 
     @server.tool(title="List documents", description=LIST_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -356,11 +356,11 @@ async def _documents_of_time(
             raise UnreadableRequest(f"`{name}` is {value[:40]!r}, but must be a date: YYYY-MM-DD.")
     documents = await library.documents(config.collection, config.documents)
     first, end = iso_date(after or "") or "", iso_date(before or "") or "9999-99-99"
-    ids = tuple(each.document_id for each in documents if each.date and first <= each.date < end)
+    ids = tuple(document.document_id for document in documents if document.date and first <= document.date < end)
     if not ids:
-        dates = sorted(each.date for each in documents if each.date)
-        known = f" They are dated {dates[0]} to {dates[-1]}." if dates else ""
-        raise UnreadableRequest(f"No document is of that time.{known}")
+        dates = sorted(document.date for document in documents if document.date)
+        span = f" They are dated {dates[0]} to {dates[-1]}." if dates else ""
+        raise UnreadableRequest(f"No document is of that time.{span}")
     return ids
 
 
@@ -412,20 +412,21 @@ def _list(documents: Sequence[DocumentFacts], contains: str, start: int) -> Call
     """Return one page of the documents with `contains` in a name or a heading."""
     words = contains.casefold()
     meant = [
-        each
-        for each in documents
-        if words in each.name.casefold() or any(words in heading.casefold() for heading in each.outline)
+        document
+        for document in documents
+        if words in document.name.casefold() or any(words in heading.casefold() for heading in document.outline)
     ]
     if not 1 <= start <= max(len(meant), 1):
         raise UnreadableRequest(f"`from` is {start}, but there are documents 1 to {len(meant)}.")
     page = meant[start - 1 : start - 1 + LISTED]
     following = start + LISTED if start - 1 + LISTED < len(meant) else None
     lines = [f"{len(meant)} of {len(documents)} documents" + (f" with {contains!r}." if contains else ".")]
-    lines += [_line(number, each) for number, each in enumerate(page, start)]
+    lines += [_line(number, document) for number, document in enumerate(page, start)]
     if following is not None:
         lines.append(f"There are more: go on with from={following}.")
     listed = [
-        {"id": each.document_id, "name": each.name, "date": each.date, "passages": each.passages} for each in page
+        {"id": document.document_id, "name": document.name, "date": document.date, "passages": document.passages}
+        for document in page
     ]
     return CallToolResult(
         content=[TextContent(text="\n".join(lines))],
@@ -474,12 +475,12 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
 
 def _facts_of(document: DocumentFacts) -> Json:
     """Return the members that the facts of its document add to a hit."""
-    known = {
+    members = {
         "document_date": document.document_date,
         "review_by": document.review_by,
         "source_uri": document.source_uri,
     }
-    facts = {name: value for name, value in known.items() if value is not None}
+    facts = {name: value for name, value in members.items() if value is not None}
     return {"passages": document.passages, "date": document.date, **facts}
 
 
@@ -496,8 +497,10 @@ def _passage(number: int, hit: Hit, document: DocumentFacts | None) -> str:
     places = [f"page {hit.page}" if hit.page is not None else None, hit.cells]
     if hit.scanned:
         places.append(f"read from a scan{' by the model' if hit.scanned_by == 'model' else ''}")
-    places += [f"columns: {join_row(each.header)}" for each in hit.tables if each.header and not each.has_header]
+    places += [f"columns: {join_row(table.header)}" for table in hit.tables if table.header and not table.has_header]
     if document:
         places += [f"passage {hit.passage} of {document.passages}", document.date]
     shown = ", ".join(filter(None, places))
-    return f"[{number}] {where}{f' ({shown})' if shown else ''}\n" + "\n".join(each.text for each in hit.sentences)
+    return f"[{number}] {where}{f' ({shown})' if shown else ''}\n" + "\n".join(
+        sentence.text for sentence in hit.sentences
+    )
