@@ -35,7 +35,8 @@ def test_only_a_text_with_the_asked_form_can_answer(question: str, answer: str, 
 
 def test_an_amount_stands_for_a_price_but_not_for_a_salary() -> None:
     cost, salary = asked_form("What does a parrot cost?"), asked_form("What is the salary of a guard?")
-    assert cost is salary is not None
+    assert cost is not None
+    assert cost is salary
     assert cost.words.fullmatch("cost")
     assert not cost.words.fullmatch("salary")
 
