@@ -206,7 +206,7 @@ class Retriever:
             top_k=top_k,
             fusion=self._fusion,
             reranked=reranked,
-            unmatched=_unmatched(parts),
+            unmatched=_parts_without_match(parts),
         )
         return retrieval.with_hits(_join(ranked, top_k))
 
@@ -317,7 +317,7 @@ def search_passages(
         threshold=threshold,
         top_k=top_k,
         fusion="dbsf",
-        unmatched=_unmatched(parts),
+        unmatched=_parts_without_match(parts),
     )
     return retrieval.with_hits(_join(ranked[: top_k * SPARE], top_k))
 
@@ -433,7 +433,7 @@ def _codes_first(question: str, passages: list[_Found]) -> list[_Found]:
     return sorted(passages, key=lambda passage: passage[0].relevance_score <= WITHOUT_CODE)
 
 
-def _unmatched(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
+def _parts_without_match(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
     """Return the parts of a question without a passage that matches, or nothing if no part has one.
 
     If no part has a match, the relevance for the whole question tells more.

@@ -375,9 +375,8 @@ def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToo
     unmatched = retrieval.unmatched if hits else ()
     sentences = [retrieval.incomplete, quality, *map(UNMATCHED.format, (part.replace('"', "'") for part in unmatched))]
     note = " ".join(filter(None, sentences))
-    members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
-    if unmatched:
-        members["unmatched"] = [*unmatched]
+    reported: Json = {"unmatched": [*unmatched]} if unmatched else {}
+    members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode, **reported}
     return _passages(members, note, _fit(hits, facts))
 
 
