@@ -37,8 +37,16 @@ _MONEY = (
 _LENGTH = (
     r"\b\d[\d.,]* ?(?:m|cm|mm|km)\b|(?:met(?:re|er)|kilomet|centimet|millimet|zentimet)\w*|\b(?:feet|miles?)\b|米|公里"
 )
-_COST = r"costs?|prices?|fees?|fares?|charged?|charges|expensive|pay|pays|paid|earns?|salary|surcharge|fine|rent|bills?"
-_KOSTEN = r"kost\w*|zahl\w*|\w*preise?|\w*gebühr\w*|verdien\w*|teuer|gehalt|miete|betrag|beträge|rechnung"
+_COST = r"costs?|prices?|fees?|fares?|charged?|charges|expensive|pay|pays|paid|surcharge|fine|rent|bills?"
+_KOSTEN = r"kost\w*|zahl\w*|\w*preise?|\w*gebühr\w*|teuer|miete|betrag|beträge|rechnung"
+_MUCH = (
+    rf"much(?= (?:is|are|was|were|do|does|did|may|can|could|must|should|shall|will|would|has|have|of|for|to|more|less"
+    rf"|money|{_COST})\b)"
+)
+"""The question for an amount of money; "how much delay" is another one."""
+_AMOUNT = rf"{_COST}|earns?|salary|salaries|wages?"
+_BETRAG = rf"{_KOSTEN}|verdien\w*|gehalt|gehälter|löhne?"
+"""Words that ask for an amount of money. Not every amount stands for the words of income: a price is no salary."""
 
 
 class AnswerForm(NamedTuple):
@@ -129,9 +137,10 @@ FORMS = (
     ),
     _form(
         "money",
-        rf"\bhow (?:much|expensive)\b[^,;?]*\b(?:{_COST})\b|\b(?:what|which)\b[^,;?]*\b(?:{_COST})\b|\bhow expensive\b"
+        rf"\bhow (?:{_MUCH}|expensive)\b[^,;?]*\b(?:{_AMOUNT})\b|\b(?:what|which)\b[^,;?]*\b(?:{_AMOUNT})\b"
+        r"|\bhow expensive\b"
         r"|\bhow much (?:do|can|will|may|does|could) \w+ (?:get|receive|claim|spend)\b"
-        rf"|\bprices?\b(?! list)|\bcosts? of\b|\b(?:was|wie ?viel|wie teuer|welche[rsnm]?)\b[^,;?]*\b(?:{_KOSTEN})"
+        rf"|\bprices?\b(?! list)|\bcosts? of\b|\b(?:was|wie ?viel|wie teuer|welche[rsnm]?)\b[^,;?]*\b(?:{_BETRAG})"
         r"|\bpreis\b|多少(?:钱|元|克朗|块)|价格|单价|租金|月租|怎么收费|罚多少|费用是",
         rf"{_COST}|{_KOSTEN}|much|钱|价格|单价|租金|月租|费用|收费",
         _MONEY,

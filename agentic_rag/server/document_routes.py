@@ -303,6 +303,7 @@ class Retrieval:
     top_k: Absent[int] = None
     fusion: Absent[str] = None
     reranked: bool = False
+    unmatched: Sequence[str] = ()
 
 
 @answer(kw_only=True)

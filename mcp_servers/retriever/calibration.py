@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from mcp_servers.retriever.embedding import Embedder, token_limit
 from mcp_servers.retriever.errors import IndexMismatch
-from mcp_servers.retriever.index import Calibration, Dense, Index
+from mcp_servers.retriever.index import Calibration, Dense, Index, mean_vector
 from mcp_servers.retriever.lexical import document_vectors, query_vector
 from mcp_servers.retriever.windows import text_windows
 
@@ -51,8 +51,18 @@ down to 0.83), and passages that share no word with the question are still found
 REMEASURE_GROWTH = 2
 """Growth factor of a collection after which it is measured again."""
 
+CENTRED = 0.25
+"""Share of the mean vector of a collection's chunks that is subtracted from a question's vector. On the open set hit@5
+of paraphrases is 0.69 with it and 0.62 without; Cranfield 0.548 and 0.549."""
+
+DIGITS = 6
+"""Decimal places of the stored mean vector."""
+
 EQUAL = 1e-6
 """Scores that differ by less are equal, except for rounding."""
+
+Windows = Sequence[Sequence[float]]
+"""The vectors of one text."""
 
 _SCRIPTS = {
     "cjk": re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"),
@@ -86,11 +96,11 @@ def dense_weight(calibration: Calibration | None, query: str) -> float:
     If the collection has too little text of the script, the weight is the mean of the measured scripts, because text
     in those scripts answers the question.
     """
-    known = calibration.competence if calibration else {}
-    if not known:
+    measured = calibration.competence if calibration else {}
+    if not measured:
         return UNMEASURED
     name = script(query)
-    competence = known[name] if name in known else fmean(known.values())
+    competence = measured[name] if name in measured else fmean(measured.values())
     return min(max((competence - NO_TRUST) / (FULL_TRUST - NO_TRUST), 0.0), 1.0)
 
 
@@ -99,6 +109,17 @@ def dense_relevance(calibration: Calibration | None, cosine: float) -> float:
     if calibration is None or calibration.match <= calibration.noise:
         return min(max(cosine, 0.0), 1.0)
     return min(max((cosine - calibration.noise) / (calibration.match - calibration.noise), 0.0), 1.0)
+
+
+def subtract_centre(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
+    """Return a question's vector without `CENTRED` of the collection's mean.
+
+    Content that all passages share does not tell which of them answers. The vector is unchanged if ``centre`` is empty
+    or of another dimension, as after a change of the model, when the dense leg finds nothing.
+    """
+    if len(vector) != len(centre):
+        return list(vector)
+    return [number - CENTRED * mean for number, mean in zip(_normalise(vector), centre, strict=True)]
 
 
 def is_stale(calibration: Calibration | None, points: int, *, exactly: bool = False) -> bool:
@@ -119,7 +140,9 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     limit = await token_limit(embedder)
     drawn = await index.sample(collection, DRAWN)
     drawn.sort(key=lambda pair: (pair[0].document_name, pair[0].ordinal, pair[0].text))
-    for chunk, stored in drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]:
+    sample = drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]
+    centre = _mean([stored for _, stored in sample])
+    for chunk, stored in sample:
         if both := split(chunk.text):
             name = script(chunk.text)
             parts[name].append(both)
@@ -130,10 +153,11 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     for name, pairs in parts.items():
         questions = [await embedder.embed_query(question) for question, _ in pairs]
         _check(questions, [windows[0] for windows in whole[name]])
+        questions = [subtract_centre(vector, centre) for vector in questions]
         texts = [text_windows(answer, limit) for _, answer in pairs]
         vectors = await embedder.embed_documents([text for windows in texts for text in windows])
         answers = Dense(embedder.name, vectors, [len(windows) for windows in texts]).by_chunk()
-        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name])
+        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name], centre)
         noise += unrelated
         matches += copies
         if len(pairs) >= MINIMUM_SAMPLE:
@@ -145,7 +169,14 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
         noise=median(noise) if noise else 0.0,
         match=median(matches) if matches else 1.0,
         points=await index.count(collection),
+        centre=centre,
     )
+
+
+def _mean(chunks: Sequence[Windows]) -> tuple[float, ...]:
+    """Return the mean of the normalised mean vectors of chunks."""
+    vectors = [_normalise(mean_vector(windows)) for windows in chunks]
+    return tuple(round(fmean(column), DIGITS) for column in zip(*vectors, strict=True))
 
 
 def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]) -> None:
@@ -156,7 +187,7 @@ def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]
 
 def split(text: str) -> tuple[str, str] | None:
     """Return the middle words of the text and the rest of the text, or None if it has fewer than two words."""
-    words = [found.span() for found in _WORD.finditer(text)]
+    words = [match.span() for match in _WORD.finditer(text)]
     if len(words) < 2:
         return None
     size = max(len(words) // PIECE, 1)
@@ -183,28 +214,27 @@ def measured_competence(lexical: Sequence[Sequence[float]], dense: Sequence[Sequ
 
 def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
     """Return the mean reciprocal rank. Equal scores share their ranks, so that constant scores are only a guess."""
-    found: list[float] = []
+    ranks: list[float] = []
     for own, row in enumerate(scores):
-        better = sum(each > row[own] + EQUAL for each in row)
-        equal = sum(abs(each - row[own]) <= EQUAL for each in row)
-        found.append(fmean(1 / rank for rank in range(better + 1, better + equal + 1)))
-    return fmean(found)
-
-
-Windows = Sequence[Sequence[float]]
-"""The vectors of one text."""
+        better = sum(score > row[own] + EQUAL for score in row)
+        equal = sum(abs(score - row[own]) <= EQUAL for score in row)
+        ranks.append(fmean(1 / rank for rank in range(better + 1, better + equal + 1)))
+    return fmean(ranks)
 
 
 def _compare(
-    questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows]
+    questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows], centre: Sequence[float]
 ) -> tuple[list[float], list[float], list[list[float]]]:
     """Return three sets of cosines; the best window of a text counts, as in a search.
 
     The sets are: questions with unrelated chunks, answers with their own chunk, and all questions with all answers.
     """
-    asked = _cosines(questions, whole)
-    unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
-    copies = [fmean(row[0] for row in _cosines(answer, [chunk])) for answer, chunk in zip(answers, whole, strict=True)]
+    cosines = _cosines(questions, whole)
+    unrelated = [cosine for own, row in enumerate(cosines) for at, cosine in enumerate(row) if at != own]
+    copies = [
+        fmean(row[0] for row in _cosines([subtract_centre(window, centre) for window in answer], [chunk]))
+        for answer, chunk in zip(answers, whole, strict=True)
+    ]
     return unrelated, copies, _cosines(questions, answers)
 
 
@@ -218,7 +248,7 @@ def _cosines(questions: Windows, texts: Sequence[Windows]) -> list[list[float]]:
 
 def _normalise(vector: Sequence[float]) -> list[float]:
     length = math.hypot(*vector) or 1.0
-    return [each / length for each in vector]
+    return [number / length for number in vector]
 
 
 def _shared_words(pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
@@ -226,5 +256,8 @@ def _shared_words(pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
     answers = [dict(zip(*vector, strict=True)) for _, answer in pairs for vector in document_vectors([answer])]
     holders = Counter(token for answer in answers for token in answer)
     rarity = {token: math.log((len(pairs) - have + 0.5) / (have + 0.5) + 1) for token, have in holders.items()}
-    asked = [[token for token in query_vector(question).indices if token in rarity] for question, _ in pairs]
-    return [[sum(rarity[token] * answer.get(token, 0.0) for token in tokens) for answer in answers] for tokens in asked]
+    asked_tokens = [[token for token in query_vector(question).indices if token in rarity] for question, _ in pairs]
+    return [
+        [sum(rarity[token] * answer.get(token, 0.0) for token in tokens) for answer in answers]
+        for tokens in asked_tokens
+    ]

@@ -22,13 +22,14 @@ from py_rust_stemmers import SnowballStemmer
 
 from mcp_servers.answer_forms import AnswerForm, asked_form, has_form
 from mcp_servers.folding import CharacterTable, fold_text
-from mcp_servers.retriever.lexical import is_asking, is_month, language_of, word_ids
+from mcp_servers.retriever.lexical import is_asking, is_month, language_of, split_elisions, word_ids
 
 OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
 
-NAME, MODIFIER = 2.0, 0.5
-"""Factors of a missing name, which has no synonym, and of a missing word before the thing ("annual leave")."""
+NAME, MODIFIER, HEAD = 2.0, 0.5, 1.5
+"""Factors of a missing name, which has no synonym, of a missing word before the thing ("annual leave"), and of the last
+word of a Chinese thing, which names what is asked ("采购委员会*主任*")."""
 
 MOST_WORDS_READ = 60
 """Maximum number of words of a question that are weighed."""
@@ -65,8 +66,10 @@ _LEADS = {
     "fr": """le la les l un une des du de d au aux ce cet cette ces mon ma mes notre nos leur leurs son sa ses
     dans sur sous avec sans pour par""",
     "es": """el la los las un una unos unas del de al este esta estos mi mis nuestro su sus en con sin para por""",
-    "it": """il lo la i gli le un uno una del della dei delle al alla nel nella questo questa nostro suo sua
-    di a in con senza per""",
+    "it": """il lo la i gli le l un uno una del della dei delle dell al alla all nel nella nell sull dall questo questa
+    nostro suo sua di d a in con senza per""",
+    "ca": """el la els les l un una uns unes del dels de d al als aquest aquesta meu nostre seu seva en amb sense
+    per""",
     "pt": """o a os as um uma do da dos das no na nos nas de em este esta meu nosso seu sua com sem para por""",
     "nl": """de het een dit deze die onze mijn van in op aan bij met voor tot uit over onder door
     zonder""",
@@ -77,6 +80,7 @@ _DIRECT_LEADS = {
     "fr": "quel quelle quels quelles combien",
     "es": "qué cuál cuánto cuánta cuántos cuántas",
     "it": "quale quali quanto quanta quanti quante",
+    "ca": "quin quina quins quines quant quanta quants quantes",
     "pt": "qual quais quanto quanta quantos quantas",
     "nl": "welk welke hoeveel",
 }
@@ -100,6 +104,8 @@ _ATTRIBUTES = {
     地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }
 """Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
+_SUBJECTS = frozenset({"i", "we", "you", "they", "he", "she", "one"})
+"""Words that a verb follows in an English question."""
 _ALTERNATIVES = frozenset({"or", "oder", "ou"})
 """Words between alternatives, of which a passage needs only one."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
@@ -138,7 +144,9 @@ class Term(NamedTuple):
         """The factor of its weight that a passage loses by lacking the word."""
         if self.is_name:
             return NAME
-        return MODIFIER if self.is_modifier else 1.0
+        if self.is_modifier:
+            return MODIFIER
+        return HEAD if self.is_ideographic else 1.0
 
 
 class Coverage(NamedTuple):
@@ -295,7 +303,7 @@ def read_question(text: str, tokens: frozenset[int]) -> Question:
 
 
 def _latin_terms(text: str, tokens: frozenset[int], language: str | None, form: AnswerForm | None) -> Iterator[Term]:
-    words = _WORD.findall(text)
+    words = _WORD.findall(split_elisions(text))
     folded = [fold_text(word) for word in words]
     asks = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
     has_sentence = any(is_asking(word, language or "en") for word in folded)
@@ -327,7 +335,17 @@ def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
     if at > 0 and words[at - 1] in _words_of(_DIRECT_LEADS, language):
         return True
     before = at - 2 if at > 0 and not asks[at - 1] else at - 1
-    return before >= 0 and words[before] in _words_of(_LEADS, language)
+    if before >= 0 and words[before] in _words_of(_LEADS, language):
+        return True
+    return language == "en" and _is_object(words, asks, at)
+
+
+def _is_object(words: list[str], asks: list[bool], at: int) -> bool:
+    """Return whether an English word without a determiner is the object of a verb: "how do I bake sourdough bread"."""
+    first = at
+    while first > 0 and not asks[first - 1]:
+        first -= 1
+    return 0 < first < at and words[first - 1] in _SUBJECTS and not words[at].endswith("ly")
 
 
 def _ideographic_terms(text: str, tokens: frozenset[int], form: AnswerForm | None) -> Iterator[Term]:

@@ -73,17 +73,17 @@ class Hit:
     def to_json(self) -> Json:
         """Return the hit as JSON for the structured content of a tool result."""
         rounded = {"score": round(self.score, 6), "relevance_score": round(self.relevance_score, 4)}
-        lists = {"heading_path": [*self.heading_path], "sentences": [asdict(each) for each in self.sentences]}
-        lists["tables"] = [{**asdict(each), "header": [*each.header]} for each in self.tables]
+        lists = {"heading_path": [*self.heading_path], "sentences": [asdict(sentence) for sentence in self.sentences]}
+        lists["tables"] = [{**asdict(table), "header": [*table.header]} for table in self.tables]
         return {**asdict(self), **rounded, **lists}
 
     @classmethod
     def from_json(cls, data: Json) -> "Hit":
         """Build the hit from a camelCase object."""
-        sentences = tuple(_flat(Sentence, each) for each in data["sentences"])
+        sentences = tuple(_flat(Sentence, sentence) for sentence in data["sentences"])
         tables = tuple(
-            HitTable(each["first"], each["last"], tuple(each["header"]), each["hasHeader"])
-            for each in data.get("tables", ())
+            HitTable(table["first"], table["last"], tuple(table["header"]), table["hasHeader"])
+            for table in data.get("tables", ())
         )
         return replace(_flat(Hit, data), heading_path=tuple(data["headingPath"]), sentences=sentences, tables=tables)
 
@@ -118,7 +118,8 @@ class Retrieval:
     ``mode`` is hybrid if the dense leg had a vote, and ``dense_weight`` is the weight of this vote. ``note`` explains
     why the dense leg had no vote although the collection has vectors, or why nothing was reranked. ``incomplete`` names
     the parts that were not searched while a lost index is rebuilt. ``threshold``, ``top_k`` and ``fusion`` are the
-    parameters of the search. ``reranked`` means that the reranker decided the order of the hits.
+    parameters of the search. ``reranked`` means that the reranker decided the order of the hits. ``unmatched`` are the
+    parts of a question about several things that no passage matches, if at least one part has a match.
     """
 
     retrieval_id: str
@@ -135,6 +136,7 @@ class Retrieval:
     top_k: int | None = None
     fusion: str | None = None
     reranked: bool = False
+    unmatched: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, answer: Json, collection: str) -> Self:
@@ -145,7 +147,7 @@ class Retrieval:
             query=answer["query"],
             mode=answer["mode"],
             hits=tuple(Hit.from_json(hit) for hit in answer["hits"]),
-            candidates=tuple(_flat(Candidate, each) for each in answer["candidates"]),
+            candidates=tuple(_flat(Candidate, candidate) for candidate in answer["candidates"]),
             took_ms=answer.get("tookMs", 0.0),
             dense_weight=answer.get("denseWeight", 0.0),
             note=answer.get("note"),
@@ -154,14 +156,17 @@ class Retrieval:
             top_k=answer.get("topK"),
             fusion=answer.get("fusion"),
             reranked=answer.get("reranked", False),
+            unmatched=tuple(answer.get("unmatched", ())),
         )
 
     def with_hits(self, hits: Sequence[Hit]) -> Self:
         """Return a copy with these hits, whose candidates have the number of the hit that contains them."""
-        numbers = {each.chunk_id: number for number, hit in enumerate(hits, 1) for each in hit.sentences}
+        numbers = {sentence.chunk_id: number for number, hit in enumerate(hits, 1) for sentence in hit.sentences}
         candidates = tuple(
-            each if each.hit == numbers.get(each.chunk_id) else replace(each, hit=numbers.get(each.chunk_id))
-            for each in self.candidates
+            candidate
+            if candidate.hit == numbers.get(candidate.chunk_id)
+            else replace(candidate, hit=numbers.get(candidate.chunk_id))
+            for candidate in self.candidates
         )
         return replace(self, hits=tuple(hits), candidates=candidates)
 
@@ -207,7 +212,7 @@ def tables_of(sentences: Sequence[Sentence], chunks: Mapping[str, Chunk]) -> tup
     tables: list[HitTable] = []
     for number, sentence in enumerate(sentences):
         chunk = chunks[sentence.chunk_id]
-        table = next((each for each in chunk.tables if each.start <= sentence.start < each.end), None)
+        table = next((table for table in chunk.tables if table.start <= sentence.start < table.end), None)
         if table is None:
             continue
         begins = sentence.start == table.start and table.begins_with_header(chunk.text)
@@ -225,17 +230,17 @@ def _flat(kind: type[T], data: Json) -> T:
     Raises:
         KeyError: the object lacks a field that has no default.
     """
-    keys = {each.name: camel(each.name) for each in fields(kind)}
-    optional = {each.name for each in fields(kind) if each.default is not MISSING}
+    keys = {field.name: camel(field.name) for field in fields(kind)}
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}
     return kind(**{name: data[key] for name, key in keys.items() if name not in optional or key in data})
 
 
 def hits_within(hits: Sequence[Hit], tokens: int) -> tuple[Hit, ...]:
     """Return the best hits with about ``tokens`` tokens in total, each hit whole, and always the first hit."""
-    kept: list[Hit] = []
+    fitting: list[Hit] = []
     for hit in hits:
         tokens -= sum(estimate_tokens(sentence.text) for sentence in hit.sentences)
-        if kept and tokens < 0:
+        if fitting and tokens < 0:
             break
-        kept.append(hit)
-    return tuple(kept)
+        fitting.append(hit)
+    return tuple(fitting)

@@ -99,13 +99,20 @@ class Calibration:
     """Measurements of the dense leg in one collection (see `calibration`).
 
     `competence` is 0..1 by script. `noise` is the cosine of an unrelated chunk, `match` that of a matching one, and
-    `points` is the size of the collection at the time.
+    `points` is the size of the collection at the time. `centre` is the mean vector of the sampled chunks, of which a
+    part is subtracted from a question's vector; empty means that nothing is subtracted.
     """
 
     competence: Mapping[str, float]
     noise: float
     match: float
     points: int
+    centre: tuple[float, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Calibration":
+        """Reverse `dataclasses.asdict` and JSON."""
+        return cls(**{**data, "centre": tuple(data.get("centre", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ class CollectionMeta:
     def from_json(cls, data: Json) -> "CollectionMeta":
         """Reverse `to_json`; missing fields take their defaults."""
         calibration = data.get("calibration")
-        return cls(**{**data, "calibration": Calibration(**calibration) if calibration else None})
+        return cls(**{**data, "calibration": Calibration.from_json(calibration) if calibration else None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def _roll_back(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _set_calibration(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    index.set_calibration(data["collection"], Calibration(**data["calibration"]))
+    index.set_calibration(data["collection"], Calibration.from_json(data["calibration"]))
     return Frame({})
 
 

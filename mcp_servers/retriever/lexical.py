@@ -198,7 +198,7 @@ def _code_tokens(folded: str) -> Iterator[str]:
         yield "=" + code
     for match in _SPACED_CODE.finditer(folded):
         letters, number, suffix = match.groups()
-        if letters in _MONTH or any(letters in _words(language) for language in _ASKING):
+        if letters in _MONTH or any(letters in _words(language) for language in _BEFORE_NUMBERS):
             continue  # "on 21 June" is not a code
         yield f"={letters}{number}"
         if suffix:
@@ -271,19 +271,46 @@ _ASKING = {
     "es": """cómo qué cuándo dónde cuál cuáles quién quiénes por cuánto cuánta cuántos cuántas es son era ser está el la
     los las un una unos unas y o pero no se su sus mi mis nuestro este esta estos de del al a en con sin para puede debe
     hay que lo le""",
-    "it": """come che cosa quando dove quale quali chi perché quanto quanta quanti quante è sono era essere il lo la i
-    gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella con
-    senza per può deve ci""",
+    "it": """come che cosa quando dove qual quale quali chi perché quanto quanta quanti quante è sono era essere il lo
+    la i gli le un una uno e o ma non si suo sua mio nostro questo questa di del della dei delle a al alla in nel nella
+    con senza per può deve ci""",
     "pt": """como que quando onde qual quais quem por quanto quanta quantos quantas é são era ser está o a os as um uma
     e ou mas não se seu sua meu nosso este esta de do da dos das em no na nos nas com sem para pode deve há""",
     "nl": """hoe wat wanneer waar welke welk wie waarom hoeveel is zijn was waren wordt worden mag moet kan kunnen zal
     het de een en of maar niet geen er ze wij we ik je u zich mijn ons onze in op aan bij met na van voor te tot uit
     over onder door zonder als dat die dit deze ook nog""",
+    "ca": """com què quan on quin quina quins quines qui perquè quant quanta quants quantes és són era ser està el la
+    els les un una uns unes i o però no es seu seva meu nostre aquest aquesta de del dels al als a en amb sense per pot
+    ha hi ho que cal""",
     "zh": """什么 怎么 怎样 如何 哪些 哪个 哪里 哪儿 多少 多久 多长 多大 多高 多远 何时 谁 几 吗 呢 吧 啊 的 了 是
     在 和 与 把 被 就 都 也 我 你 他 她 它 们 我们 你们 他们 请 请问 可以 能 可 不可 是否 应该 应 该 需要
     要 有 没有 会 将 时候 什 么 哪 怎 多 少 个 到 从 给 对 于 为 由 时 最 至少 最多 最长 规定 不 这 那 还
-    再 一 下 上 里 后 前 去 来 让""",
+    再 一 下 上 里 后 前 去 来 让 分别 各自""",
 }  # fmt: skip
+
+
+_BEFORE_NUMBERS = tuple(language for language in _ASKING if language != "ca")
+"""Languages whose question words begin no code. Catalan would make "HO 12" a number, and change the stored tokens."""
+
+_ELIDED = {
+    "fr": "l d c j m n s t qu jusqu lorsqu puisqu quoiqu presqu",
+    "it": "l d c m s t v un dell dall nell sull all dov cos com quell quest bell sant nessun ciascun",
+    "ca": "l d m n s t",
+}
+"""Words that lose their last vowel before another vowel and get an apostrophe: "l'école", "dell'azienda", "qu'il". They
+count only with their apostrophe, because "all" and "s" are also English."""
+
+_ELISION = re.compile(
+    rf"\b({'|'.join(sorted({*' '.join(_ELIDED.values()).split()}))})['\u2019](?=[^\W\d_])", re.IGNORECASE
+)
+
+
+def split_elisions(text: str) -> str:
+    """Replace the apostrophe after each elided word by a space: "l'école" becomes "l école".
+
+    The apostrophes of "don't" and "CEO's" stay, because they follow other words.
+    """
+    return _ELISION.sub(r"\1 ", text)
 
 
 @cache
@@ -305,12 +332,13 @@ def _languages_of_words() -> dict[str, list[str]]:
 def _asking_ids(language: str) -> frozenset[int]:
     """Return the engine's ids of the question words of a language."""
     model = _model()
-    return frozenset(index for word in _words(language) for index in model.embed_query(word).indices)
+    words = _words(language).union(_ELIDED.get(language, "").split())
+    return frozenset(index for word in words for index in model.embed_query(word).indices)
 
 
 def is_asking(word: str, language: str) -> bool:
-    """Return whether a folded word is a question word of the language."""
-    return word in _words(language)
+    """Return whether a folded word is a question word of the language, or an elided one ("dell'")."""
+    return word in _words(language) or word in _ELIDED.get(language, "").split()
 
 
 def is_month(word: str) -> bool:
@@ -338,5 +366,8 @@ def language_of(folded: str) -> str | None:
     for word in words:
         for name in languages.get(word, ()):
             counts[name] += 1
+    for word in _ELISION.findall(folded) if "'" in folded else ():
+        for name, elided in _ELIDED.items():
+            counts[name] += word in elided.split() and word not in _words(name)
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None

@@ -48,6 +48,15 @@ EXPLAINED = 3.0
 """Log odds that a passage in another language loses if others have all words of the question: a question in the words
 of the documents is answered in those words."""
 
+FAR, DISTANT = 0.2, 1.5
+"""Closeness below which a passage in another language becomes less relevant, and the log odds that it loses at
+closeness 0. Such a passage has no words to check, and among hundreds of passages one is always a little close by
+chance."""
+
+UNNAMED = 1.0
+"""Log odds that a passage in another script loses if no passage has the name in the question: most names are written
+alike everywhere."""
+
 FORMLESS = 3.0
 """Log odds that a passage loses if it has no answer of the form that the question asks for."""
 
@@ -66,7 +75,8 @@ class Match(NamedTuple):
     (0) to a match (1), None without a cosine. ``document`` and ``section``: its place, None if the chunk was not read.
     ``lacks_code`` and ``has_code``: the question names a code that the passage lacks or has. ``coverage``: how the
     passage covers the words of the question, None if the chunk was not read or is in another language. ``lacks_form``:
-    the passage has no answer of the form that the question asks for, such as an amount of money.
+    the passage has no answer of the form that the question asks for, such as an amount of money. ``lacks_name``: the
+    question has a name that no candidate has, and the passage is in another script.
     """
 
     share: float
@@ -77,7 +87,11 @@ class Match(NamedTuple):
     has_code: bool = False
     coverage: Coverage | None = None
     lacks_form: bool = False
+    lacks_name: bool = False
 
+
+NO_MATCH = 0.1
+"""Relevance of the best passage for a question, or for a part of one, below which nothing matches."""
 
 UNSURE = 1e-9
 """Smallest distance of a probability from 0 and 1: no passage is certain, and rounding must not make it so."""
@@ -127,9 +141,12 @@ def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: fl
     ``rival`` is the closeness of the best passage of another document, and ``explained`` the share of the question's
     words in one.
     """
-    known = match.coverage
-    words = MATCHED * known.held - LACKING * known.lacking if known else -EXPLAINED * explained
-    return UNMATCHED + words - FORMLESS * match.lacks_form + CLOSE * closeness + APART * (closeness - rival)
+    if match.coverage:
+        words = MATCHED * match.coverage.held - LACKING * match.coverage.lacking
+    else:
+        words = -EXPLAINED * explained - DISTANT * max(0.0, FAR - closeness) / FAR
+    lost = FORMLESS * match.lacks_form + UNNAMED * match.lacks_name
+    return UNMATCHED + words - lost + CLOSE * closeness + APART * (closeness - rival)
 
 
 class _Rivals:

@@ -7,16 +7,24 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from typing import Protocol
 from uuid import uuid4
 
 import anyio
 
 from mcp_servers.answer_forms import has_form
-from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
+from mcp_servers.folding import fold_text
+from mcp_servers.retriever.calibration import (
+    calibrate,
+    dense_relevance,
+    dense_weight,
+    is_stale,
+    script,
+    subtract_centre,
+)
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.coverage import read_question
+from mcp_servers.retriever.coverage import LANGUAGE_SAMPLE, read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
@@ -32,9 +40,9 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
-from mcp_servers.retriever.lexical import Sparse, query_vector, self_score
+from mcp_servers.retriever.lexical import Sparse, language_of, query_vector, self_score
 from mcp_servers.retriever.questions import required_codes, split_question
-from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
+from mcp_servers.retriever.relevance import NO_MATCH, WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
 """Candidates requested from each leg for the fusion."""
@@ -57,14 +65,23 @@ MAX_QUERY = 4_000
 SPARE = 2
 """Chunks considered for each requested hit, because joining neighbours reduces their number."""
 
-WHOLE = 0.5
-"""Weight of a passage's score for the whole question among the passages for one of its parts."""
+WHOLE, RELEVANT = 0.5, 0.5
+"""Weights of a passage's score for the whole question, and of its relevance for the part, beside its score for the part
+among the passages for one part of a question."""
+
+BEST, IN_ITS_LANGUAGE = 3, 2
+"""After this many best passages, so many come first that are in the language of the question. If question and answer
+have no word in common, the embedder finds passages in other languages closer by chance. On the open set, hit@5 of
+paraphrases is 0.77 instead of 0.69 and of last thirds 0.92 instead of 0.85; other languages stay at 1."""
 
 MAX_JOINED = 4
 """Maximum number of chunks of one hit."""
 
 MAX_SUGGESTIONS = 20
 
+
+_ENDING = " .?!;。？！；"
+"""Characters at the end of a part that do not belong to its text."""
 
 _Found = tuple[Candidate, Chunk]
 
@@ -81,11 +98,11 @@ class _Vote:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """Candidates for a question or a part of one; ``kept`` are those above the threshold, with their chunks."""
+    """Candidates for a question or a part of one; ``passages`` are those above the threshold, with their chunks."""
 
     vote: _Vote
     candidates: list[Candidate]
-    kept: "list[_Found]"
+    passages: "list[_Found]"
     first_places: tuple[str, ...]
     is_hybrid: bool
 
@@ -161,10 +178,10 @@ class Retriever:
         count = max(WEIGHED, top_k * SPARE, RERANKED if self._reranker else 0)
         whole = await self._weigh(collection, question, selection, count, threshold)
         parts = {
-            part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).kept
+            part: (await self._weigh(collection, part, selection, max(WEIGHED, top_k * SPARE), threshold)).passages
             for part in split_question(question)
         }
-        ranked = _with_parts(whole.kept, parts)
+        ranked = _with_parts(question, whole.passages, parts)
         vote = whole.vote
         reranked = False
         if self._reranker and ranked:
@@ -174,14 +191,14 @@ class Retriever:
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
         ranked = ranked[: top_k * SPARE]
-        known = {candidate.chunk_id: candidate for candidate, _ in ranked}
-        found = Retrieval(
+        by_id = {candidate.chunk_id: candidate for candidate, _ in ranked}
+        retrieval = Retrieval(
             retrieval_id=uuid4().hex,
             collection=collection,
             query=query,
             mode="hybrid" if whole.is_hybrid else "lexical",
             hits=(),
-            candidates=tuple(known.get(each.chunk_id, each) for each in whole.candidates[:TRACED]),
+            candidates=tuple(by_id.get(candidate.chunk_id, candidate) for candidate in whole.candidates[:TRACED]),
             took_ms=(time.perf_counter() - started) * 1000,
             dense_weight=vote.weight,
             note=vote.note,
@@ -189,8 +206,9 @@ class Retriever:
             top_k=top_k,
             fusion=self._fusion,
             reranked=reranked,
+            unmatched=_parts_without_match(parts),
         )
-        return found.with_hits(_join(ranked, top_k))
+        return retrieval.with_hits(_join(ranked, top_k))
 
     async def _weigh(
         self, collection: str, question: str, selection: Selection, count: int, threshold: float
@@ -199,19 +217,22 @@ class Retriever:
         vote = await self._vote(collection, question)
         lead = CandidateLimit(self._fusion, vote.weight, count, FIRST_PLACES)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
-        fused = fuse_legs(legs, lead)[: max(TRACED, count)]
+        fused = fuse_legs(legs, lead)
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
         firsts = lead.first_places(legs)
-        wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
+        wanted = dict.fromkeys([*(scored.chunk_id for scored in _first_with_ties(fused, count)), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)
+        fused = _in_fixed_order(fused, chunks)[: max(TRACED, count)]
         compared = max(COMPARED, count if count > WEIGHED else 0)
         candidates = _candidates(question, fused, legs, vote, chunks, threshold, compared)
-        kept = [
-            (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
+        passages = [
+            (candidate, chunks[candidate.chunk_id])
+            for candidate in candidates
+            if candidate.above_threshold and candidate.chunk_id in chunks
         ]
-        kept = _codes_first(question, kept)
-        return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
+        passages = _codes_first(question, passages)
+        return _Weighed(vote, candidates, passages, firsts, bool(vote.vector and legs.dense))
 
     async def calibrate(self, collection: str, *, exactly: bool = False) -> Calibration | None:
         """Return the calibration of the dense leg, measured now if it is missing or the collection has doubled.
@@ -250,7 +271,8 @@ class Retriever:
             weight = dense_weight(calibration, query)
             if not weight:
                 return _Vote(note=f"the embedder does not know this script ({script(query)}) well enough to vote")
-            return _Vote(await embedder.embed_query(query), weight, calibration)
+            vector = subtract_centre(await embedder.embed_query(query), calibration.centre)
+            return _Vote(vector, weight, calibration)
         except (EmbeddingError, IndexMismatch) as error:
             return _Vote(note=str(error))
 
@@ -275,13 +297,16 @@ def search_passages(
 
     def weigh(part: str) -> tuple[list[Candidate], list[_Found]]:
         legs = _lexical_legs(part, passages)
-        fused = fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED))[:TRACED]
+        fused = _in_fixed_order(fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED)), chunks)[:TRACED]
         candidates = _candidates(part, fused, legs, _Vote(), chunks, threshold, COMPARED)
-        return candidates, [(each, chunks[each.chunk_id]) for each in candidates if each.above_threshold]
+        return candidates, [
+            (candidate, chunks[candidate.chunk_id]) for candidate in candidates if candidate.above_threshold
+        ]
 
     candidates, whole = weigh(question)
-    ranked = _with_parts(whole, {part: weigh(part)[1] for part in split_question(question)})
-    found = Retrieval(
+    parts = {part: weigh(part)[1] for part in split_question(question)}
+    ranked = _with_parts(question, whole, parts)
+    retrieval = Retrieval(
         retrieval_id=uuid4().hex,
         collection=collection,
         query=query,
@@ -292,8 +317,9 @@ def search_passages(
         threshold=threshold,
         top_k=top_k,
         fusion="dbsf",
+        unmatched=_parts_without_match(parts),
     )
-    return found.with_hits(_join(ranked[: top_k * SPARE], top_k))
+    return retrieval.with_hits(_join(ranked[: top_k * SPARE], top_k))
 
 
 def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> LegResults:
@@ -313,8 +339,29 @@ def _lexical_legs(question: str, passages: Sequence[tuple[Chunk, Sparse]]) -> Le
         for chunk_id, vector in vectors
         if chunk_id in matched
     ]
-    best = sorted(scores, key=lambda each: -each.score)[:CANDIDATES]
+    best = sorted(scores, key=lambda scored: -scored.score)[:CANDIDATES]
     return LegResults(tuple(best), self_score=self_score(weights.values()), tokens=weights, matched=matched)
+
+
+def _first_with_ties(fused: Sequence[Scored], count: int) -> Sequence[Scored]:
+    """Return the first ``count`` candidates, and those with the same score as the last one, if it has any."""
+    if len(fused) <= count or not fused[count - 1].score:
+        return fused[:count]
+    return [*fused[:count], *takewhile(lambda scored: scored.score == fused[count - 1].score, fused[count:])]
+
+
+def _in_fixed_order(fused: Sequence[Scored], chunks: Mapping[str, Chunk]) -> list[Scored]:
+    """Order candidates with the same score by the name of their document and their place in it.
+
+    An index returns them in the order of its points, which differs between two indexes of the same documents.
+    Candidates whose chunk was not read come last.
+    """
+
+    def key(scored: Scored) -> tuple[float, bool, str, int]:
+        chunk = chunks.get(scored.chunk_id)
+        return -scored.score, chunk is None, chunk.document_name if chunk else "", chunk.ordinal if chunk else 0
+
+    return sorted(fused, key=key)
 
 
 def _candidates(
@@ -330,11 +377,11 @@ def _candidates(
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
     required = required_codes(question)
-    asked = read_question(question, frozenset(legs.tokens))
-    weights = asked.weigh(legs.tokens)
-    near = frozenset(each.chunk_id for each in fused[:compared])
+    words = read_question(question, frozenset(legs.tokens))
+    weights = words.weigh(legs.tokens)
+    near = frozenset(scored.chunk_id for scored in fused[:compared])
     own_script = script(question)
-    names_nothing = asked.missing_name(list(legs.matched.values()))
+    names_nothing = words.missing_name(list(legs.matched.values()))
 
     def match(chunk_id: str) -> Match:
         # A damaged index may return impossible scores: negative ones or NaN.
@@ -342,82 +389,124 @@ def _candidates(
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
         document, section = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
-        held = legs.matched.get(chunk_id)
-        if held is None:
+        tokens = legs.matched.get(chunk_id)
+        if tokens is None:
             return Match(share, closeness, document, section)
-        holds_code = any(code.ids & held for code in required)
+        holds_code = any(code.ids & tokens for code in required)
         lacks_code = bool(required) and not holds_code
-        if names_nothing and chunk and script(chunk.text) == own_script:
-            lacks_code = True  # a name has no other word, except in another script
+        lacks_name = names_nothing and chunk is not None
+        if lacks_name and chunk and script(chunk.text) == own_script:
+            lacks_code, lacks_name = True, False  # a name has no other word, except in another script
         coverage, has_code, lacks_form = None, False, False
         if chunk and chunk_id in near:
             text = f"{chunk.document_name}\n{searchable_text(chunk)}"
-            coverage = asked.coverage(text, held, weights, "\n".join(chunk.heading_path))
-            has_code = any(code.identifies and code.ids & held for code in required)
-            lacks_form = not has_form(chunk.text, asked.form)
-        return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form)
+            coverage = words.coverage(text, tokens, weights, "\n".join(chunk.heading_path))
+            has_code = any(code.identifies and code.ids & tokens for code in required)
+            lacks_form = not has_form(chunk.text, words.form)
+        return Match(share, closeness, document, section, lacks_code, has_code, coverage, lacks_form, lacks_name)
 
-    relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
+    relevant = probabilities([match(scored.chunk_id) for scored in fused], vote.weight)
     return [
         Candidate(
-            each.chunk_id,
-            lexical.get(each.chunk_id),
-            dense.get(each.chunk_id),
-            each.score,
+            scored.chunk_id,
+            lexical.get(scored.chunk_id),
+            dense.get(scored.chunk_id),
+            scored.score,
             score,
-            lexical_ranks.get(each.chunk_id),
-            dense_ranks.get(each.chunk_id),
+            lexical_ranks.get(scored.chunk_id),
+            dense_ranks.get(scored.chunk_id),
             rank,
             score >= threshold,
         )
-        for rank, (each, score) in enumerate(zip(fused, relevant, strict=True), 1)
+        for rank, (scored, score) in enumerate(zip(fused, relevant, strict=True), 1)
     ]
 
 
 def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
-    return {each.chunk_id: rank for rank, each in enumerate(leg, 1)}
+    return {scored.chunk_id: rank for rank, scored in enumerate(leg, 1)}
 
 
-def _codes_first(question: str, found: list[_Found]) -> list[_Found]:
+def _codes_first(question: str, passages: list[_Found]) -> list[_Found]:
     """Return passages in the same order, but those without the question's code last."""
     if not required_codes(question):
-        return found
-    return sorted(found, key=lambda each: each[0].relevance_score <= WITHOUT_CODE)
+        return passages
+    return sorted(passages, key=lambda passage: passage[0].relevance_score <= WITHOUT_CODE)
 
 
-def _with_parts(whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
+def _parts_without_match(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
+    """Return the parts of a question without a passage that matches, or nothing if no part has one.
+
+    If no part has a match, the relevance for the whole question tells more.
+    """
+    without = tuple(
+        part
+        for part, passages in parts.items()
+        if max((candidate.relevance_score for candidate, _ in passages), default=0.0) < NO_MATCH
+    )
+    return tuple(part.rstrip(_ENDING) for part in without) if len(without) < len(parts) else ()
+
+
+def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
     """Return the best passage for the whole question, and then those for its parts by turns.
 
     Without that, a document that answers one part well would take all places. ``parts`` has the passages for each part.
     A part often leaves out the subject that another part names, so a passage's score for the whole question counts too.
+    Its relevance counts because fusion prefers passages that repeat the name of the thing. Passages without the code of
+    a part get no turn for it: they are about other things, whose values a reader would take for its own.
     """
     if not parts:
-        return whole
+        return _with_own_language(question, whole)
     scores = _relative_scores(whole)
     lists: list[list[_Found]] = []
-    for text, found in parts.items():
-        own = _relative_scores(found)
-        worth = {name: score + WHOLE * scores.get(name, 0.0) for name, score in own.items()}
-        lists.append(_codes_first(text, sorted(found, key=lambda each: -worth[each[0].chunk_id])))
+    for part, passages in parts.items():
+        own = _relative_scores(passages)
+
+        def worth(passage: _Found, own: Mapping[str, float] = own) -> float:
+            candidate = passage[0]
+            by_whole = WHOLE * scores.get(candidate.chunk_id, 0.0)
+            return own[candidate.chunk_id] + by_whole + RELEVANT * candidate.relevance_score
+
+        if required_codes(part):
+            passages = [passage for passage in passages if passage[0].relevance_score > WITHOUT_CODE]
+        lists.append(sorted(passages, key=worth, reverse=True))
     order: dict[str, _Found] = {}
-    for each in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
-        if each is not None:
-            known = order.setdefault(each[0].chunk_id, each)
-            if each[0].relevance_score > known[0].relevance_score:  # the passage answers this part
-                order[each[0].chunk_id] = each
+    for passage in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
+        if passage is not None:
+            earlier = order.setdefault(passage[0].chunk_id, passage)
+            if passage[0].relevance_score > earlier[0].relevance_score:  # the passage answers this part
+                order[passage[0].chunk_id] = passage
     return [*order.values()]
 
 
-def _relative_scores(found: Sequence[_Found]) -> dict[str, float]:
+def _with_own_language(question: str, passages: list[_Found]) -> list[_Found]:
+    """Return the best passages, then the best of the others in the question's language, then the rest (see `BEST`)."""
+    language = language_of(fold_text(question))
+    if language is None:
+        return passages
+    rest = passages[BEST:]
+    own = (at for at, (_, chunk) in enumerate(rest) if _is_in(chunk, language))
+    promoted = [*islice(own, IN_ITS_LANGUAGE)]
+    return [
+        *passages[:BEST],
+        *(rest[at] for at in promoted),
+        *(passage for at, passage in enumerate(rest) if at not in promoted),
+    ]
+
+
+def _is_in(chunk: Chunk, language: str) -> bool:
+    return language_of(fold_text(chunk.text[-LANGUAGE_SAMPLE:])) == language
+
+
+def _relative_scores(passages: Sequence[_Found]) -> dict[str, float]:
     """Return the fused score of each passage relative to the best one."""
-    best = max((candidate.fused for candidate, _ in found), default=0.0) or 1.0
-    return {candidate.chunk_id: candidate.fused / best for candidate, _ in found}
+    best = max((candidate.fused for candidate, _ in passages), default=0.0) or 1.0
+    return {candidate.chunk_id: candidate.fused / best for candidate, _ in passages}
 
 
 def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
     """Return the passages for the reranker: the best ones, and always the first places of both legs."""
     best, rest = ranked[:RERANKED], ranked[RERANKED:]
-    firsts = [found for found in rest if found[0].chunk_id in first_places]
+    firsts = [passage for passage in rest if passage[0].chunk_id in first_places]
     return [*best[: RERANKED - len(firsts)], *firsts]
 
 

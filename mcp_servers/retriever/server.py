@@ -38,6 +38,7 @@ from mcp_servers.retriever.reading import (
     find_words,
     read,
 )
+from mcp_servers.retriever.relevance import NO_MATCH, WITHOUT_CODE
 from mcp_servers.retriever.retrieval import Searcher
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,7 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Maximum number of bytes of both forms of a result together; the last hits are left out if they do not fit."""
 
-NO_MATCH = 0.1
-"""Relevance of the best passage below which the tool shows none and reports that nothing matches."""
-
-WEAK = 0.15
+WEAK = 0.12
 """Relevance of the best passage below which the tool calls it weak."""
 
 META_PREFIX = "agentic_rag/"
@@ -69,6 +67,8 @@ READ_DESCRIPTION = "Read a document in order: to summarise it, or around a passa
 LIST_DESCRIPTION = "List documents: name, date, language, size, headings."
 FIND_DESCRIPTION = "Find exact words in a document: each place of a number, a code or a quote."
 NOTHING = "Nothing in the documents matches. Try other words, or say that they do not tell."
+UNMATCHED = 'No passage matches this part: "{}".'
+"""A sentence of the note for each part of a question without a match."""
 INSTRUCTIONS = "Search the documents of this knowledge base before you answer from memory, and cite what you find."
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -86,12 +86,16 @@ class ServerConfig:
 
 @dataclass(frozen=True)  # with slots, the SDK would take their descriptors for defaults
 class SearchResult:
-    """The structured content of a search, as the tool's output schema declares it."""
+    """The structured content of a search, as the tool's output schema declares it.
+
+    ``unmatched`` are the parts of a question about several things that no passage matches.
+    """
 
     retrieval_id: str
     mode: Mode
     note: str
     hits: tuple[Hit, ...]
+    unmatched: tuple[str, ...] = ()
 
 
 _Bound = Callable[[Context], Awaitable[ServerConfig]]
@@ -137,8 +141,8 @@ def create_server(
         if config is not None and not bound_by_meta:
             return config
         meta = _bound_members(ctx.request_context.meta or {})
-        found = _from_meta(meta)
-        return found if visible is None else replace(found, documents=await visible(meta))
+        config_of_meta = _from_meta(meta)
+        return config_of_meta if visible is None else replace(config_of_meta, documents=await visible(meta))
 
     async def files_of(ctx: Context) -> KnowledgeBase | None:
         return None if attached is None else await attached(_bound_members(ctx.request_context.meta or {}))
@@ -183,7 +187,7 @@ def _add_search(
             if files is not None:
                 meant = None if document is None else await _attached_as(files, document)
                 if meant is None or meant:
-                    found = await files.search(
+                    in_files = await files.search(
                         config.collection,
                         query.strip(),
                         wanted,
@@ -193,7 +197,7 @@ def _add_search(
                         heading=section or None,
                     )
                     if meant:
-                        return _result(found, await _facts_by_id(files, config, found))
+                        return _result(in_files, await _facts_by_id(files, config, in_files))
             if after or before:
                 documents = await _documents_of_time(library, config, after, before)
             retrieval = await retriever.search(
@@ -208,10 +212,11 @@ def _add_search(
             )
             retrieval = _within(retrieval, (await bound(ctx)).documents)
             facts = await _facts_by_id(library, config, retrieval) if library else {}
-            if files is not None and document is None and found.hits:
-                facts |= await _facts_by_id(files, config, found)
-                hits = sorted([*found.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
-                retrieval = retrieval.with_hits(hits[:wanted])
+            if files is not None and document is None and in_files.hits:
+                facts |= await _facts_by_id(files, config, in_files)
+                hits = sorted([*in_files.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
+                unmatched = tuple(part for part in retrieval.unmatched if part in in_files.unmatched)
+                retrieval = replace(retrieval, unmatched=unmatched).with_hits(hits[:wanted])
         return _result(retrieval, facts)
 
 
@@ -219,12 +224,12 @@ async def _facts_by_id(library: Library, config: ServerConfig, retrieval: Retrie
     """Return the facts about the documents of the hits, by id."""
     ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
     facts = await library.documents(config.collection, ids) if ids else []
-    return {each.document_id: each for each in facts}
+    return {fact.document_id: fact for fact in facts}
 
 
 async def _attached_as(files: Library, wanted: str) -> tuple[str, ...]:
     """Return the ids of the attached files with this id or name."""
-    return tuple(each.document_id for each in await files.documents("") if wanted in (each.document_id, each.name))
+    return tuple(file.document_id for file in await files.documents("") if wanted in (file.document_id, file.name))
 
 
 def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_of: _FilesOf) -> None:
@@ -232,8 +237,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
         """Return a document or an attached file, with the library that has its passages."""
         config, files = await bound(ctx), await files_of(ctx)
         listed = [] if files is None else await files.documents(config.collection)
-        found = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
-        return (files if files is not None and found in listed else library), config, found
+        facts = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
+        return (files if files is not None and facts in listed else library), config, facts
 
     @server.tool(title="Read a document", description=READ_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -247,8 +252,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
     ) -> CallToolResult:
         with _plain_errors():
             place = ReadingPosition(section or None, pages or None, around, start)
-            shelf, config, found = await document_of(ctx, document)
-            return _reading(await read(shelf, config.collection, found, place))
+            shelf, config, facts = await document_of(ctx, document)
+            return _reading(await read(shelf, config.collection, facts, place))
 
     @server.tool(title="Find words in a document", description=FIND_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -259,8 +264,8 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_
         start: Annotated[int, Field(alias="from", description="First passage.")] = 1,
     ) -> CallToolResult:
         with _plain_errors():
-            shelf, config, found = await document_of(ctx, document)
-            return _findings(await find_words(shelf, config.collection, found, pattern, start), pattern)
+            shelf, config, facts = await document_of(ctx, document)
+            return _findings(await find_words(shelf, config.collection, facts, pattern, start), pattern)
 
     @server.tool(title="List documents", description=LIST_DESCRIPTION, annotations=READ_ONLY)
     @_takes_from
@@ -351,22 +356,27 @@ async def _documents_of_time(
             raise UnreadableRequest(f"`{name}` is {value[:40]!r}, but must be a date: YYYY-MM-DD.")
     documents = await library.documents(config.collection, config.documents)
     first, end = iso_date(after or "") or "", iso_date(before or "") or "9999-99-99"
-    ids = tuple(each.document_id for each in documents if each.date and first <= each.date < end)
+    ids = tuple(document.document_id for document in documents if document.date and first <= document.date < end)
     if not ids:
-        dates = sorted(each.date for each in documents if each.date)
-        known = f" They are dated {dates[0]} to {dates[-1]}." if dates else ""
-        raise UnreadableRequest(f"No document is of that time.{known}")
+        dates = sorted(document.date for document in documents if document.date)
+        span = f" They are dated {dates[0]} to {dates[-1]}." if dates else ""
+        raise UnreadableRequest(f"No document is of that time.{span}")
     return ids
 
 
 def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToolResult:
     best = max((hit.relevance_score for hit in retrieval.hits), default=0.0)
     hits = retrieval.hits if best >= NO_MATCH else ()
+    if retrieval.unmatched:  # a passage about another thing would answer the part without a match
+        hits = tuple(hit for hit in hits if hit.relevance_score > WITHOUT_CODE)
     quality = _quality(retrieval, best) if hits else NOTHING
     if retrieval.hits and not hits:
         quality = f"{NOTHING} The nearest passage lacks what the query names ({best:.2f} of 1)."
-    note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
-    members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
+    unmatched = retrieval.unmatched if hits else ()
+    sentences = [retrieval.incomplete, quality, *map(UNMATCHED.format, (part.replace('"', "'") for part in unmatched))]
+    note = " ".join(filter(None, sentences))
+    reported: Json = {"unmatched": [*unmatched]} if unmatched else {}
+    members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode, **reported}
     return _passages(members, note, _fit(hits, facts))
 
 
@@ -401,20 +411,21 @@ def _list(documents: Sequence[DocumentFacts], contains: str, start: int) -> Call
     """Return one page of the documents with `contains` in a name or a heading."""
     words = contains.casefold()
     meant = [
-        each
-        for each in documents
-        if words in each.name.casefold() or any(words in heading.casefold() for heading in each.outline)
+        document
+        for document in documents
+        if words in document.name.casefold() or any(words in heading.casefold() for heading in document.outline)
     ]
     if not 1 <= start <= max(len(meant), 1):
         raise UnreadableRequest(f"`from` is {start}, but there are documents 1 to {len(meant)}.")
     page = meant[start - 1 : start - 1 + LISTED]
     following = start + LISTED if start - 1 + LISTED < len(meant) else None
     lines = [f"{len(meant)} of {len(documents)} documents" + (f" with {contains!r}." if contains else ".")]
-    lines += [_line(number, each) for number, each in enumerate(page, start)]
+    lines += [_line(number, document) for number, document in enumerate(page, start)]
     if following is not None:
         lines.append(f"There are more: go on with from={following}.")
     listed = [
-        {"id": each.document_id, "name": each.name, "date": each.date, "passages": each.passages} for each in page
+        {"id": document.document_id, "name": document.name, "date": document.date, "passages": document.passages}
+        for document in page
     ]
     return CallToolResult(
         content=[TextContent(text="\n".join(lines))],
@@ -463,12 +474,12 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
 
 def _facts_of(document: DocumentFacts) -> Json:
     """Return the members that the facts of its document add to a hit."""
-    known = {
+    members = {
         "document_date": document.document_date,
         "review_by": document.review_by,
         "source_uri": document.source_uri,
     }
-    facts = {name: value for name, value in known.items() if value is not None}
+    facts = {name: value for name, value in members.items() if value is not None}
     return {"passages": document.passages, "date": document.date, **facts}
 
 
@@ -485,8 +496,10 @@ def _passage(number: int, hit: Hit, document: DocumentFacts | None) -> str:
     places = [f"page {hit.page}" if hit.page is not None else None, hit.cells]
     if hit.scanned:
         places.append(f"read from a scan{' by the model' if hit.scanned_by == 'model' else ''}")
-    places += [f"columns: {join_row(each.header)}" for each in hit.tables if each.header and not each.has_header]
+    places += [f"columns: {join_row(table.header)}" for table in hit.tables if table.header and not table.has_header]
     if document:
         places += [f"passage {hit.passage} of {document.passages}", document.date]
     shown = ", ".join(filter(None, places))
-    return f"[{number}] {where}{f' ({shown})' if shown else ''}\n" + "\n".join(each.text for each in hit.sentences)
+    return f"[{number}] {where}{f' ({shown})' if shown else ''}\n" + "\n".join(
+        sentence.text for sentence in hit.sentences
+    )

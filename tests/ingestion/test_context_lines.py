@@ -18,6 +18,8 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.context_lines import LINES
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted
 from agentic_rag.testing.steps import Step, say
+from tests.retriever.qdrant_shim import Shim
+from tests.retriever.qdrant_shim import serving as qdrant_serving
 from tests.retriever.tiny_model import write_model
 from tests.server.rig import Json, Rig
 
@@ -296,6 +298,31 @@ async def test_a_kill_between_two_calls_loses_no_line(tmp_path: Path) -> None:
             await look(rig)
             assert sorted(await in_index(rig, domain)) == sorted(WRITTEN.values())
             assert len(api.requests) == 3 + 2
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
+async def test_a_qdrant_server_finds_a_passage_by_its_line(tmp_path: Path) -> None:
+    async with qdrant_serving(Shim()) as url, one_by_one() as api, serving(tmp_path, api, qdrant_url=url) as rig:
+        domain, document = await handbook(rig)
+        assert await found(rig, domain, "vacation allowance") == []
+        await look(rig)
+        assert await found(rig, domain, "vacation allowance") == ["Full-time staff have 27 days a year."]
+        assert (await progress(rig, domain, document))["made"] == 3
+
+
+async def test_a_budget_that_is_used_up_holds_lines_back_until_it_has_room(tmp_path: Path) -> None:
+    async with one_by_one() as api, serving(tmp_path, api) as rig:
+        domain, document = await handbook(rig)
+        budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "10"}
+        made = await rig.ok("PUT", "/api/budgets", budget)
+        await look(rig)
+        assert len(api.requests) <= 1, "the first call uses the budget up"
+        assert (await progress(rig, domain, document))["made"] <= 1
+        assert await found(rig, domain, "stolen laptop"), "a document is searchable without its lines"
+        await rig.ok("DELETE", f"/api/budgets/{made['id']}")
+        await ask_again(rig)
+        await look(rig)
+        assert (await progress(rig, domain, document))["made"] == 3
 
 
 async def test_turning_lines_off_cancels_their_batch(tmp_path: Path) -> None:

@@ -33,6 +33,18 @@ def test_only_a_text_with_the_asked_form_can_answer(question: str, answer: str, 
     assert not has_form(other, form)
 
 
+def test_an_amount_stands_for_a_price_but_not_for_a_salary() -> None:
+    cost, salary = asked_form("What does a parrot cost?"), asked_form("What is the salary of a guard?")
+    assert cost is not None
+    assert cost is salary
+    assert cost.words.fullmatch("cost")
+    assert not cost.words.fullmatch("salary")
+
+
+def test_how_much_of_something_else_is_no_question_for_money() -> None:
+    assert asked_form("From how much delay is the fare paid back?") == asked_form("How much grit is there?")
+
+
 @pytest.mark.parametrize(
     "question", ["Who pays my phone bill?", "Where may people smoke?", "谁审批请假？", "", "!" * 5_000]
 )

@@ -292,9 +292,10 @@ async def test_vectors_of_another_embedder_or_dimension_are_refused(index: Index
 
 async def test_the_collection_records_what_it_was_made_with(index: Index, name: str) -> None:
     await index.upsert(name, handbook(), Dense("one", vectors(2)))
-    await index.set_calibration(name, Calibration({"latin": 0.9}, 0.2, 0.8, 2))
+    measured = Calibration({"latin": 0.9}, 0.2, 0.8, 2, (0.5, 0.25, 0.0, -0.125))
+    await index.set_calibration(name, measured)
     meta = await index.meta(name)
-    assert meta == CollectionMeta(embedder="one", dimension=4, calibration=Calibration({"latin": 0.9}, 0.2, 0.8, 2))
+    assert meta == CollectionMeta(embedder="one", dimension=4, calibration=measured)
     await index.drop(name)
 
 

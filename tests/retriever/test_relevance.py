@@ -94,6 +94,16 @@ def test_a_passage_in_another_language_counts_less_beside_one_in_the_words_of_th
     assert beside < alone / 2
 
 
+def test_a_passage_in_another_language_that_is_close_by_chance_is_weak() -> None:
+    chance, match = (probabilities([Match(0.0, closeness, "a")], 1.0)[0] for closeness in (0.12, 0.3))
+    assert chance < 0.1 < 0.2 < match
+
+
+def test_a_missing_name_counts_against_a_passage_in_another_script() -> None:
+    passage = Match(0.0, 0.4, "a")
+    assert probabilities([passage._replace(lacks_name=True)], 1.0)[0] < probabilities([passage], 1.0)[0] / 1.5
+
+
 def test_a_row_in_another_language_with_the_code_of_the_question_is_relevant() -> None:
     row = Match(0.2, 0.1, "a", has_code=True)
     assert probabilities([row], 1.0)[0] >= 0.5

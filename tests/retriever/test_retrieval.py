@@ -1,5 +1,6 @@
 """Searches from question to hits, on a real embedded index and a real (tiny) model."""
 
+import math
 import random
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -225,6 +226,61 @@ async def test_calibration_is_measured_once_and_again_when_the_collection_has_do
     assert second is not None
     assert second.points == 4
     assert await Retriever(index).calibrate(NAME) is None
+
+
+async def test_equal_passages_have_the_same_order_in_two_indexes_of_the_same_documents(tmp_path: Path) -> None:
+    names = ["west.md", "north.md", "east.md", "south.md"] * 3
+    orders: list[list[tuple[str, int]]] = []
+    for seed in (1, 2):
+        documents = [(f"{seed}-{number}", f"{number % 3}-{name}") for number, name in enumerate(names)]
+        random.Random(seed).shuffle(documents)
+        async with aclosing(EdgeIndex(tmp_path / str(seed))) as index:
+            for document, name in documents:
+                blocks = [Block("heading", "Parking", 1), Block("prose", "The car park closes at nine.")] * 2
+                await index.upsert(NAME, chunk_document(ParsedDocument(tuple(blocks)), document, name))
+            found = await Retriever(index).search(NAME, "When does the car park close?", 10)
+            orders.append([(hit.document_name, hit.passage) for hit in found.hits])
+    assert orders[0] == orders[1]
+    assert orders[0] == sorted(orders[0])
+
+
+class AngleEmbedder:
+    """Maps a text to the direction, in degrees, that it names as its last word."""
+
+    name = "angles"
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        angles = [math.radians(float(found[-1])) for text in texts if (found := re.findall(r"\d+", text) or ["0"])]
+        return [[math.cos(angle), math.sin(angle)] for angle in angles]
+
+    async def embed_query(self, text: str) -> list[float]:
+        return (await self.embed_documents([text]))[0]
+
+    async def aclose(self) -> None: ...
+
+
+async def test_the_subject_that_all_passages_share_does_not_decide(index: EdgeIndex) -> None:
+    angles = (0, 1, 2, 3, 60)
+    chunks = [each for at, angle in enumerate(angles) for each in paragraphs(f"d{at}", f"text {angle}")]
+    await fill(index, chunks, AngleEmbedder())
+    questions = "question 30", "question 31"  # nearer to 3 than to 60 only before the subtraction
+    for question in questions:
+        found = await Retriever(index, AngleEmbedder()).search(NAME, question, 5)
+        dense = {each.chunk_id: each.dense or 0.0 for each in found.candidates}
+        best = max(dense, key=lambda chunk_id: dense[chunk_id])
+        assert best == chunks[-1].chunk_id
+
+
+async def test_a_model_of_another_dimension_leaves_the_search_by_words(index: EdgeIndex) -> None:
+    class Longer(AngleEmbedder):
+        async def embed_query(self, text: str) -> list[float]:
+            return [1.0, 0.0, 0.0]
+
+    await fill(index, [*handbook(), *rules()], AngleEmbedder())
+    await Retriever(index, AngleEmbedder()).calibrate(NAME)
+    found = await Retriever(index, Longer()).search(NAME, "When do unused days expire?", 3)
+    assert found.mode == "lexical"
+    assert found.hits[0].heading_path[-1] == "Annual leave"
 
 
 async def test_a_chunk_without_a_word_does_not_end_the_calibration(index: EdgeIndex, embedder: FastEmbedder) -> None:

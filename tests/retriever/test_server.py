@@ -92,6 +92,21 @@ async def test_a_call_returns_structured_hits_beside_numbered_passages(index: Ed
     assert "\n\n[1] handbook.md › Handbook › Annual leave\nEvery employee" in text_of(result)
 
 
+async def test_the_note_names_the_part_of_a_question_that_no_passage_matches(index: EdgeIndex) -> None:
+    texts = ("The noise of the Falcon 20 is 71 dB.", "The noise of the Falcon 40 is 78 dB.", "The lathe is green.")
+    for number, text in enumerate(texts):
+        parsed = ParsedDocument((Block("prose", text),))
+        await index.upsert("domain_test", chunk_document(parsed, f"d{number}", f"d{number}.md"))
+    result = await search(index, query="Compare the noise of the Falcon 20 and the Falcon 60?")
+    assert text_of(result).startswith("Searched by words only. ")
+    assert ' No passage matches this part: "the noise of the Falcon 60".\n\n[1] d0.md' in text_of(result)
+    assert result.structured_content["unmatched"] == ["the noise of the Falcon 60"]
+    assert "78 dB" not in text_of(result)
+    both = await search(index, query="Compare the noise of the Falcon 20 and the Falcon 40")
+    assert "unmatched" not in both.structured_content
+    assert "No passage" not in text_of(both)
+
+
 async def test_page_and_cells_stand_in_the_passage(index: EdgeIndex) -> None:
     blocks = (Block("prose", "Octopus on a page.", page=7), Block("table", "name\nsquid", cells="Sea!A2:A2"))
     await index.upsert("domain_test", chunk_document(ParsedDocument(blocks), "sea", "sea.pdf"))
@@ -311,7 +326,10 @@ async def test_a_running_server_is_asked_over_http() -> None:
         "score": 1.2, "relevanceScore": 0.8, "sentences": [sentence],
     }  # fmt: skip
     candidate = {"chunkId": "c", "lexical": 3.0, "dense": None, "fused": 1.2, "relevanceScore": 0.8}
-    answer = {"retrievalId": "r", "query": "leave", "mode": "hybrid", "hits": [hit], "candidates": [candidate]}
+    answer = {
+        "retrievalId": "r", "query": "leave", "mode": "hybrid", "hits": [hit], "candidates": [candidate],
+        "unmatched": ["the pay"],
+    }  # fmt: skip
     retriever, asked = remote(JSONResponse(answer))
     config = ServerConfig("domain_hr", threshold=0.1)
     async with aclosing(retriever), Client(create_server(retriever, bound_by_meta=False, config=config)) as client:
@@ -321,7 +339,8 @@ async def test_a_running_server_is_asked_over_http() -> None:
         {"query": "leave", "topK": 5, "threshold": 0.1, "filters": filters, "token": "Bearer secret", "domain": "hr"}
     ]
     assert result.structured_content["mode"] == "hybrid"
-    assert text_of(result).endswith("Best match 0.80 of 1.\n\n[1] a.pdf › Leave (page 2)\nTwenty-five days.")
+    note = 'Best match 0.80 of 1. No passage matches this part: "the pay".'
+    assert text_of(result).endswith(f"{note}\n\n[1] a.pdf › Leave (page 2)\nTwenty-five days.")
 
 
 @pytest.mark.parametrize(
