@@ -33,7 +33,7 @@ def database_at(path: Path) -> str | Path:
     if not POSTGRESQL:
         prepare_file(path)
         return path
-    return _postgresql_at(path)
+    return postgresql_at(path)
 
 
 def prepare_data(data: Path) -> None:
@@ -76,7 +76,8 @@ def _template_file() -> bytes:
         return path.read_bytes()
 
 
-def _postgresql_at(path: Path) -> str:
+def postgresql_at(path: Path) -> str:
+    """Return the address of the PostgreSQL database for a path, with all tables. The first call starts a server."""
     name = f"t{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:24]}"
     if name not in _made:
         _ask(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
@@ -86,7 +87,7 @@ def _postgresql_at(path: Path) -> str:
 
 def database_url(data: Path) -> str:
     """Return the setting that gives a data folder its database; empty: the file in the folder."""
-    return _postgresql_at(data / "agentic-rag.db") if POSTGRESQL else ""
+    return postgresql_at(data / "agentic-rag.db") if POSTGRESQL else ""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from agentic_rag.tools.launch.sandbox import NOBODY, find_sandbox, launch_comman
 from mcp_servers.child_processes import end_process, python_environment
 from mcp_servers.frames import BadFrame, Frame, FrameReader
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.extensions import FORMATS, find_extensions
+from mcp_servers.retriever.extensions import FORMATS, NOT_EXTENDED, find_extensions
 
 START_SECONDS = 30.0
 """How long a new process may take before its first file, on a busy machine."""
@@ -134,7 +134,7 @@ class ChildProcess:
                 command,
                 stdin=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
-                env=python_environment(),
+                env=await anyio.to_thread.run_sync(_environment),
                 cwd="/",
                 start_new_session=True,
             )
@@ -157,6 +157,12 @@ def _command(module: str) -> list[str]:
     if isinstance(sandbox, str):
         return program
     return launch_command(sandbox, [(folder, False) for folder in _readable_folders()], program)
+
+
+@functools.cache
+def _environment() -> dict[str, str]:
+    """Return the environment of a process. It names the groups of extensions in which nothing is installed."""
+    return python_environment() if find_extensions(FORMATS) else python_environment(**{NOT_EXTENDED: FORMATS})
 
 
 def _readable_folders() -> list[str]:

@@ -1,6 +1,7 @@
 """Backups over REST: written and verified by a process of their own, told how far they are, stopped without a rest."""
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from tests.waiting import pause
 async def until(rig: Rig, wanted: Callable[[Json], Any]) -> Json:
     """Return the list of backups once it is as wanted."""
     with anyio.fail_after(240):
+        checks = count()
         while True:
             found: Json = await rig.ok("GET", "/api/backups")
             if wanted(found):
                 return found
-            await pause()
+            await pause(next(checks))
 
 
 def ended(found: Json) -> bool:

@@ -1,6 +1,7 @@
 """Backups of a server that works: what it had acknowledged is in them, and what it was doing goes on from them."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -74,8 +75,9 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         path, headers = f"/api/conversations/{conversation}/messages", {"accept": "application/json"}
         turn = (await rig.ok("POST", path, {"content": "Remember."}, headers=headers))["id"]
         with anyio.fail_after(240):
+            checks = count()
             while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
-                await pause()
+                await pause(next(checks))
             await rig.application.machinery.runtime.drain(0.01)  # puts it down
             while rig.application.machinery.runtime.running_count:
                 await pause()

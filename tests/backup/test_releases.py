@@ -1,6 +1,7 @@
 """A data folder with content of every kind, and its backup, open whole; an upgrade is rehearsed, run and taken back."""
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ async def _check_as_operator(rig: Rig, about: Json) -> None:
 async def _check_as_user(rig: Rig, about: Json) -> None:
     domain, talk = f"/api/domains/{about['domain']}", f"/api/conversations/{about['talk']}"
     with anyio.fail_after(240):  # the index is not in it, and made anew
+        checks = count()
         while "pump.md" not in str(await rig.ok("POST", f"{domain}/documents/search", QUERY)):
-            await pause()
+            await pause(next(checks))
     assert [each["name"] for each in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
     assert "law" in [each["id"] for each in (await rig.ok("GET", f"{domain}/roles"))["items"]]
     assert (await rig.ok("GET", talk))["folder"] == FOLDER
@@ -83,8 +85,9 @@ async def _check_memories_and_wait(rig: Rig, about: Json, domain: str) -> None:
     assert wait["conversationId"] == about["waiting"]
     await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
     with anyio.fail_after(240):
+        checks = count()
         while (await rig.ok("GET", f"/api/turns/{wait['turnId']}"))["status"] != "done":
-            await pause()
+            await pause(next(checks))
     assert {each["content"] for each in await _memories(rig, domain)} == {REMEMBERED, NOTED}
 
 

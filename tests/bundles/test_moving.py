@@ -306,21 +306,21 @@ async def test_a_memory_goes_with_its_role_whose_name_differs_from_anothers_in_c
         assert (sorted(page["roles"]), page["total"]) == (sorted(roles), len(roles))
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-async def test_a_bundle_that_was_packed_again_is_the_same_domain(tmp_path: Path, compression: int) -> None:
+async def test_a_bundle_that_was_packed_again_is_the_same_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         data = await export(rig, domain)
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", compression) as archive:
-            members = members_of(data)
-            for folder in sorted({f"{name.rpartition('/')[0]}/" for name in members if "/" in name}):
-                archive.writestr(folder, b"")  # as other programs write a folder
-            for name, content in members.items():
-                archive.writestr(name, content)
-        copy = (await bring(rig, out.getvalue()))["domainId"]
-        await rig.taken_up(copy)
-        assert await export(rig, copy) == data
+        members = members_of(data)
+        for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            out = io.BytesIO()
+            with zipfile.ZipFile(out, "w", compression) as archive:
+                for folder in sorted({f"{name.rpartition('/')[0]}/" for name in members if "/" in name}):
+                    archive.writestr(folder, b"")  # as other programs write a folder
+                for name, content in members.items():
+                    archive.writestr(name, content)
+            copy = (await bring(rig, out.getvalue()))["domainId"]
+            await rig.taken_up(copy)
+            assert await export(rig, copy) == data, compression
 
 
 async def test_an_import_that_finds_no_room_at_its_end_is_ended_by_the_next_look(tmp_path: Path) -> None:

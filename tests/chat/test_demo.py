@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 
 from tests.chat.test_command import run
-from tests.e2e.serving import serving
+from tests.e2e.serving import serving, serving_without_demo
 
 
 async def test_the_demo_shows_role_recall_search_and_a_numbered_citation(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ async def test_the_demo_shows_role_recall_search_and_a_numbered_citation(tmp_pat
 
 async def test_a_server_that_is_gone_is_said_plainly(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serving(data) as server:
+    with serving_without_demo(data) as server:
         url = server.url
     with anyio.fail_after(240):
         code, _, err = await run(tmp_path, "demo", "Hi", "--url", url, "--data", str(data))

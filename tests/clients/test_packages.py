@@ -15,7 +15,7 @@ from agentic_rag_client import Call, Client, ServerError, Text, Thinking, TurnVi
 from agentic_rag.testing.scripted import Broken
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, use
 from tests.console.test_stream_module import run_module
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import Server, serving_without_demo
 from tests.node import PATIENCE, node
 from tests.server.rig import Rig
 
@@ -37,7 +37,7 @@ class Address:
 
     @contextmanager
     def serving(self) -> Iterator[Server]:
-        with serving(self._data, "--port", self._port, AGENTIC_RAG_EMBEDDING="none") as server:
+        with serving_without_demo(self._data, "--port", self._port) as server:
             yield server
 
 
@@ -146,7 +146,7 @@ async def test_the_javascript_client_brings_a_turn_to_its_end_after_kill_9(tmp_p
 
 
 async def test_a_client_with_a_wrong_key_gets_the_refusal(tmp_path: Path) -> None:
-    with anyio.fail_after(PATIENCE), serving(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
+    with anyio.fail_after(PATIENCE), serving_without_demo(tmp_path / "data") as server:
         server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})
         async with Client(server.url, key="arag_wrong") as client:
             with pytest.raises(ServerError) as refused:

@@ -1,9 +1,14 @@
 """A program for `test_recipes` that uses from outside what the recipes added to its copy of the repository.
 
-``python -m tests.deploy.recipe_user FOLDER``
+``python -m tests.deploy.recipe_user FOLDER SCRIPTS``: ``SCRIPTS`` is a JSON array of the scripts to run first, each an
+array of its path and its arguments.
 """
 
+import compileall
+import json
+import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import anyio
@@ -61,13 +66,26 @@ async def use_all(folder: Path) -> None:
         assert connection.execute(sa.text("SELECT count(*) FROM greetings")).scalar() == 0
 
 
+def run_scripts(scripts: list[list[str]]) -> None:
+    """Run scripts of the copy, each as its own ``__main__``."""
+    for script in scripts:
+        sys.argv = script
+        runpy.run_path(script[0], run_name="__main__")
+
+
 def main() -> None:
+    _, folder, scripts = sys.argv
+    with redirect_stdout(sys.stderr):
+        run_scripts(json.loads(scripts))
+    # The processes that read documents have little CPU time, and may not write what they compile.
+    assert compileall.compile_dir("agentic_rag", quiet=1)
+    assert compileall.compile_dir("mcp_servers", quiet=1)
     assert getattr(Settings(_env_file=None), "greeting_seconds") == 7  # noqa: B009 - only the copy has this setting
     assert "`AGENTIC_RAG_GREETING_SECONDS`" in SETTINGS.read_text("utf-8")
     assert ".greeting" in FORMATS.read_text("utf-8")
     assert CliRunner().invoke(app, ["greet", "Ann"]).output == "hello Ann\n"
     assert "## greet" in COMMANDS.read_text("utf-8")
-    anyio.run(use_all, Path(sys.argv[1]))
+    anyio.run(use_all, Path(folder))
     sys.stdout.write("all recipes work\n")
 
 

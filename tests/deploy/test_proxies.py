@@ -8,6 +8,7 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.steps import say
 from tests.access.tenants import bearer
 from tests.deploy.proxies import NAME, Proxy, caddy, nginx, nginx_program
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import Server, serving_without_demo
 from tests.waiting import pause
 
 PATIENCE = 240.0
@@ -82,7 +83,7 @@ def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tu
     """Run a server with an operator's key; nobody comes in without one."""
     given = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
     given["AGENTIC_RAG_EMBEDDING"] = "none"
-    with serving(folder / "data", **given, **variables) as server:
+    with serving_without_demo(folder / "data", **given, **variables) as server:
         key = str(server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
         yield server, key
 
@@ -99,18 +100,20 @@ async def test_through_a_proxy_everything_comes_at_once_and_nobody_is_believed_w
             guest = Guest(proxy, server, key)
             async with guest.http:
                 with anyio.fail_after(PATIENCE):
+                    checks = count()
                     while (await guest.http.get("/api/ready")).status_code == 503:
-                        await pause()
+                        await pause(next(checks))
                 assert await guest.ok("GET", "/api/ready") == {"ready": True}
-                await _streams(guest)
-                await _talks(guest)
-                await _uploads(guest)
+                domain = (await guest.ok("POST", "/api/domains", {"name": "Law"}))["id"]
+                await _streams(guest, domain)
+                await _talks(guest, domain)
+                await _uploads(guest, domain)
                 await _is_believed_nothing(guest)
 
 
-async def _streams(guest: Guest) -> None:
+async def _streams(guest: Guest, domain: str) -> None:
     """Server-sent events are there while the model is silent."""
-    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": "demo"}))["id"]
+    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     path = f"/api/conversations/{conversation}"
     heard: list[str] = []
     with anyio.fail_after(PATIENCE):
@@ -124,9 +127,9 @@ async def _streams(guest: Guest) -> None:
     assert heard[-1] == "interrupted"
 
 
-async def _talks(guest: Guest) -> None:
+async def _talks(guest: Guest, domain: str) -> None:
     """A WebSocket of a page of the proxy's origin; frames are there while the model is silent."""
-    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": "demo"}))["id"]
+    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     async with guest.socket() as socket:
         await socket.send(json.dumps({"type": "message", "conversationId": conversation, "content": "Hello"}))
         kinds: list[str] = []
@@ -137,10 +140,10 @@ async def _talks(guest: Guest) -> None:
                     await socket.send(json.dumps({"type": "interrupt", "conversationId": conversation}))
 
 
-async def _uploads(guest: Guest) -> None:
+async def _uploads(guest: Guest, domain: str) -> None:
     """More than the megabyte that nginx takes by itself."""
     files = {"file": ("large.txt", b"The pump holds 3 litres.\n" * 45_000)}
-    answer = await guest.http.post("/api/domains/demo/documents", files=files)
+    answer = await guest.http.post(f"/api/domains/{domain}/documents", files=files)
     assert answer.status_code == 202, answer.text
 
 

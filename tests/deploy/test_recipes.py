@@ -1,9 +1,11 @@
 """The recipes of docs/adding.md work with the files that they name, and with no other.
 
-Each recipe is applied to one copy of the repository. Then `recipe_user` uses all that was added, from outside.
+Each recipe is applied to one copy of the repository. Then `recipe_user` runs the scripts that the recipes name and uses
+all that was added, from outside. One process does both, because its imports are most of the CPU time.
 """
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -27,6 +29,8 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.changed: set[str] = set()
+        self.scripts: dict[tuple[str, ...], None] = {}
+        """The scripts to run, with their arguments, in order."""
         for part in PARTS:
             if (ROOT / part).is_dir():
                 shutil.copytree(ROOT / part, folder / part)  # with the compiled modules, whose times fit
@@ -118,8 +122,8 @@ class Copy:
         return done.stdout
 
     def script(self, name: str, written: str, *arguments: str) -> None:
-        """Run a script that writes files ``written``."""
-        self.run(f"scripts/{name}", *arguments)
+        """Note that a script is to run, which writes files ``written``."""
+        self.scripts[f"scripts/{name}", *arguments] = None
         self.changed.add(written)
 
 
@@ -290,9 +294,7 @@ def apply_all(folder: Path) -> str:
         copy.changed.clear()
         recipe(copy)
         assert outside(heading, copy.changed) == [], f"the recipe {heading!r} needs files that it does not name"
-    # The processes that read documents have little CPU time, and may not write what they compile.
-    copy.run("-m", "compileall", "-q", "agentic_rag", "mcp_servers")
-    return copy.run("-m", "tests.deploy.recipe_user", str(folder / "data"))
+    return copy.run("-m", "tests.deploy.recipe_user", str(folder / "data"), json.dumps([*copy.scripts]))
 
 
 async def test_each_recipe_works_with_the_files_that_it_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from tests.console.rig import desk_at, needs_browser
 from tests.console.test_domain_pages import choose_files
 from tests.deploy.proxies import NAME, nginx, nginx_program
-from tests.e2e.serving import serving
+from tests.e2e.serving import serving, serving_without_demo
 
 ROOT = "/team/rag"
 QUESTION = "How many days of paid leave do full-time staff have?"
@@ -41,7 +41,8 @@ async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> N
 
 async def test_interfaces_work_below_the_path_and_cookies_belong_to_it(tmp_path: Path) -> None:
     https = {"x-forwarded-proto": "https"}
-    with serving(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none", AGENTIC_RAG_ROOT_PATH=f"{ROOT}/") as server:
+    variables = {"AGENTIC_RAG_EMBEDDING": "none", "AGENTIC_RAG_ROOT_PATH": f"{ROOT}/"}
+    with serving_without_demo(tmp_path / "data", **variables) as server:
         key = server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"]
         async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
             moved = await http.get(ROOT)
@@ -70,7 +71,7 @@ async def test_interfaces_work_below_the_path_and_cookies_belong_to_it(tmp_path:
 async def test_nginx_serves_the_server_below_a_location(tmp_path: Path) -> None:
     variables = {"AGENTIC_RAG_ROOT_PATH": ROOT, "AGENTIC_RAG_ALLOWED_HOSTS": NAME, "AGENTIC_RAG_EMBEDDING": "none"}
     with (
-        serving(tmp_path / "data", **variables) as server,
+        serving_without_demo(tmp_path / "data", **variables) as server,
         nginx(tmp_path / "proxy", server.url.partition("://")[2], f"{ROOT}/") as proxy,
     ):
         server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})

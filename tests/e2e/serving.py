@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.databases import database_url, prepare_data, without_demo
@@ -61,6 +62,15 @@ class Server:
     async def domain(self) -> str:
         made = await self.ask("POST", "/api/domains", {"name": "Law"})
         return str(made["id"])
+
+    async def domain_with(self, name: str, text: bytes) -> str:
+        """Create a domain with one document, which is indexed. Costs a tenth of the demo's CPU time."""
+        domain = await self.domain()
+        async with httpx2.AsyncClient(base_url=self.url, trust_env=False) as http:
+            made = await http.post(f"/api/domains/{domain}/documents", files={"file": (name, text)})
+            made.raise_for_status()
+        await self.indexed(domain)
+        return domain
 
     async def conversation(self, domain: str = "demo") -> str:
         made = await self.ask("POST", "/api/conversations", {"domainId": domain})
@@ -145,11 +155,11 @@ def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
             child.stdout.close()
 
 
-def serving_without_demo(data: Path, **variables: str) -> AbstractContextManager[Server]:
+def serving_without_demo(data: Path, *options: str, **variables: str) -> AbstractContextManager[Server]:
     """Run a server as `serving` does, with a new data folder and without the demo domain."""
     prepare_data(data)
     without_demo(data)
-    return serving(data, **variables)
+    return serving(data, *options, **variables)
 
 
 def text_of(events: list[Event]) -> str:

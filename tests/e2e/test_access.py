@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.databases import database_url
-from tests.e2e.serving import environment, serving
+from tests.e2e.serving import environment, serving, serving_without_demo
 from tests.programs import run_program
 
 
@@ -37,13 +37,13 @@ def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> No
 
 @pytest.mark.sqlite("changes the file")
 async def test_a_member_chats_until_the_operator_revokes_the_key(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        await server.indexed()
-        made = run(tmp_path, "keys", "create", "--user", "ann", "--role", "member", "--domain", "demo")
+    with serving_without_demo(tmp_path / "data") as server:
+        domain = await server.domain_with("leave.md", b"Full-time staff have 25 days of paid leave a year.")
+        made = run(tmp_path, "keys", "create", "--user", "ann", "--role", "member", "--domain", domain)
         key = made.stdout.strip()
-        asked = run(tmp_path, "chat", "demo", "How many days of paid leave?", "--url", server.url, "--key", key)
+        asked = run(tmp_path, "chat", domain, "How many days of paid leave?", "--url", server.url, "--key", key)
         assert asked.returncode == 0, asked.stderr
-        assert run(tmp_path, "chat", "demo", "Hi", "--url", server.url).returncode == 1
+        assert run(tmp_path, "chat", domain, "Hi", "--url", server.url).returncode == 1
         address = server.url.replace("http", "ws") + "/ws"
         with pytest.raises(InvalidStatus):
             async with connect(address):

@@ -11,6 +11,7 @@ from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
 from tests.e2e.serving import Event, Server, serving, serving_without_demo, text_of
 
+HANDBOOK = b"# Leave\n\nYou get 27 days of paid leave a year.\n\n# Office hours\n\nThe office opens at eight.\n"
 QUESTION = "How many days of leave do I get, and when does the office open?"
 
 
@@ -21,7 +22,7 @@ def brain(request: dict[str, Any]) -> Reply:
     if request["messages"][last]["content"][-1]["text"] != QUESTION:
         return Reply(say("The second answer."))
     if steps_so_far == 0:
-        calls = (Use("promptx_action", {"role": "guide"}), Use("search_documents", {"query": "days of paid leave"}))
+        calls = (Use("promptx_action", {"role": "assistant"}), Use("search_documents", {"query": "days of paid leave"}))
         return Reply(Step((Think("First the role, and a search."), *calls)), rate=120)
     if steps_so_far == 1:
         return Reply(Step((Think("And the other half."), Use("search_documents", {"query": "office hours"}))), rate=120)
@@ -38,15 +39,11 @@ def key(api: FakeMessagesAPI) -> dict[str, str]:
     return {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_THINKING": "adaptive"}
 
 
-async def ready(server: Server) -> None:
-    await server.indexed()
-
-
 async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
-        with serving(tmp_path / "data", **key(api)) as server:
-            await ready(server)
-            async with server.chat(await server.conversation()) as chat:
+        with serving_without_demo(tmp_path / "data", **key(api)) as server:
+            domain = await server.domain_with("handbook.md", HANDBOOK)
+            async with server.chat(await server.conversation(domain)) as chat:
                 events = await chat.say(QUESTION)
                 kinds = [event["type"] for event in events]
                 assert kinds.count("iteration_start") == 3
@@ -70,18 +67,18 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
 async def test_a_turn_stopped_at_any_event_leaves_a_conversation_that_goes_on(tmp_path: Path, every: int) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
-        with serving(tmp_path / "data", **key(api)) as server:
-            await ready(server)
-            async with server.chat(await server.conversation()) as chat:
+        with serving_without_demo(tmp_path / "data", **key(api)) as server:
+            domain = await server.domain_with("handbook.md", HANDBOOK)
+            async with server.chat(await server.conversation(domain)) as chat:
                 total = (await chat.say(QUESTION))[-1]["seq"]
-            ends = [await _stopped_at(server, number) for number in range(1, total, every)]
+            ends = [await _stopped_at(server, domain, number) for number in range(1, total, every)]
     assert api.refused == []
     assert ends.count("interrupted") >= len(ends) * 3 // 4, ends
 
 
-async def _stopped_at(server: Server, number: int) -> str:
+async def _stopped_at(server: Server, domain: str, number: int) -> str:
     """Interrupt a turn when its event of this number arrives, then send a second message; return how it ended."""
-    conversation = await server.conversation()
+    conversation = await server.conversation(domain)
 
     def stop(event: Event) -> Event | None:
         return {"type": "interrupt", "conversationId": conversation} if event["seq"] == number else None
@@ -128,9 +125,8 @@ async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp
 async def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
         data = tmp_path / "data"
-        with serving(data, **key(api)) as server:
-            await ready(server)
-            conversation = await server.conversation()
+        with serving_without_demo(data, **key(api)) as server:
+            conversation = await server.conversation(await server.domain_with("handbook.md", HANDBOOK))
             seen: list[Event] = []
             async with server.chat(conversation) as chat:
                 await chat.send(type="message", conversationId=conversation, content=QUESTION)

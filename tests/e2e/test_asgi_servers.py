@@ -9,12 +9,11 @@ import sys
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import httpx2
 import pytest
 
 from tests.databases import prepare_data, without_demo
@@ -78,6 +77,7 @@ def hosted(command: list[str], data: Path) -> Iterator[Server]:
 
 async def until_ready(server: Server) -> None:
     with anyio.fail_after(PATIENCE):
+        checks = count()
         while True:
             assert server.child.poll() is None, server.child.stdout and server.child.stdout.read()
             try:
@@ -85,7 +85,7 @@ async def until_ready(server: Server) -> None:
             except urllib.error.URLError as exc:
                 if isinstance(exc, urllib.error.HTTPError):
                     exc.close()
-                await pause()
+                await pause(next(checks))
                 continue
             return
 
@@ -103,11 +103,7 @@ def comparable(texts: list[str]) -> list[str]:
 
 async def frames_of_a_turn(server: Server) -> list[str]:
     await until_ready(server)
-    domain = (await server.ask("POST", "/api/domains", {"name": "Staff"}))["id"]
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
-        made = await http.post(f"/api/domains/{domain}/documents", files={"file": ("leave.md", LEAVE)})
-        made.raise_for_status()
-    await server.indexed(domain)
+    domain = await server.domain_with("leave.md", LEAVE)
     async with server.chat(await server.conversation(domain)) as chat:
         await chat.send(type="message", conversationId=chat.conversation, content=QUESTION, clientMessageId="m1")
         texts: list[str] = []

@@ -33,13 +33,13 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
 
 
 async def test_what_it_is_told_it_remembers_in_the_next_conversation_and_after_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        await server.indexed()
-        async with server.chat(await server.conversation()) as chat:
+    with serving_without_demo(tmp_path / "data") as server:
+        domain = await server.domain()
+        async with server.chat(await server.conversation(domain)) as chat:
             events = await chat.say("Remember that my unit has the serial number TB-7731.")
         assert "promptx_remember" in [event.get("toolName") for event in events if event["type"] == "tool_call"]
     with serving(tmp_path / "data") as server:
-        async with server.chat(await server.conversation()) as chat:
+        async with server.chat(await server.conversation(domain)) as chat:
             events = await chat.say("What is the serial number of my unit?")
         assert "TB-7731" in text_of(events)
         recalled = [event for event in events if event["type"] == "retrieval" and event["source"] == "memory"]

@@ -9,6 +9,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -125,10 +126,11 @@ async def _find(rig: Rig, domain: str, document: int, passage: int) -> str | Non
     wanted = word(document, passage)
     path = f"/api/domains/{domain}/documents/search"
     with anyio.move_on_after(SECONDS):
+        checks = count()
         while True:
             response = await rig.http.post(path, json={"query": wanted, "threshold": 0})
             if response.status_code == 503:
-                await pause()
+                await pause(next(checks))
                 continue
             if response.status_code != 200:
                 return f"a search was answered {response.status_code}: {response.text[:200]}"
@@ -138,5 +140,5 @@ async def _find(rig: Rig, domain: str, document: int, passage: int) -> str | Non
                 return None if hits[0]["documentName"] == f"{document}.md" else f"a passage has another name: {hits[0]}"
             if "incomplete" not in answer:
                 return f"{wanted} of {document}.md is not found, and nothing is said of it"
-            await pause()
+            await pause(next(checks))
     return f"{wanted} of {document}.md did not come back within {SECONDS:.0f} s"

@@ -15,13 +15,14 @@ import pytest
 from agentic_rag.app.local_workers import settings_of
 from agentic_rag.base.settings import Settings
 from agentic_rag.store.clock import new_id
+from tests.databases import postgresql_at
 from tests.e2e.serving import environment
 from tests.faults.client import Chat
 from tests.faults.ledger import Ledger
 from tests.faults.outside import PATIENCE, Outside, outside
 from tests.faults.server import Server
 from tests.programs import Program, run_program
-from tests.store.conftest import PostgresqlServer, needs_postgresql, postgresql_server
+from tests.store.conftest import needs_postgresql
 from tests.waiting import pause_thread
 
 pytestmark = [needs_postgresql, pytest.mark.xdist_group("local_workers")]
@@ -33,12 +34,12 @@ NO_INDEX = "http://127.0.0.1:9"
 class Workers(Server):
     """One data folder and the server of two workers that serves it."""
 
-    def __init__(self, folder: Path, around: Outside, database: PostgresqlServer, **more: str) -> None:
+    def __init__(self, folder: Path, around: Outside, database: str, **more: str) -> None:
         super().__init__(folder, around)
         self.outside = around
         given = {
             "AGENTIC_RAG_DATA": str(self.data),
-            "AGENTIC_RAG_DATABASE_URL": database.url,
+            "AGENTIC_RAG_DATABASE_URL": database,
             "AGENTIC_RAG_DRAIN_SECONDS": "1",
             "AGENTIC_RAG_EMBEDDING": "none",
             "AGENTIC_RAG_REPLICA": "here",
@@ -87,8 +88,8 @@ class Workers(Server):
 
 @contextmanager
 def served(folder: Path, **more: str) -> Iterator[Workers]:
-    with outside(folder) as around, postgresql_server() as database:
-        made = Workers(folder, around, database, **more)
+    with outside(folder) as around:
+        made = Workers(folder, around, postgresql_at(folder), **more)
         try:
             made.begin()
             yield made

@@ -12,7 +12,7 @@ from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 
 
-async def main(path: Path) -> None:
+async def read(path: Path) -> None:
     async with aclosing(ReadingProcess(ParseLimits())) as process:
         try:
             with path.open("rb") as file:
@@ -21,5 +21,8 @@ async def main(path: Path) -> None:
             sys.stdout.write(error.message)
 
 
-if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]))
+def main() -> None:
+    """Read a file: ``SITE FILE``; ``SITE`` has the extension."""
+    _, site, file = sys.argv
+    sys.path.insert(0, site)
+    anyio.run(read, Path(file))

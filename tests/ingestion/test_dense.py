@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -72,11 +73,12 @@ class _Server(uvicorn.Server):
 
 async def until(look: Callable[[], Awaitable[Json]], wanted: Callable[[Json], bool]) -> Json:
     with anyio.fail_after(WAIT_SECONDS):
+        checks = count()
         while True:
             found = await look()
             if wanted(found):
                 return found
-            await pause()
+            await pause(next(checks))
 
 
 async def search(rig: Rig, domain: str, query: str) -> Json:

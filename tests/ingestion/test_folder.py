@@ -1,5 +1,6 @@
 """What an operator does in a documents folder by hand: drop, take away, put back, rename."""
 
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -120,8 +121,9 @@ async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_pa
         (folder_of(rig, domain) / "leave.md").write_bytes(TEXT)
         rig.application.begin()
         with anyio.fail_after(WAIT_SECONDS):
+            checks = count()
             while (await listed(rig, domain)).get("leave.md", {}).get("status") != "indexed":
-                await pause()
+                await pause(next(checks))
 
 
 async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: Path) -> None:
@@ -132,8 +134,9 @@ async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: P
 
         async def until(name: str, status: str) -> None:
             with anyio.fail_after(WAIT_SECONDS):
+                checks = count()
                 while (await listed(rig, domain)).get(name, {}).get("status") != status:
-                    await pause()
+                    await pause(next(checks))
 
         (folder / "first.md").write_bytes(TEXT)
         await until("first.md", "indexed")

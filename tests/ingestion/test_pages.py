@@ -221,12 +221,11 @@ async def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(
 
 
 async def test_an_image_is_drawn_as_its_camera_held_it_and_frame_by_frame(tmp_path: Path) -> None:
-    turned, frames, huge = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    turned, frames = io.BytesIO(), io.BytesIO()
     orientation = Image.Exif()
     orientation[0x0112] = 6  # the camera was held upright
     Image.new("RGB", (600, 400), "white").save(turned, "JPEG", exif=orientation)
     Image.new("L", (90, 60)).save(frames, "TIFF", save_all=True, append_images=[Image.new("RGBA", (900, 300))])
-    Image.new("1", (30_000, 30_000), 1).save(huge, "PNG")
     async with aclosing(ChildProcess(CHILD, 60.0, "drawing the page")) as process:
         frame = await drawn(process, tmp_path / "a.jpg", turned.getvalue(), is_image=True)
         assert size_of(b64decode(frame["png"])) == (300, 450)
@@ -236,7 +235,7 @@ async def test_an_image_is_drawn_as_its_camera_held_it_and_frame_by_frame(tmp_pa
         assert size_of(b64decode(frame["png"])) == (300, 100)
         assert await drawn(process, tmp_path / "a.tif", frames.getvalue(), is_image=True, page=3) == {"pages": 2}
         with pytest.raises(DocumentError, match="30,000 × 30,000 pixels"):
-            await drawn(process, tmp_path / "a.png", huge.getvalue(), is_image=True)
+            await drawn(process, tmp_path / "a.png", files.white_png(30_000, 30_000), is_image=True)
 
 
 @pytest.mark.attack(kind="files")

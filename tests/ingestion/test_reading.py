@@ -20,6 +20,7 @@ from mcp_servers.retriever.chunking import Chunk, chunk_document
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.parsing import DEFAULT_LIMITS, parse
+from tests.programs import run_victim
 from tests.retriever import files
 from tests.tools.captives import needs_bubblewrap
 
@@ -126,11 +127,10 @@ async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as listening:
         places = [data / "secret.key", data / "a.pry", Path.home(), "/etc/passwd", listening.getsockname()[1]]
         written(data / "a.pry", " ".join(map(str, places)))
-        command = [sys.executable, "-m", "tests.ingestion.prying", str(data / "a.pry")]
-        variables = {**os.environ, "ANTHROPIC_API_KEY": "sk-1", "PYTHONPATH": f"{site}:{Path(__file__).parents[2]}"}
-        done = await anyio.run_process(command, env=variables, check=False)
-    said = done.stdout.decode()
-    assert "ValueError" in said, (said, done.stderr.decode()[-2000:])
+        variables = {**os.environ, "ANTHROPIC_API_KEY": "sk-1"}
+        done = await run_victim("tests.ingestion.prying", site, data / "a.pry", env=variables)
+    said = done.stdout
+    assert "ValueError" in said, (said, done.stderr[-2000:])
     seen = json.loads(said[said.index("{") : said.rindex("}") + 1])
     assert seen["text"].startswith(str(data))
     assert set(seen["readable"]) <= {str(Path.home())}

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -103,19 +104,20 @@ async def find(rig: Rig, domain: str, query: str) -> Json:
 async def found_again(rig: Rig, domain: str, query: str) -> Json:
     """Search until something is found; before that no search may say that nothing matches and no more."""
     with anyio.fail_after(SECONDS):
+        checks = count()
         while True:
             response = await rig.http.post(
                 f"/api/domains/{domain}/documents/search", json={"query": query, "threshold": 0}
             )
             if response.status_code == 503:
                 assert response.json()["error"]["code"] == "INDEX_UNAVAILABLE"
-                await pause()
+                await pause(next(checks))
                 continue
             answer: Json = response.json()
             if answer["hits"]:
                 return answer
             assert "being rebuilt" in answer["incomplete"]
-            await pause()
+            await pause(next(checks))
 
 
 async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tmp_path: Path) -> None:
@@ -135,8 +137,9 @@ async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tm
             for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
                 assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
             with anyio.fail_after(SECONDS):
+                checks = count()
                 while "incomplete" in (answer := await find(rig, domain, "paid leave")):
-                    await pause()
+                    await pause(next(checks))
             assert len(answer["hits"]) == 1
             assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
 

@@ -85,8 +85,9 @@ async def test_without_the_index_a_kept_search_has_names_and_scores(tmp_path: Pa
 async def test_hits_beyond_the_weighed_candidates_are_shown_too(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        for number in range(60):
-            await rig.upload(domain, f"{number}.md", b"The leave number %d is paid." % number)
+        texts = [("file", (f"{number}.md", b"The leave number %d is paid." % number)) for number in range(60)]
+        await rig.ok("POST", f"/api/domains/{domain}/documents", files=texts)
+        await rig.taken_up(domain)
         search = {"query": "paid leave", "topK": 50}
         made = await rig.ok("POST", f"/api/domains/{domain}/documents/search", search)
         assert len(made["hits"]) == 50

@@ -5,6 +5,7 @@ import secrets
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ async def two(folder: Path, store: str, *steps: Scripted, **settings: Any) -> As
 
 async def until(met: Callable[[], Awaitable[Any]]) -> None:
     with anyio.fail_after(PATIENCE):
+        checks = count()
         while not await met():
-            await pause()
+            await pause(next(checks))
 
 
 @needs_postgresql
