@@ -37,16 +37,16 @@ Json = dict[str, Any]
 share_tool_schemas()
 
 
-def settings_for(folder: Path, **given: Any) -> Settings:
+def settings_for(folder: Path, **fields: Any) -> Settings:
     """Return settings that ignore ``.env`` and the machine's keys and models, and use no model for titles."""
-    given = {"embedding": "none", "qdrant_url": None, "titles": "message", **given}
-    given.setdefault("data", folder / "data")
-    if "database_url" not in given:
-        given["database_url"] = database_url(given["data"])
+    fields = {"embedding": "none", "qdrant_url": None, "titles": "message", **fields}
+    fields.setdefault("data", folder / "data")
+    if "database_url" not in fields:
+        fields["database_url"] = database_url(fields["data"])
     return Settings(
         _env_file=None,
         anthropic_api_key=None,
-        **given,
+        **fields,
     )
 
 
@@ -175,31 +175,31 @@ class Rig:
     async def settled(self, domain: str, document: str) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
             for checks in count():
-                found: Json = await self.ok("GET", f"/api/domains/{domain}/documents/{document}")
-                if found["status"] in ("indexed", "failed"):
-                    return found
+                record: Json = await self.ok("GET", f"/api/domains/{domain}/documents/{document}")
+                if record["status"] in ("indexed", "failed"):
+                    return record
                 await pause(checks)
         raise AssertionError("unreachable")
 
     async def taken_up(self, domain: str) -> None:
         """Wait until a domain has documents and all of them are finished."""
-        await self._until(f"/api/domains/{domain}/documents", lambda found: _all_settled(found["items"]))
+        await self._until(f"/api/domains/{domain}/documents", lambda listed: _all_settled(listed["items"]))
 
     async def dense(self, domain: str, document: str) -> Json:
         """Return a document when its dense vectors are available."""
         path = f"/api/domains/{domain}/documents/{document}"
-        return await self._until(path, lambda found: found["denseState"] == "ready")
+        return await self._until(path, lambda record: record["denseState"] == "ready")
 
     async def reindexed(self, domain: str) -> Json:
         """Return the state of a domain's collection when it is not being rebuilt."""
-        return await self._until(f"/api/domains/{domain}/reindex", lambda found: found["state"] != "rebuilding")
+        return await self._until(f"/api/domains/{domain}/reindex", lambda state: state["state"] != "rebuilding")
 
     async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
             for checks in count():
-                found: Json = await self.ok("GET", path)
-                if wanted(found):
-                    return found
+                answer: Json = await self.ok("GET", path)
+                if wanted(answer):
+                    return answer
                 await pause(checks)
         raise AssertionError("unreachable")
 
