@@ -31,9 +31,9 @@ async def settle(rig: Rig, path: str, waiting: str) -> Json:
     """Wait until a run or draft has ended, and return it."""
     with anyio.fail_after(WAIT_SECONDS):
         while True:
-            found: Json = await rig.ok("GET", path)
-            if found["state"] not in waiting.split():
-                return found
+            job: Json = await rig.ok("GET", path)
+            if job["state"] not in waiting.split():
+                return job
             await anyio.sleep(0.1)
 
 
@@ -49,7 +49,7 @@ async def fill(rig: Rig) -> str:
     with anyio.fail_after(WAIT_SECONDS):
         while True:
             listed = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-            if all((each["status"], each["denseState"]) == ("indexed", "ready") for each in listed):
+            if all((document["status"], document["denseState"]) == ("indexed", "ready") for document in listed):
                 return domain
             await anyio.sleep(0.2)
 
@@ -110,10 +110,10 @@ async def time_searches(rig: Rig, domain: str) -> tuple[int, float, Json]:
     """Time a retrieval run over at least 200 cases, and return their number, the seconds and the run."""
     base = f"/api/domains/{domain}/evaluation"
     cases = json.loads((DEMO / "cases.json").read_text("utf-8"))["cases"]
-    searched = [each for each in cases if each["expect"].get("cites")]
+    searched = [case for case in cases if case["expect"].get("cites")]
     for copy in range(COPIES):
-        for each in searched:
-            case = {**each, "questions": [f"{each['questions'][0]} ({copy + 1})"]}
+        for original in searched:
+            case = {**original, "questions": [f"{original['questions'][0]} ({copy + 1})"]}
             await rig.ok("POST", f"{base}/cases", case)
     started, worked = time.perf_counter(), time.process_time()
     run = await rig.ok("POST", f"{base}/runs", {"tier": "retrieval"})
@@ -128,19 +128,19 @@ async def measure(say: Callable[[str], None], changes: bool) -> bool:
         async with Rig(Path(folder), scripted=False, embedding="wheel", scan_seconds=3600) as rig:
             rig.application.begin()
             domain = await fill(rig)
-            kept = True
+            within_bounds = True
             if changes:
                 say("12 planted faults:")
                 faults = await judge(rig, domain, FAULTS, say)
                 caught = sum(state in ("held", "warned") for state in faults.values())
                 say("10 harmless changes:")
                 harmless = await judge(rig, domain, HARMLESS, say)
-                held = sum(state == "held" for state in harmless.values())
-                say(f"caught {caught} of {len(faults)} faults; held {held} of {len(harmless)} harmless changes")
-                kept = caught >= len(faults) - 1 and held == 0
+                held_count = sum(state == "held" for state in harmless.values())
+                say(f"caught {caught} of {len(faults)} faults; held {held_count} of {len(harmless)} harmless changes")
+                within_bounds = caught >= len(faults) - 1 and held_count == 0
             count, seconds, run = await time_searches(rig, domain)
             say(f"{count} retrieval cases in {seconds:.2f} s ({run['passed']} passed, {run['failed']} failed)")
-            return kept and seconds <= 10
+            return within_bounds and seconds <= 10
 
 
 def main() -> int:

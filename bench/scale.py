@@ -134,13 +134,17 @@ class Simulation:
         end = load.minutes * 60
         kills = sorted(self._random.uniform(WARM_UP, end - 60) for _ in range(load.kills))
         restarts = [(end * (0.2 + 0.35 * number / load.servers), number) for number in range(load.servers)]
+        # The restarts of all servers end at 0.55, the outage begins at 0.6, the rush at 0.7: one trouble at a time,
+        # except the kills.
         outage = (end * 0.6, end * 0.6 + 10)
         second: list[float] = [0.0, 0.0, 0.0]
         for step in range(round(end / STEP)):
             now = step * STEP
             while kills and kills[0] <= now:
                 kills.pop(0)
-                self._stop(self._random.choice([each for each in self._servers if each.up]), now, self._costs.lease)
+                self._stop(
+                    self._random.choice([server for server in self._servers if server.up]), now, self._costs.lease
+                )
             while restarts and restarts[0][0] <= now:
                 self._stop(self._servers[restarts.pop(0)[1]], now, self._costs.handover)
             rush = 2.0 if end * 0.7 <= now < end * 0.7 + 120 else 1.0
@@ -148,7 +152,7 @@ class Simulation:
             second = [second[0] + used, second[1] + commits, second[2] + messages]
             if step % round(1 / STEP) == 0:
                 if now > WARM_UP:
-                    cores = load.cores * sum(each.up for each in self._servers)
+                    cores = load.cores * sum(server.up for server in self._servers)
                     self.figures.mean_busy.append(second[0] / cores)
                     self.figures.commits.append(second[1])
                     self.figures.messages.append(second[2])
@@ -156,7 +160,7 @@ class Simulation:
         return self.figures
 
     def _up(self) -> list[Server]:
-        return [each for each in self._servers if each.up]
+        return [server for server in self._servers if server.up]
 
     def _stop(self, server: Server, now: float, free_after: float) -> None:
         """Stop a server: its turns wait for another one, and its clients connect elsewhere within five seconds."""
@@ -180,17 +184,18 @@ class Simulation:
         up = self._up()
         commits = len(up) * costs.idle_queries * STEP / 4  # a query that changes nothing costs no commit
         for _ in range(self._reconnecting.pop(step, 0)):
-            server = min(self._random.sample(up, min(2, len(up))), key=lambda each: each.sockets)
+            # Of two random servers the one with fewer sockets: a balancer need not know all of them.
+            server = min(self._random.sample(up, min(2, len(up))), key=lambda candidate: candidate.sockets)
             server.sockets += 1
             server.work += costs.reconnect
         while self._orphans and self._orphans[0][0] <= now and not away:
-            _, lost, turn = heapq.heappop(self._orphans)
+            _, lost_at, turn = heapq.heappop(self._orphans)
             self._assign(turn, self._random.choice(up))
             self._server_of[turn].work += costs.takeover + costs.turn
             self._later(turn, now)  # the model is asked again from the last stored step
             commits += costs.turn_commits / 2
             self.figures.takeovers += 1
-            self.figures.interruptions.append(now - lost)
+            self.figures.interruptions.append(now - lost_at)
         for _ in range(self._arrivals(load.arrivals * rush * STEP)):
             server = self._random.choice(up)
             turn, self.figures.begun = self.figures.begun, self.figures.begun + 1
@@ -203,6 +208,7 @@ class Simulation:
                 self.figures.delays.append(server.work / load.cores + waiting)
         while self._ends and self._ends[0][0] <= now:
             at, turn = heapq.heappop(self._ends)
+            # A turn that was taken over has a later end; the entry of its first server is still in the heap.
             if turn in self._server_of and self._end_of.get(turn) == at:
                 self._server_of.pop(turn).turns.discard(turn)
                 del self._end_of[turn]

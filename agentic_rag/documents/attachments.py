@@ -130,6 +130,7 @@ class Attachments:
         data = await self._threads.run(conversation.domain_id, incoming.read_bytes)
         media_type = all_formats()[split_name(incoming.name)[1].lower()].media_type
         session = conversation.session_id
+        # Two payloads: the file for downloads, and its passages, so that no search has to read the file again.
         rows = [
             payloads.record_of(new_id("ref"), session, media_type, data),
             payloads.record_of(new_id("ref"), session, JSON_TYPE, passages),
@@ -173,6 +174,7 @@ class Attachments:
                 stored: list[tuple[Mapping[str, Any], list[int], list[float]]] = []
                 while batch := await reader.batch():
                     for chunk, vector in zip(batch.chunks, batch.lexical, strict=True):
+                        # `is_attachment` recognises passages by this prefix, wherever a chunk id appears.
                         own = replace(chunk, chunk_id=f"{ident}.{chunk.ordinal}")
                         stored.append((own.to_json(), vector.indices, vector.values))
             finally:
@@ -181,6 +183,7 @@ class Attachments:
                     self._readers.append(reader)
         if not stored:
             raise DocumentError("DOCUMENT_EMPTY", "the file has no text that can be read")
+        # In a thread: up to `MAX_CHARACTERS` of text with vectors would stop the event loop.
         return summary, await anyio.to_thread.run_sync(orjson.dumps, stored)
 
     async def list_of(self, conversation: ConversationRecord) -> list[AttachmentRecord]:
@@ -193,17 +196,17 @@ class Attachments:
         Raises:
             NotFound: the conversation has no such attachment.
         """
-        found = await self._db.read(lambda conn: attachments.get(conn, attachment_id))
-        if found is None or found.session_id != conversation.session_id:
-            raise NotFound("attachment", attachment_id, hidden=found is not None)
-        return found
+        record = await self._db.read(lambda conn: attachments.get(conn, attachment_id))
+        if record is None or record.session_id != conversation.session_id:
+            raise NotFound("attachment", attachment_id, hidden=record is not None)
+        return record
 
     async def conversation_of(self, attachment_id: str) -> ConversationId | None:
         """Return the conversation of an attachment, or None if there is no such attachment."""
 
         def read(conn: Connection) -> ConversationId | None:
-            found = attachments.get(conn, attachment_id)
-            session = None if found is None else sessions.get(conn, found.session_id)
+            record = attachments.get(conn, attachment_id)
+            session = None if record is None else sessions.get(conn, record.session_id)
             return None if session is None else session.labels.conversation_id
 
         return await self._db.read(read)
@@ -262,11 +265,11 @@ class Attachments:
         table = table_within(chunk, cited)
         if chunk.cells is not None:
             place = chunk.cells, chunk.heading_path
-            table = table_of(chunk, [each for each in chunks if (each.cells, each.heading_path) == place], cited)
+            table = table_of(chunk, [other for other in chunks if (other.cells, other.heading_path) == place], cited)
         return CitationPlace(record, chunk, "table" if table else "text", cited, before, after, table=table)
 
     async def of_call(self, bound: Mapping[str, Any]) -> "AttachedFiles | None":
-        """Return the files that a tool call may read: those sent in the conversation of its turn. None: there are none.
+        """Return the files that a tool call may read: those sent in the conversation of its turn, or None without any.
 
         ``bound`` has the members of the call's `Binding`, with the id of its turn.
         """
@@ -288,22 +291,23 @@ class Attachments:
         Raises:
             NotFound: the file with the passages is damaged.
         """
-        found = await self._passages(record)
-        return found.chunks, found.vectors
+        passages = await self._passages(record)
+        return passages.chunks, passages.vectors
 
     async def _passages(self, record: AttachmentRecord) -> _Passages:
-        if (known := self._cache.get(record.id)) is not None:
+        if (cached := self._cache.get(record.id)) is not None:
             self._cache.move_to_end(record.id)
-            return known
+            return cached
         hashes = await self._db.read(lambda conn: payloads.hashes_of(conn, [record.text_ref]))
         data = await self._files.read(record.text_ref, hashes.get(record.text_ref, ""))
         if data is None:
             raise NotFound("attachment", record.id)
-        found = await anyio.to_thread.run_sync(_parse, data)
-        self._cache[record.id] = found
-        while len(self._cache) > 1 and sum(each.size for each in self._cache.values()) > CACHED_BYTES:
+        passages = await anyio.to_thread.run_sync(_parse, data)
+        self._cache[record.id] = passages
+        # The newest entry stays even if it alone is too large: its caller is about to search it.
+        while len(self._cache) > 1 and sum(entry.size for entry in self._cache.values()) > CACHED_BYTES:
             self._cache.popitem(last=False)
-        return found
+        return passages
 
 
 def _parse(data: bytes) -> _Passages:
@@ -328,15 +332,15 @@ class AttachedFiles:
     """The files attached to one conversation, as the retriever's tools search and read them."""
 
     def __init__(self, records: Sequence[AttachmentRecord], owner: Attachments) -> None:
-        self._records = {each.id: each for each in records}
+        self._records = {record.id: record for record in records}
         self._owner = owner
 
     async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
         """List the files as `Library.documents` does, in the order of their upload."""
         return [
-            DocumentFacts(each.id, each.name, each.passages, None, each.languages, each.pages, each.outline)
-            for each in self._records.values()
-            if document_ids is None or each.id in document_ids
+            DocumentFacts(record.id, record.name, record.passages, None, record.languages, record.pages, record.outline)
+            for record in self._records.values()
+            if document_ids is None or record.id in document_ids
         ]
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
@@ -364,13 +368,13 @@ class AttachedFiles:
     ) -> Retrieval:
         """Search the passages of the files in ``document_ids`` (None: all) by words; see `Searcher.search`."""
         ending = None if file_type is None else f".{file_type}"
-        found: list[tuple[Chunk, Sparse]] = []
+        passages: list[tuple[Chunk, Sparse]] = []
         for record in self._records.values():
             if document_ids is not None and record.id not in document_ids:
                 continue
             if ending is None or record.name.lower().endswith(ending):
                 with suppress(NotFound):  # a damaged file costs only itself, and reading it says so
-                    found += zip(*await self._owner.passages(record), strict=True)
+                    passages += zip(*await self._owner.passages(record), strict=True)
         if heading is not None:
-            found = [each for each in found if heading in each[0].heading_path]
-        return await anyio.to_thread.run_sync(search_passages, collection, found, query, top_k, threshold)
+            passages = [passage for passage in passages if heading in passage[0].heading_path]
+        return await anyio.to_thread.run_sync(search_passages, collection, passages, query, top_k, threshold)

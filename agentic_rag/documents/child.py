@@ -101,9 +101,10 @@ def frames_of(job: Job) -> Iterator[Frame]:
     """
     try:
         parsed = parse(Path(job.path), job.name, job.limits, job.scans.to_scans())
-    except ScansWanted as wanted:
-        yield {"wanted": wanted.pages, "pages": wanted.count}
+    except ScansWanted as unread:
+        yield {"wanted": unread.pages, "pages": unread.count}
         return
+    # Parsing had the shorter limit, because a bomb shows itself there. Only text that was parsed gets more time.
     limit_cpu(job.limits.seconds * CUTTING_FACTOR)
     chunks = [
         replace(chunk, chunk_id=chunk_id(f"{job.document_id}\0{job.version}", chunk.ordinal))

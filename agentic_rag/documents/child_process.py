@@ -86,6 +86,7 @@ class ChildProcess:
         Raises:
             DocumentError: no frame arrived, or the job failed; the process is ready for the next job.
         """
+        # Only the first frame after a start may take `START_SECONDS` longer.
         patience, self._patience = self._patience, self._seconds
         try:
             with anyio.fail_after(patience):
@@ -105,6 +106,7 @@ class ChildProcess:
             return frame
         if frame["end"] == 0:
             return None
+        # The kernel ends a child at the soft limit of CPU time with SIGXCPU, and at the hard limit with SIGKILL.
         if frame["end"] in (-signal.SIGXCPU, -signal.SIGKILL):
             raise DocumentError("DOCUMENT_TIMEOUT", f"{self._work} took more than {self._seconds:g} s of work")
         raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file")
@@ -136,8 +138,9 @@ class ChildProcess:
                 stderr=subprocess.DEVNULL,
                 env=await anyio.to_thread.run_sync(_environment),
                 cwd="/",
-                start_new_session=True,
+                start_new_session=True,  # a group of its own, which `end_process` kills with all its children
             )
+        # Bytes of a dead predecessor must not be read as the beginning of a frame.
         self._reader, self._received = FrameReader(), deque()
 
     async def _receive(self) -> Any:
@@ -152,6 +155,7 @@ class ChildProcess:
 @functools.cache
 def _command(module: str) -> list[str]:
     """Return the command line of a process, in the sandbox if there is one. The first call blocks for milliseconds."""
+    # -P keeps the current folder off ``sys.path``, so that no module there replaces one of ours.
     program = [os.path.realpath(sys.executable), "-P", "-m", module]
     sandbox = find_sandbox()
     if isinstance(sandbox, str):
@@ -171,9 +175,9 @@ def _readable_folders() -> list[str]:
     Of our own source tree only the two packages are included, since a data folder may be next to them. Of the other
     entries of ``sys.path`` only folders of an installation and of added formats are included.
     """
-    ours = Path(agentic_rag.__file__).resolve().parent
+    package = Path(agentic_rag.__file__).resolve().parent
     installed = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     added = [str(entry.dist.locate_file("")) for entry in find_extensions(FORMATS) if entry.dist is not None]
-    wanted = [str(ours), str(ours.parent / "mcp_servers"), sys.base_prefix, *installed, *added]
-    folders = sorted({os.path.realpath(place) for place in wanted if os.path.isdir(place)})
+    needed = [str(package), str(package.parent / "mcp_servers"), sys.base_prefix, *installed, *added]
+    folders = sorted({os.path.realpath(place) for place in needed if os.path.isdir(place)})
     return [folder for folder in folders if not Path(folder).is_relative_to("/usr")]

@@ -102,14 +102,16 @@ class ContextLines:
         if not settings.context_lines:
             return {}
         model = None if self._writer is None else self._writer.model_of(settings)
-        found = await self._db.read(lambda conn: context_lines.counts(conn, domain_id, model or ""))
+        stored = await self._db.read(lambda conn: context_lines.counts(conn, domain_id, model or ""))
         indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
         obstacle = NO_MODEL if model is None else self._obstacles.get(domain_id, "")
         progress: dict[DocumentId, LineCounts] = {}
         for document in indexed:
-            known = found.get(document.id) or LineCounts(0, 0, document.chunk_count or 0)
-            waits = known.made < known.of and not known.reason
-            progress[document.id] = LineCounts(known.made, known.failed, known.of, obstacle if waits else known.reason)
+            counts = stored.get(document.id) or LineCounts(0, 0, document.chunk_count or 0)
+            waits = counts.made < counts.of and not counts.reason
+            progress[document.id] = LineCounts(
+                counts.made, counts.failed, counts.of, obstacle if waits else counts.reason
+            )
         return progress
 
     async def look(self) -> None:
@@ -140,9 +142,11 @@ class ContextLines:
     async def _advance(self, writer: LineWriter, domain_id: str) -> bool:
         """Take the next steps for a domain; return whether more can be done at once."""
         settings = await self._directory.settings(domain_id)
+        # First, whatever the settings say now: ended batches are paid for, and running ones may have to be cancelled.
         await self._collect(writer, domain_id, wanted=settings.context_lines)
         row = await self._reindexing.state(domain_id)
         if not settings.context_lines:
+            # A running rebuild may still go live with lines; a later look then removes them.
             if row.lines is not LinesUse.NONE and row.state is not CollectionState.REBUILDING:
                 await self._remove(domain_id)
             return False
@@ -152,16 +156,17 @@ class ContextLines:
         if row.lines is LinesUse.NONE and not await self._is_compared(domain_id):
             await self._reindexing.use_lines(domain_id, LinesUse.LIVE)
             row = row.replace(lines=LinesUse.LIVE)
+        # The domain has changed its model: unmarked documents are planned for the new model by `_join` below.
         other = await self._db.read(lambda conn: context_lines.with_other_model(conn, domain_id, model))
         if other:
             await self._db.write(lambda conn: documents.unmark_joined(conn, domain_id, other))
         for document in await self._documents(domain_id):
             if not document.lines_joined:
                 await self._join(document, model, joins=row.lines is LinesUse.LIVE)
-        asked = await self._ask(writer, domain_id, model)
-        if not asked:
+        has_asked = await self._ask(writer, domain_id, model)
+        if not has_asked:
             await self._try_lines(domain_id, row, model)
-        return asked
+        return has_asked
 
     async def _documents(self, domain_id: str) -> list[DocumentRecord]:
         return await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
@@ -175,10 +180,14 @@ class ContextLines:
             return
         if row.lines is LinesUse.TRYING and datetime.fromisoformat(row.updated_at) > datetime.now(UTC) - AGAIN:
             return
-        found = await self._documents(domain_id)
+        indexed = await self._documents(domain_id)
         counts = await self._db.read(lambda conn: context_lines.counts(conn, domain_id, model))
         unasked = await self._db.read(lambda conn: context_lines.count_unasked(conn, domain_id, model))
-        if unasked or not all(each.lines_joined for each in found) or not any(each.made for each in counts.values()):
+        if (
+            unasked
+            or not all(document.lines_joined for document in indexed)
+            or not any(count.made for count in counts.values())
+        ):
             return
         await self._reindexing.use_lines(domain_id, LinesUse.TRYING)
         await self._reindexing.request(domain_id)
@@ -201,14 +210,14 @@ class ContextLines:
 
         lines = await self._db.write(take)
         digests: set[str] = set()
-        seen = 0
+        count = 0
         async for chunks in self._chunks(document):
-            seen += len(chunks)
+            count += len(chunks)
             digests |= {digest_of(chunk) for chunk in chunks}
             if joins:
                 await self._replace(document.domain_id, chunks, lines)
         failpoints.reached("context.joined")
-        if seen != document.chunk_count:  # the index is being restored, or the document has changed
+        if count != document.chunk_count:  # the index is being restored, or the document has changed
             return
 
         def store(conn: Connection) -> None:
@@ -219,8 +228,8 @@ class ContextLines:
 
     async def _replace(self, domain_id: str, chunks: Sequence[Chunk], lines: Mapping[str, str]) -> None:
         """Index chunks again whose line differs from the stored one."""
-        wanted = zip(chunks, with_lines(chunks, lines), strict=True)
-        changed = [after for before, after in wanted if after is not before]
+        pairs = zip(chunks, with_lines(chunks, lines), strict=True)
+        changed = [after for before, after in pairs if after is not before]
         if changed:
             await self._dense.replace(collection_of(domain_id), changed)
 
@@ -241,11 +250,15 @@ class ContextLines:
         waiting = set(await self._db.read(lambda conn: context_lines.documents_due(conn, domain_id, model, moment)))
         if not waiting:
             return False
-        found = [each for each in await self._documents(domain_id) if each.id in waiting and each.lines_joined]
+        due = [
+            document
+            for document in await self._documents(domain_id)
+            if document.id in waiting and document.lines_joined
+        ]
         rows: dict[str, ContextLineRecord] = {}
         requests: dict[str, ModelRequest] = {}
         most, size = MAX_REQUESTS if writer.batches else SINGLES, 0
-        for document in found:
+        for document in due:
             for row, request, characters in await self._requests(document, model, moment, most - len(requests)):
                 if requests and size + characters > BATCH_CHARACTERS:
                     most = len(requests)
@@ -265,21 +278,21 @@ class ContextLines:
         self, document: DocumentRecord, model: str, moment: str, most: int
     ) -> list[tuple[ContextLineRecord, ModelRequest, int]]:
         """Return at most ``most`` due rows of a document with their requests and the characters of each."""
-        found: list[tuple[ContextLineRecord, ModelRequest, int]] = []
+        requests: list[tuple[ContextLineRecord, ModelRequest, int]] = []
         due = await self._db.read(lambda conn: context_lines.due(conn, document.id, model, moment))
         chunks = [chunk async for some in self._chunks(document) for chunk in some]
         sections = sections_of(chunks)
         for section in sections:
-            wanted = {digest_of(chunk): chunk for chunk in section}
-            if not wanted.keys() & due.keys() or len(found) >= most:
+            by_digest = {digest_of(chunk): chunk for chunk in section}
+            if not by_digest.keys() & due.keys() or len(requests) >= most:
                 continue
             outline = document.progress.outline or ()
             prefix = prefix_of(document.name, outline, section, whole=len(sections) == 1)
             characters = sum(len(chunk.text) for chunk in section)
-            for digest, chunk in wanted.items():
+            for digest, chunk in by_digest.items():
                 if (row := due.pop(digest, None)) is not None:
-                    found.append((row, request_of(model, prefix, chunk), characters + len(chunk.text)))
-        return found[:most]
+                    requests.append((row, request_of(model, prefix, chunk), characters + len(chunk.text)))
+        return requests[:most]
 
     async def _submit(
         self,
@@ -327,7 +340,7 @@ class ContextLines:
                     await writer.ask(domain_id, requests[ident], partial(_keep, writer, row))
                     failed = 0
                 except (StorageError, BudgetExceeded, BudgetUnpriced):
-                    raise
+                    raise  # not the fault of this passage, so that no attempt of the passage is counted
                 except AgenticRagError as exc:
                     failed += 1
                     failure = _failed_row(row, writer.redact(domain_id, str(exc)))
@@ -356,9 +369,9 @@ class ContextLines:
     async def _collect(self, writer: LineWriter, domain_id: str, *, wanted: bool) -> None:
         """Store the lines of ended batches with their cost. Batches of a domain that has lines off are cancelled."""
         for batch in await self._db.read(lambda conn: context_lines.batches(conn, domain_id)):
-            found = await writer.collect(batch, wanted=wanted)
-            if found is not None:
-                await self._store(writer, domain_id, batch, *found, wanted=wanted)
+            outcome = await writer.collect(batch, wanted=wanted)
+            if outcome is not None:
+                await self._store(writer, domain_id, batch, *outcome, wanted=wanted)
                 failpoints.reached("context.collected")
 
     async def _store(
@@ -372,10 +385,10 @@ class ContextLines:
         wanted: bool,
     ) -> None:
         labels = UsageLabels(domain_id=domain_id, agent=AGENT)
-        spent = [
-            usage.row_of(labels, each.model or batch.model, each.usage)
-            for each in answers.values()
-            if each.usage != Usage()
+        costs = [
+            usage.row_of(labels, answer.model or batch.model, answer.usage)
+            for answer in answers.values()
+            if answer.usage != Usage()
         ]
         absent = BatchAnswer(failure=missing)
 
@@ -387,6 +400,7 @@ class ContextLines:
             if not failure:
                 return _made_row(row, line)
             ended = _failed_row(row, writer.redact(domain_id, failure))
+            # A batch that the domain cancelled itself is no failed attempt of its passages.
             return ended if wanted else ended.replace(failure="", tries=row.tries, retry_at="")
 
         def store(conn: Connection) -> None:
@@ -394,8 +408,9 @@ class ContextLines:
             for row in ended:
                 context_lines.change(conn, row)
             documents.unmark_joined(conn, domain_id, {row.document_id for row in ended})
-            usage.put(conn, spent)
+            usage.put(conn, costs)
 
+        # Shielded: the answers are paid for, also if the server stops now.
         with anyio.CancelScope(shield=True):
             await self._db.write(store, durable=True)
 
@@ -412,6 +427,7 @@ def _change_all(conn: Connection, rows: Sequence[ContextLineRecord]) -> bool:
 
 def custom_id(row: ContextLineRecord) -> str:
     """Return the id of a row's request within a batch."""
+    # The Messages API accepts ids of at most 64 characters, which document id and digest together may exceed.
     return hashlib.sha256(f"{row.document_id}\0{row.digest}".encode()).hexdigest()[:40]
 
 

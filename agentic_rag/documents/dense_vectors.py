@@ -149,7 +149,7 @@ class DenseVectors:
         pause = PAUSE_SECONDS
         while True:
             await self._wake.wait()
-            self._wake = anyio.Event()
+            self._wake = anyio.Event()  # before the work, so that a wake-up during the work is not lost
             try:
                 await self._fill_all()
             except (EmbeddingError, IndexFault, StorageError) as exc:
@@ -171,6 +171,7 @@ class DenseVectors:
                 if await self._fill_some(collection):
                     turns.append(domain_id)
                     continue
+                # Only documents that were pending at the start: a document added since may still lack vectors.
                 embedded = [document for document in pending if document.domain_id == domain_id]
                 unfinished = await self._db.read(documents.list_unfinished)
                 if is_complete := all(document.domain_id != domain_id for document in unfinished):

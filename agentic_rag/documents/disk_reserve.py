@@ -48,7 +48,7 @@ class DiskReserve:
         try:
             descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
-                if size:
+                if size:  # a sparse file of this size would fit on a full disk; allocating blocks does not
                     os.posix_fallocate(descriptor, 0, size)
             finally:
                 os.close(descriptor)

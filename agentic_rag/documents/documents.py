@@ -22,7 +22,7 @@ from agentic_rag.documents.files import Incoming, Origin, Original, clean_name, 
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.lost_documents import Rebuilding
 from agentic_rag.documents.pages import PageImage
-from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
+from agentic_rag.documents.search import SearchOptions, StoredSearch, index_errors
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord
@@ -124,7 +124,7 @@ class Documents:
         """
         await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
-        return [each for each in listed if view.shows(each.id)]
+        return [document for document in listed if view.shows(document.id)]
 
     async def get(self, domain_id: str, document_id: DocumentId, view: DocumentView) -> DocumentRecord:
         """Return one document.
@@ -134,8 +134,13 @@ class Documents:
         """
         await self._directory.get(domain_id)
         document = await self._db.read(lambda conn: documents.get(conn, document_id))
-        there = document is not None and document.domain_id == domain_id
-        if document is None or not there or document.status is DocumentStatus.DELETING or not view.shows(document_id):
+        in_domain = document is not None and document.domain_id == domain_id
+        if (
+            document is None
+            or not in_domain
+            or document.status is DocumentStatus.DELETING
+            or not view.shows(document_id)
+        ):
             raise NotFound("document", document_id, hidden=document is not None)
         return document
 
@@ -162,12 +167,13 @@ class Documents:
             NotFound: the domain has no such document.
         """
         before = await self.get(domain_id, document_id, EVERY_DOCUMENT)
-        told = change("document.update", f"{domain_id}/{document_id}", name=before.name, **fields)
+        entry = change("document.update", f"{domain_id}/{document_id}", name=before.name, **fields)
 
         def store(conn: Connection) -> None:
+            # Values that the document has already are no change: nothing to announce or to record.
             if documents.update(conn, document_id, **fields):
                 documents.announce(conn, domain_id)
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self._directory.collection_changed(domain_id)
@@ -222,11 +228,11 @@ class Documents:
         await self._directory.get(domain_id)
         collection, index = collection_of(domain_id), self.knowledge.index
         with index_errors():
-            found = (await index.get(collection, [chunk_id])).get(chunk_id) if _CHUNK_ID.fullmatch(chunk_id) else None
-        if found is None or not view.shows(found.document_id):
-            raise NotFound("chunk", chunk_id, hidden=found is not None)
-        near = await self.chunks(domain_id, DocumentId(found.document_id), max(0, found.ordinal - 1), 3, view)
-        return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
+            chunk = (await index.get(collection, [chunk_id])).get(chunk_id) if _CHUNK_ID.fullmatch(chunk_id) else None
+        if chunk is None or not view.shows(chunk.document_id):
+            raise NotFound("chunk", chunk_id, hidden=chunk is not None)
+        near = await self.chunks(domain_id, DocumentId(chunk.document_id), max(0, chunk.ordinal - 1), 3, view)
+        return chunk, [neighbour for neighbour in near if abs(neighbour.ordinal - chunk.ordinal) == 1]
 
     async def retry(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
         """Queue a failed document again, or an indexed one with scanned pages that can be read now.
@@ -286,9 +292,9 @@ class Documents:
             IndexUnavailable: the index cannot answer now.
         """
         with index_errors():
-            ids = [each.chunk_id for each in retrieval.candidates]
-            found = await self.knowledge.index.get(collection_of(domain_id), ids)
-        return {ident: chunk for ident, chunk in found.items() if view.shows(chunk.document_id)}
+            ids = [candidate.chunk_id for candidate in retrieval.candidates]
+            chunks = await self.knowledge.index.get(collection_of(domain_id), ids)
+        return {ident: chunk for ident, chunk in chunks.items() if view.shows(chunk.document_id)}
 
     async def retrievals(
         self, domain_id: str, limit: int, conversation_id: ConversationId | None = None
@@ -301,7 +307,7 @@ class Documents:
         await self._directory.get(domain_id)
         return await self.knowledge.traces.list_of(domain_id, limit, conversation_id)
 
-    async def retrieval(self, domain_id: str, retrieval_id: str, view: DocumentView) -> KeptSearch:
+    async def retrieval(self, domain_id: str, retrieval_id: str, view: DocumentView) -> StoredSearch:
         """Return a stored search, and those chunks of its candidates that still exist.
 
         Hits and candidates of documents outside of the view are left out.

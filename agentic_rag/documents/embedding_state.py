@@ -304,8 +304,8 @@ class EmbeddingState:
     def _is_ready(self) -> None:
         self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0
 
-    def _note_progress(self, here: int, expected: int) -> None:
-        self.progress = here, expected
+    def _note_progress(self, fetched: int, expected: int) -> None:
+        self.progress = fetched, expected
 
     def _missing(self) -> str:
         name = self._chosen.name if self._chosen else ""

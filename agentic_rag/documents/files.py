@@ -20,7 +20,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
 from mcp_servers.safe_files import Folder, Refused
 
-Taken = TypeVar("Taken")
+Received = TypeVar("Received")
 
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
@@ -32,10 +32,11 @@ MAX_NAME_BYTES = 200
 def clean_name(name: str) -> str:
     """Return the last component of a name without control, format and separator characters; never empty."""
     last = unicodedata.normalize("NFC", name).replace("\\", "/").rsplit("/", 1)[-1]
-    kept = "".join(" " if c in ':*?"<>|' else c for c in last if unicodedata.category(c)[0] != "C")
-    kept = " ".join(kept.split()).strip(". ")
-    stem, suffix = split_name(kept)
+    cleaned = "".join(" " if c in ':*?"<>|' else c for c in last if unicodedata.category(c)[0] != "C")
+    cleaned = " ".join(cleaned.split()).strip(". ")
+    stem, suffix = split_name(cleaned)
     room = MAX_NAME_BYTES - len(suffix.encode())
+    # The limit counts bytes; a character that the cut splits is dropped.
     return (stem.encode()[:room].decode(errors="ignore").rstrip() or "document") + suffix
 
 
@@ -145,10 +146,10 @@ def stamp_of(folder: Folder, path: str) -> str:
     return "" if status is None else f"{status.st_size}:{status.st_mtime_ns}"
 
 
-class Taker(Protocol[Taken]):
+class Taker(Protocol[Received]):
     """Turns received files into documents or attachments."""
 
-    async def take(self, incoming: "Incoming[Taken]") -> Taken:
+    async def take(self, incoming: "Incoming[Received]") -> Received:
         """Return the record made from a file, or the existing document with the same bytes."""
         ...
 
@@ -168,7 +169,7 @@ class Origin:
     date: str | None = None
 
 
-class Incoming(Generic[Taken]):
+class Incoming(Generic[Received]):
     """An upload in progress, an async context manager; leaving it before `finish` removes the file.
 
     `Documents.receive` and `Attachments.receive` make it. ``path`` is the growing file, of at most ``limit`` bytes.
@@ -178,7 +179,7 @@ class Incoming(Generic[Taken]):
 
     def __init__(
         self,
-        taker: Taker[Taken],
+        taker: Taker[Received],
         domain_id: str,
         name: str,
         path: Path,
@@ -211,7 +212,7 @@ class Incoming(Generic[Taken]):
 
     async def __aexit__(self, *_: object) -> None:
         self._file.close()
-        self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)  # missing if the taker moved it into the documents folder
 
     @property
     def sha256(self) -> str:
@@ -236,7 +237,7 @@ class Incoming(Generic[Taken]):
         await self._flush()
         return self.sha256
 
-    async def finish(self) -> Taken:
+    async def finish(self) -> Received:
         """Turn the upload into a record, or return the existing document with the same bytes."""
         await self._flush()
         return await self._taker.take(self)
@@ -254,7 +255,7 @@ class Incoming(Generic[Taken]):
         await self._threads.run(self.domain_id, self._write, pending)
 
     def _write(self, data: bytes) -> None:
-        self._reserve.check_now()
+        self._reserve.check_now()  # for every block, since other uploads fill the same disk meanwhile
         self._digest.update(data)
         with disk_errors():
             write_all(self._file, data)

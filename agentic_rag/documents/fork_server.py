@@ -57,7 +57,7 @@ def receive_jobs() -> Iterator[tuple[bytes, str]]:
         line, descriptors, _, _ = socket.recv_fds(jobs, JOB_BYTES, 1)
         while line and not line.endswith(b"\n"):
             line += jobs.recv(JOB_BYTES)
-        if not descriptors:
+        if not descriptors:  # the server has closed its end
             return
         try:
             yield line, f"/dev/fd/{descriptors[0]}"
@@ -113,8 +113,8 @@ def _answer(
     """Answer a job in the forked child, after limiting its resources and dropping root privileges."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), max(1, round(most_seconds))))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file may grow; the answer goes to a pipe, which may
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the socket with the next jobs belongs to the parent alone
     if os.geteuid() == 0:
         _give_up_root()
     try:

@@ -66,19 +66,19 @@ PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
 
 
 class _ScansFirst(Exception):
-    """Signals that ``pages`` must be read before the document is read again; ``known`` pages are read already.
+    """Signals that ``pages`` must be read before the document is read again; ``pages_read`` pages were read before.
 
     ``by_model``: the domain's model reads them, not OCR.
     """
 
     def __init__(
-        self, document: DocumentRecord, folder: Folder, pages: Sequence[int], known: int, by_model: bool
+        self, document: DocumentRecord, folder: Folder, pages: Sequence[int], pages_read: int, by_model: bool
     ) -> None:
         super().__init__(document.id)
         self.document = document
         self.folder = folder
         self.pages = list(pages)
-        self.known = known
+        self.pages_read = pages_read
         self.by_model = by_model
 
 
@@ -185,11 +185,12 @@ class Ingestion:
         job = self._jobs.get(document_id)
         if job is not None:
             job.scope.cancel()
+            # The queue keeps its entry in the first and third case; the worker that gets it finds no job and skips it.
             if job.waits_for_scans:
                 del self._jobs[document_id]
                 job.ended.set()
             elif job.begun:
-                await job.ended.wait()
+                await job.ended.wait()  # its worker has to leave the index call it is in
             else:
                 del self._jobs[document_id]
 
@@ -213,7 +214,7 @@ class Ingestion:
         for document in await self._db.read(lambda conn: documents.list_unfinished(conn, free_at=moment)):
             self.submit(document)
         stuck = await self._db.read(lambda conn: documents.failed_with(conn, PASSING))
-        if stuck:
+        if stuck:  # one call tells whether the index answers; without it every document would fail once more
             with index_errors():
                 await self._index.count(collection_of(stuck[0].domain_id), stuck[0].id)
         for document in stuck:
@@ -225,11 +226,11 @@ class Ingestion:
         limit = None if self._page_model is None else await self._page_model.page_limit(document.domain_id)
         if document.status is not DocumentStatus.INDEXED or (limit is None and not self._ocr.usable):
             return False
-        known = (await self._scans.pages(document)).values()
+        contents = (await self._scans.pages(document)).values()
         return (
             any(note.startswith(NO_TEXT_LAYER) for note in document.progress.notes or ())
-            or any(content.get("error") for content in known)
-            or (limit is not None and any(content.get("reader") != BY_MODEL for content in known))
+            or any(content.get("error") for content in contents)
+            or (limit is not None and any(content.get("reader") != BY_MODEL for content in contents))
         )
 
     async def requeue(
@@ -237,12 +238,12 @@ class Ingestion:
         document_id: DocumentId,
         fields: DocumentFields | None = None,
         quotas: Quotas | None = None,
-        seen: DocumentRecord | None = None,
+        expected: DocumentRecord | None = None,
     ) -> bool:
         """Set a document's row to ``queued`` and clear its failure, optionally with other ``fields`` of its file.
 
         Returns False if the document is gone. Also returns False if its state, bytes or chunks are no longer those of
-        ``seen``.
+        ``expected``.
 
         Raises:
             IntegrityError: another document of the domain has these bytes.
@@ -252,26 +253,26 @@ class Ingestion:
 
         def save(conn: Connection) -> bool:
             before = documents.get(conn, document_id)
-            if seen is not None and (before is None or _expectation(before) != _expectation(seen)):
+            if expected is not None and (before is None or _expectation(before) != _expectation(expected)):
                 return False
             if before is not None and "sha256" in change:
                 documents.apply_expected(conn, before, change["sha256"])
             scans.delete_failed(conn, document_id)
-            there = documents.update(conn, document_id, **change)
+            updated = documents.update(conn, document_id, **change)
             if quotas is not None and before is not None and change.get("size", 0) > before.size:
                 quotas.check_documents(conn, before.domain_id)
-            return there
+            return updated
 
         return await self._db.write(save, durable=True)
 
     async def _renew_leases(self) -> None:
         """Renew the leases of running jobs; cancel jobs whose document was deleted or leased to another process."""
-        begun = {document_id: job for document_id, job in self._jobs.items() if job.begun}
-        if begun:
+        running = {document_id: job for document_id, job in self._jobs.items() if job.begun}
+        if running:
             until = later(LEASE_SECONDS)
-            ours = await self._db.write(lambda conn: documents.renew(conn, list(begun), self._owner, until))
-            for document_id in begun.keys() - ours:
-                begun[document_id].scope.cancel()
+            renewed = await self._db.write(lambda conn: documents.renew(conn, list(running), self._owner, until))
+            for document_id in running.keys() - renewed:
+                running[document_id].scope.cancel()
 
     async def _work(self) -> None:
         async with aclosing(ReadingProcess(self._limits)) as reader:
@@ -291,7 +292,7 @@ class Ingestion:
                 async with self._pauses.working(job.domain_id):
                     await self._run(document_id, job, reader)
         finally:
-            if job.scope.cancelled_caught:
+            if job.scope.cancelled_caught:  # the reading process is still busy with this file
                 await reader.reset()
             if job.scans is not None and not job.scope.cancel_called:
                 self._queue_scans(document_id, job)
@@ -351,9 +352,9 @@ class Ingestion:
         self._queue.put(job.domain_id, (job.domain_id, document_id))
 
     async def _read_scans(self, scans: _ScansFirst, reader: _PageReader) -> None:
-        document, count = scans.document, scans.known + len(scans.pages)
+        document, count = scans.document, scans.pages_read + len(scans.pages)
         for page in scans.pages[:SCANS_OF_A_TURN]:
-            progress = DocumentProgress(stage=DocumentStatus.PARSING, scanned=scans.known, scans=count)
+            progress = DocumentProgress(stage=DocumentStatus.PARSING, scanned=scans.pages_read, scans=count)
             await self._set(document.id, status=DocumentStatus.PARSING, progress=progress)
             await self._reserve.check()
             with await self._threads.run(document.domain_id, open_document, scans.folder, document.path) as file:
@@ -361,7 +362,7 @@ class Ingestion:
             failpoints.reached("ingest.scan")
             await self._scans.put(document, content)
             scans.pages.remove(page)
-            scans.known += 1
+            scans.pages_read += 1
             failpoints.reached("ingest.scanned")
 
     def _tell_changed(self, domain_id: str) -> None:
@@ -465,19 +466,19 @@ class Ingestion:
         Raises:
             _ScansFirst: further pages are to be read first.
         """
-        known = await self._scans.pages(document)
+        pages = await self._scans.pages(document)
         limit = None if self._page_model is None else await self._page_model.page_limit(document.domain_id)
         by_model = limit is not None
         if by_model:  # the admin chose the model instead of OCR, also for pages that OCR has read
-            known = {page: content for page, content in known.items() if content.get("reader") == BY_MODEL}
+            pages = {page: content for page, content in pages.items() if content.get("reader") == BY_MODEL}
         elif self._ocr.usable:
             limit = self._ocr.pages
-        left = 0 if limit is None else limit - len(known)
-        wanted_scans = ScansOfJob(tuple(known.values()), left > 0, limit, by_model)
+        left = 0 if limit is None else limit - len(pages)
+        wanted_scans = ScansOfJob(tuple(pages.values()), left > 0, limit, by_model)
         try:
             return await reader.begin(file, document.name, document.id, document.sha256, wanted_scans)
-        except ScansWanted as wanted:
-            raise _ScansFirst(document, folder, wanted.pages[: max(left, 0)], len(known), by_model) from None
+        except ScansWanted as unread:
+            raise _ScansFirst(document, folder, unread.pages[: max(left, 0)], len(pages), by_model) from None
 
     async def _claim(self, document_id: DocumentId, seize: bool) -> tuple[DocumentRecord, Folder]:
         moment, until = now(), later(LEASE_SECONDS)
@@ -487,10 +488,10 @@ class Ingestion:
             domain = None if document is None else domains.get(conn, document.domain_id)
             return None if document is None or domain is None else (document, documents_of(domain.workspace))
 
-        taken = await self._db.write(take)
-        if taken is None:
+        claimed = await self._db.write(take)
+        if claimed is None:
             raise _DocumentLost
-        return taken
+        return claimed
 
     async def _store(self, document: DocumentRecord, summary: Summary, reader: ReadingProcess) -> None:
         collection = collection_of(document.domain_id)
@@ -565,7 +566,7 @@ class Pauses:
         async with self._changed:
             while domain_id in self._paused:
                 await self._changed.wait()
-            self._paused.add(domain_id)
+            self._paused.add(domain_id)  # before waiting: otherwise new jobs could keep the domain busy forever
             try:
                 while self._working[domain_id]:
                     await self._changed.wait()

@@ -72,11 +72,11 @@ class Intake:
         if set(labels) <= set(document.labels):
             return document
         joined = tuple(sorted({*document.labels, *labels}))
-        told = change("document.update", f"{document.domain_id}/{document.id}", name=document.name, labels=joined)
+        entry = change("document.update", f"{document.domain_id}/{document.id}", name=document.name, labels=joined)
 
         def store(conn: Connection) -> None:
             documents.add_labels(conn, document.id, labels)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self._directory.collection_changed(document.domain_id)
@@ -85,18 +85,22 @@ class Intake:
     async def _store(self, domain: DomainRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         folder = documents_of(domain.workspace)
         before = await self._find_replaced(domain.id, incoming)
-        known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
-        if known is not None:
-            if known.status is DocumentStatus.DELETING:
-                await self._finish_removal(domain, known)
+        existing = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
+        if existing is not None:
+            if existing.status is DocumentStatus.DELETING:
+                # Its removal was interrupted. Afterwards these bytes become a new document.
+                await self._finish_removal(domain, existing)
                 return await self._store(domain, incoming)
-            if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
-                known = await self._adopt(known, incoming)
-                if before is not None and before.id != known.id:
-                    known = await self._add_labels(known, before.labels)
+            if (
+                existing.status is not DocumentStatus.FAILED
+                or split_name(existing.name)[1] == split_name(incoming.name)[1]
+            ):
+                existing = await self._adopt(existing, incoming)
+                if before is not None and before.id != existing.id:
+                    existing = await self._add_labels(existing, before.labels)
                     await self.remove(domain, before)  # both names now have the same bytes, which are one document
-                return await self._restore(known, folder, incoming)
-            await self.remove(domain, known)  # the old file ending may have caused the failure
+                return await self._restore(existing, folder, incoming)
+            await self.remove(domain, existing)  # the old file ending may have caused the failure
         await self._check_room(domain.id, before, incoming)
         if before is not None:
             before = await self._add_labels(before, incoming.labels)
@@ -119,8 +123,8 @@ class Intake:
         """Return the document that gets the bytes of a received file, or None if the file becomes a new document."""
         origin = incoming.origin
         if origin is not None and origin.instead is not None:
-            wanted = origin.instead
-            document = await self._db.read(lambda conn: documents.get(conn, wanted))
+            replaced_id = origin.instead
+            document = await self._db.read(lambda conn: documents.get(conn, replaced_id))
             listed = document is not None and document.status is not DocumentStatus.DELETING
             return document if listed and document is not None and document.domain_id == domain_id else None
         if not incoming.replace:
@@ -130,7 +134,7 @@ class Intake:
     async def _expect(self, domain_id: str, incoming: Incoming[DocumentRecord]) -> None:
         """Store labels and source of a received file before the file is in the folder.
 
-        So no scan of the folder can add the file without them, even if this process is killed in between.
+        A scan of the folder then adds the file with them, even if this process is killed before it adds the file.
         """
         origin = incoming.origin
         if not incoming.labels and origin is None:
@@ -142,28 +146,28 @@ class Intake:
             expected = expected.replace(own_date=origin.date, source_id=origin.source_id, source_uri=origin.uri)
         await self._db.write(lambda conn: documents.expect_labels(conn, expected), durable=True)
 
-    async def _adopt(self, known: DocumentRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
+    async def _adopt(self, document: DocumentRecord, incoming: Incoming[DocumentRecord]) -> DocumentRecord:
         """Add the labels of a received file to the document that has its bytes already, and return the document.
 
         An upload of a person makes the document the person's: its source does not remove it any more.
         """
         if incoming.origin is None:
-            known = await self._add_labels(known, incoming.labels)
-            if known.source_id:
-                await self._db.write(lambda conn: documents.update(conn, known.id, source_id=""), durable=True)
-            return known.replace(source_id="")
+            document = await self._add_labels(document, incoming.labels)
+            if document.source_id:
+                await self._db.write(lambda conn: documents.update(conn, document.id, source_id=""), durable=True)
+            return document.replace(source_id="")
         source_id, uri = incoming.origin.source_id, incoming.origin.uri
 
         def store(conn: Connection) -> DocumentRecord | None:
             source = sources.lock(conn, source_id)
-            documents.add_labels(conn, known.id, [*incoming.labels, *(source.labels if source else ())])
-            if known.source_uri is None:
-                documents.update(conn, known.id, source_uri=uri)
-            return documents.get(conn, known.id)
+            documents.add_labels(conn, document.id, [*incoming.labels, *(source.labels if source else ())])
+            if document.source_uri is None:
+                documents.update(conn, document.id, source_uri=uri)
+            return documents.get(conn, document.id)
 
         adopted = await self._db.write(store, durable=True)
-        self._directory.collection_changed(known.domain_id)
-        return adopted or known
+        self._directory.collection_changed(document.domain_id)
+        return adopted or document
 
     async def _check_room(
         self, domain_id: str, before: DocumentRecord | None, incoming: Incoming[DocumentRecord]
@@ -175,15 +179,15 @@ class Intake:
             await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, more, size))
 
     async def _restore(
-        self, known: DocumentRecord, folder: Folder, incoming: Incoming[DocumentRecord]
+        self, document: DocumentRecord, folder: Folder, incoming: Incoming[DocumentRecord]
     ) -> DocumentRecord:
         """Return the document that has these bytes; if its file is missing, the new file replaces it."""
-        if await self._threads.read(known.domain_id, folder.is_file, known.path):
-            return known
-        around, _, name = known.path.rpartition("/")
-        again = await self._threads.run(known.domain_id, place, incoming.path, folder.at(around), name)
+        if await self._threads.read(document.domain_id, folder.is_file, document.path):
+            return document
+        around, _, name = document.path.rpartition("/")
+        again = await self._threads.run(document.domain_id, place, incoming.path, folder.at(around), name)
         path = f"{around}/{again}" if around else again
-        return await self._change_bytes(known, folder, path, incoming.size, incoming.sha256)
+        return await self._change_bytes(document, folder, path, incoming.size, incoming.sha256)
 
     async def _insert(
         self, domain_id: str, folder: Folder, path: str, size: int, sha256: str, labels: Collection[str] = ()
@@ -218,10 +222,10 @@ class Intake:
         try:
             await self._db.write(save, durable=True)
         except IntegrityError:
-            known = await self._db.read(lambda conn: documents.by_sha(conn, domain_id, sha256))
-            if known is None:
+            existing = await self._db.read(lambda conn: documents.by_sha(conn, domain_id, sha256))
+            if existing is None:
                 raise
-            return await self._add_labels(known, labels), False
+            return await self._add_labels(existing, labels), False
         failpoints.reached("upload.recorded")
         self._ingestion.submit(stored[-1])
         return stored[-1], True
@@ -234,11 +238,11 @@ class Intake:
         try:
             return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
         except IntegrityError:  # another document already has these bytes
-            known = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
-            if known is not None:
-                known = await self._add_labels(known, document.labels)
+            existing = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
+            if existing is not None:
+                existing = await self._add_labels(existing, document.labels)
             await self._forget(document)
-            return known or document
+            return existing or document
 
     async def _ingest_again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
         """Update the file fields of a document and queue it for ingestion again.
@@ -304,6 +308,7 @@ class Intake:
         await self._take_out(document, lambda conn: documents.delete(conn, document.id))
 
     async def _forget(self, document: DocumentRecord) -> None:
+        """Remove a document whose bytes another document has; its file stays, as a copy."""
         entry = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
 
         def delete(conn: Connection) -> None:
@@ -354,20 +359,20 @@ class Intake:
     async def _follow_folder(self, domain_id: str, folder: Folder) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         removed = await self._db.read(partial(documents.list_deleting, domain_id=domain_id))
-        deleting = {each.path for each in removed}
+        deleting = {document.path for document in removed}
         if not await self._threads.read(domain_id, folder.is_there):  # a disk that is not mounted: nothing was deleted
             log.warning("%s is not there, or is a link, which is not followed", folder.path)
             return 0
-        found = await self._threads.run(domain_id, lambda: list(folder.walk(hidden=False)))
-        stamps = {entry.path: entry.stamp for entry in found if entry.kind == "file" and is_text(entry.path)}
-        self._tell_strange(domain_id, frozenset(entry.path for entry in found if entry.path not in stamps))
-        known = {document.path: document for document in listed}
-        gone = {document.sha256: document for document in listed if document.path not in stamps}
-        here = {document.sha256 for document in listed if document.path in stamps}
+        entries = await self._threads.run(domain_id, lambda: list(folder.walk(hidden=False)))
+        stamps = {entry.path: entry.stamp for entry in entries if entry.kind == "file" and is_text(entry.path)}
+        self._tell_strange(domain_id, frozenset(entry.path for entry in entries if entry.path not in stamps))
+        by_path = {document.path: document for document in listed}
+        missing = {document.sha256: document for document in listed if document.path not in stamps}
+        present_hashes = {document.sha256 for document in listed if document.path in stamps}
         count = 0
         for path, stamp in stamps.items():
-            before = known.get(path)
-            if path in deleting or self._is_old(domain_id, path, stamp, before, here):
+            before = by_path.get(path)
+            if path in deleting or self._is_old(domain_id, path, stamp, before, present_hashes):
                 continue
             await self._directory.get(domain_id)  # a deletion of the domain waits for this scan to end
             try:
@@ -376,8 +381,8 @@ class Intake:
                 log.warning("%s cannot be read: %s", folder.path / path, exc.strerror)
                 continue
             try:
-                if before is None and digest in gone:
-                    await self._rename(gone.pop(digest), path, stamp)
+                if before is None and digest in missing:
+                    await self._rename(missing.pop(digest), path, stamp)
                     count += 1
                 elif before is None:
                     _, new = await self._insert(domain_id, folder, path, size, digest)
@@ -389,7 +394,7 @@ class Intake:
                     count += 1
             except QuotaExceeded as exc:  # a later scan takes the file in when the quota has room
                 log.warning("%s is not taken in: %s", folder.path / path, exc)
-        for document in gone.values():
+        for document in missing.values():  # renamed documents have left this map, so these files are really missing
             await self._lose(document, folder)
         return count
 
@@ -399,12 +404,14 @@ class Intake:
             log.warning("%s in the documents of %s %s, and is not read", shown, domain_id, why)
         self._strange[domain_id] = names
 
-    def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:
+    def _is_old(
+        self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, present_hashes: set[str]
+    ) -> bool:
         """Whether a file is unchanged: a known document's file, or a known copy of an existing document's file."""
         if before is not None:
             return before.file_stamp == stamp and before.error_code != MISSING
         then, digest = self._copies.get((domain_id, path), ("", ""))
-        return then == stamp and digest in here
+        return then == stamp and digest in present_hashes
 
     async def _rename(self, document: DocumentRecord, path: str, stamp: str) -> None:
         """Ingest a document again under the current name of its file."""

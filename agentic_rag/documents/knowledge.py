@@ -144,7 +144,7 @@ async def open_knowledge(
             workshop = DocumentServices(database, directory, index, threads, workers, most, ocr, page_model)
             knowledge = Knowledge(settings, workshop, embedding, gate, writer)
             yield knowledge
-        if database.shared:
+        if database.shared:  # otherwise other replicas would wait until the leases run out
             await attempt("giving documents back", knowledge.ingestion.give_back)
 
 

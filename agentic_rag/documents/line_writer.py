@@ -65,8 +65,8 @@ def digest_of(chunk: Chunk) -> str:
 
 def with_lines(chunks: Iterable[Chunk], lines: Mapping[str, str]) -> list[Chunk]:
     """Return chunks with their lines, and without a line if ``lines`` has none."""
-    found = [(chunk, lines.get(digest_of(chunk), "") if lines else "") for chunk in chunks]
-    return [chunk if chunk.context == line else replace(chunk, context=line) for chunk, line in found]
+    pairs = [(chunk, lines.get(digest_of(chunk), "") if lines else "") for chunk in chunks]
+    return [chunk if chunk.context == line else replace(chunk, context=line) for chunk, line in pairs]
 
 
 def clean_line(answer: str) -> str:
@@ -75,10 +75,13 @@ def clean_line(answer: str) -> str:
     Several lines are joined. Control and format characters are removed, and the line has at most `MAX_LINE` characters.
     """
     text = clean_text(answer[:MAX_READ])
-    plain = "".join(" " if unicodedata.category(each) in ("Cc", "Zl", "Zp") else _visible(each) for each in text)
+    plain = "".join(
+        " " if unicodedata.category(character) in ("Cc", "Zl", "Zp") else _visible(character) for character in text
+    )
     line = " ".join(plain.split()).strip("\"'`“”„«» ")
     if len(line) > MAX_LINE:
         cut = line[:MAX_LINE]
+        # Between words if possible: scripts without spaces have none in the last half.
         line = cut[: space if (space := cut.rfind(" ")) > MAX_LINE // 2 else MAX_LINE].rstrip()
     return line if re.search(r"\w", line) else ""
 
@@ -111,25 +114,25 @@ def sections_of(chunks: Iterable[Chunk]) -> list[list[Chunk]]:
 
 def prefix_of(name: str, outline: Sequence[str], section: Sequence[Chunk], *, whole: bool) -> tuple[Message, ...]:
     """Return the messages that all passages of a section share, so that the service caches them."""
-    said = [f"Document: {name}"]
-    if outline and not whole:
-        said.append("Outline: " + "; ".join(outline)[:MAX_OUTLINE])
-    said.append("Text:" if whole else "One section of its text:")
+    parts = [f"Document: {name}"]
+    if outline and not whole:  # a whole document shows its headings itself
+        parts.append("Outline: " + "; ".join(outline)[:MAX_OUTLINE])
+    parts.append("Text:" if whole else "One section of its text:")
     path: tuple[str, ...] = ()
     for chunk in section:
         if chunk.heading_path != path:
             path = chunk.heading_path
-            said.append(f"[{' › '.join(path)}]")
-        said.append(chunk.text)
+            parts.append(f"[{' › '.join(path)}]")
+        parts.append(chunk.text)
     ready: Message = {"role": "assistant", "content": [text_block("Which passage?")]}
-    return user_message("\n\n".join(said)), ready
+    return user_message("\n\n".join(parts)), ready
 
 
 def request_of(model: str, prefix: tuple[Message, ...], chunk: Chunk) -> ModelRequest:
     """Return the request for the line of a passage."""
     place = f"Passage, in the section “{' › '.join(chunk.heading_path)}”:" if chunk.heading_path else "Passage:"
-    asked = user_message(f"{place}\n\n{chunk.text}\n\nReturn its line.")
-    return ModelRequest(model, MAX_TOKENS, (text_block(SYSTEM),), (*prefix, asked), thinking="off")
+    question = user_message(f"{place}\n\n{chunk.text}\n\nReturn its line.")
+    return ModelRequest(model, MAX_TOKENS, (text_block(SYSTEM),), (*prefix, question), thinking="off")
 
 
 class LineWriter:
@@ -195,7 +198,7 @@ class LineWriter:
         except ModelError as error:
             if error.retryable:
                 raise
-            return None
+            return None  # the service has no batches, or refuses this one for good
 
     async def cancel(self, model: str, batch_id: str) -> None:
         """Cancel a batch whose passages were deleted while it was submitted."""

@@ -60,6 +60,7 @@ class LostDocuments:
             return []  # the rebuild counts the chunks itself when it ends
         indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
         collection = collection_of(domain_id)
+        # One count of the whole collection first: usually nothing is lost, and counts by document are many calls.
         if await self._index.count(collection) >= sum(document.chunk_count or 0 for document in indexed):
             return []
         return [
@@ -69,12 +70,12 @@ class LostDocuments:
         ]
 
     @contextmanager
-    def expect(self, domain_id: str, lost: Sequence[str], of: int) -> Iterator[None]:
+    def expect(self, domain_id: str, document_ids: Sequence[str], of: int) -> Iterator[None]:
         """Register lost documents of a domain with ``of`` documents in total.
 
         Inside the context, the caller queues the documents, so their records may still say that they are indexed.
         """
-        self._missing.setdefault(domain_id, set()).update(lost)
+        self._missing.setdefault(domain_id, set()).update(document_ids)
         self._of[domain_id] = of
         self._losses[domain_id] += 1
         self._queueing.add(domain_id)
@@ -122,9 +123,9 @@ class LostDocuments:
         self.doubt()
         return await self.rebuilding(domain_id) or await self._all_but(domain_id, len(lost))
 
-    async def _all_but(self, domain_id: str, lost: int) -> Rebuilding:
+    async def _all_but(self, domain_id: str, lost_count: int) -> Rebuilding:
         count = await self._db.read(lambda conn: documents.count_indexed(conn, domain_id))
-        return Rebuilding(domain_id, max(count - lost, 0), count)
+        return Rebuilding(domain_id, max(count - lost_count, 0), count)
 
     async def look_into(self, domain_id: str, losses: int) -> Rebuilding | None:
         """Return the progress of a domain after a search without hits; None if no documents were lost.

@@ -108,7 +108,7 @@ class PageModel:
             try:
                 answer = await self._ask_patiently(self._calls, name, image, document)
             except StorageError:
-                raise
+                raise  # the next model would be paid for as well, and its usage could not be stored either
             except AgenticRagError as exc:
                 error = str(exc).rstrip(".")
                 log.info("a page of %s was not read by %s: %s", document.id, name, exc)
@@ -116,7 +116,7 @@ class PageModel:
             if answer.stop_reason == "refusal":
                 error = f"the model {name!r} declined to read it"
                 continue
-            if answer.stop_reason == "max_tokens":
+            if answer.stop_reason == "max_tokens":  # the last line is cut somewhere
                 return answer.text.rpartition("\n")[0], f"its text is longer than {MAX_TOKENS:,} tokens"
             return answer.text, None
         return "", error
@@ -158,7 +158,7 @@ class ModelPageReader:
         try:
             drawing = await self._draw(file, document, page)
         except DocumentError as exc:
-            await self._process.reset()
+            await self._process.reset()  # its answer may be unfinished
             return _page(page, 0, 0, "", exc.message)
         text, error = await self._model.read(document, drawing.png, drawing.width, drawing.height)
         return _page(page, drawing.width, drawing.height, text, error)
@@ -177,6 +177,7 @@ class ModelPageReader:
             )
             await self._process.send(orjson.dumps(job), file)
             frame: PageFrame | None = await self._process.frame()
+            # A page is one frame, and then None for its end.
             if frame is None or await self._process.frame() is not None or "png" not in frame:
                 raise DocumentError("DOCUMENT_BROKEN", f"page {page} cannot be drawn")
             png = b64decode(frame["png"])
@@ -200,7 +201,7 @@ def _page(page: int, width: float, height: float, text: str, error: str | None) 
         "width": float(width),
         "height": float(height),
         "turn": 0,
-        "lines": [[line, 1.0, *[0.0] * 8] for line in lines],
+        "lines": [[line, 1.0, *[0.0] * 8] for line in lines],  # full score and no corners: a model gives no positions
         "error": error,
         "reader": BY_MODEL,
     }

@@ -47,8 +47,8 @@ def frames_of(job: PageJob) -> Iterator[PageFrame]:
             png = b64encode(drawing.png).decode()
             yield {"pages": count, "png": png, "width": drawing.width, "height": drawing.height}
             return
-        cited = [Range(*each) for each in job.cited]
-        marks = mark(page, job.passage, [Range(*each) for each in job.sentences], cited[0] if cited else None)
+        cited = [Range(*span) for span in job.cited]
+        marks = mark(page, job.passage, [Range(*span) for span in job.sentences], cited[0] if cited else None)
         yield {
             "pages": count,
             "width": marks.width,

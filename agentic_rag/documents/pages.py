@@ -47,7 +47,7 @@ IDLE_SECONDS = 120.0
 """Seconds after which an idle process is ended."""
 MEMORY_BYTES = 1024 * 2**20
 """Memory of one page's process: the file, its unpacked fonts and pictures, and 18 MB of pixels."""
-KEPT_BYTES = 64 * 2**20
+CACHE_BYTES = 64 * 2**20
 """Size of the cache of images and marks: some hundred pages."""
 SLOW_SECONDS = 60.0
 """How long a page that timed out is not tried again."""
@@ -77,7 +77,7 @@ class PageKey:
     cited: tuple[tuple[int, int], ...] = ()
 
 
-_Found = PageImage | Marks | AgenticRagError
+_Result = PageImage | Marks | AgenticRagError
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class _Wish:
     record: DocumentRecord
     workspace: str
     askers: int = 0
-    found: _Found | None = None
+    result: _Result | None = None
     begun: anyio.Event = field(default_factory=anyio.Event)
     done: anyio.Event = field(default_factory=anyio.Event)
 
@@ -96,12 +96,12 @@ class _Wish:
 class Pages:
     """Images and marks of the pages of all domains. Its tasks live as long as the workers of ``workshop``."""
 
-    def __init__(self, workshop: DocumentServices, *, kept_bytes: int = KEPT_BYTES, seconds: float = SECONDS) -> None:
-        """``kept_bytes``: size of the cache. ``seconds``: time limit of one page."""
+    def __init__(self, workshop: DocumentServices, *, cache_bytes: int = CACHE_BYTES, seconds: float = SECONDS) -> None:
+        """``cache_bytes``: size of the cache. ``seconds``: time limit of one page."""
         self._directory = workshop.directory
         self._threads = workshop.threads
         self._seconds = seconds
-        self._kept = Remembered(kept_bytes)
+        self._cache = PageCache(cache_bytes)
         self._queue: FairQueue[_Wish] = FairQueue(OF_A_DOMAIN)
         self._wishes: dict[PageKey, _Wish] = {}
         self._waiting: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class Pages:
 
         ``sentences`` and ``cited`` are parts of the passage. Raises like `image`.
         """
-        spans = tuple((each.start, each.end) for each in sentences)
+        spans = tuple((span.start, span.end) for span in sentences)
         part = () if cited is None else ((cited.start, cited.end),)
         key = PageKey(record.id, record.sha256, page, 0, passage, spans, part)
         return cast(Marks, await self._ask(record, key, MARKS_PATIENCE_SECONDS))
@@ -134,14 +134,14 @@ class Pages:
     async def _ask(self, record: DocumentRecord, key: PageKey, patience: float = PATIENCE_SECONDS) -> PageImage | Marks:
         if record.media_type != PDF and record.media_type not in IMAGE_TYPES:
             raise DocumentUnsupported(record.name, (".pdf", *IMAGE_ENDINGS))
-        found = self._kept.get(key)
-        if found is None:
-            found = await self._wait(record, key, patience)
-        if isinstance(found, AgenticRagError):
-            raise found.with_traceback(None)
-        return found
+        result = self._cache.get(key)
+        if result is None:
+            result = await self._wait(record, key, patience)
+        if isinstance(result, AgenticRagError):
+            raise result.with_traceback(None)  # a cached error is raised often, and each raise would add its frames
+        return result
 
-    async def _wait(self, record: DocumentRecord, key: PageKey, patience: float) -> _Found:
+    async def _wait(self, record: DocumentRecord, key: PageKey, patience: float) -> _Result:
         """Queue a page, or join a request for the same page, and return the result.
 
         A worker must begin within ``patience`` seconds. Raises `PagesBusy` otherwise.
@@ -157,6 +157,7 @@ class Pages:
             self._queue.put(record.domain_id, wish)
         wish.askers += 1
         try:
+            # A worker has to begin within ``patience``, and to finish within the longer time of all requests.
             with anyio.move_on_after(PATIENCE_SECONDS):
                 with anyio.move_on_after(patience):
                     await wish.begun.wait()
@@ -164,9 +165,9 @@ class Pages:
                     await wish.done.wait()
         finally:
             wish.askers -= 1
-        if wish.found is None:
+        if wish.result is None:
             raise PagesBusy(SECONDS)
-        return wish.found
+        return wish.result
 
     async def _work(self) -> None:
         async with aclosing(ChildProcess(CHILD, self._seconds, "drawing the page")) as process:
@@ -174,10 +175,10 @@ class Pages:
                 wish = await self._next(process)
                 domain_id = wish.record.domain_id
                 try:
-                    if wish.askers:
+                    if wish.askers:  # otherwise every request for it has given up
                         wish.begun.set()
-                        wish.found = await self._find(wish, process)
-                        self._kept.put(wish.key, wish.found)
+                        wish.result = await self._find(wish, process)
+                        self._cache.put(wish.key, wish.result)
                 finally:
                     self._forget(wish)
                     self._queue.release(domain_id)
@@ -198,7 +199,7 @@ class Pages:
         if not self._waiting[wish.record.domain_id]:
             del self._waiting[wish.record.domain_id]
 
-    async def _find(self, wish: _Wish, process: ChildProcess) -> _Found:
+    async def _find(self, wish: _Wish, process: ChildProcess) -> _Result:
         """Return the page's image, its marks, or the error to raise."""
         key, record = wish.key, wish.record
         job = PageJob(
@@ -229,7 +230,7 @@ class Pages:
             return PageUnreadable(exc.code, exc.message)
         except AgenticRagError as exc:  # the folder does not answer
             return exc
-        except BaseException:
+        except BaseException:  # cancelled: the process would answer the next job with this page
             with anyio.CancelScope(shield=True):
                 await process.reset()
             raise
@@ -237,25 +238,25 @@ class Pages:
         return _read(frame, key)
 
 
-def _read(frame: PageFrame, key: PageKey) -> _Found:
+def _read(frame: PageFrame, key: PageKey) -> _Result:
     """Convert a process's answer, checking every value: an untrusted file may have taken over the process."""
     if "width" not in frame:
         return NotFound("page", str(key.page))
     try:
         if key.width:
             return PageImage(b64decode(frame["png"]))
-        passage, cited = (tuple(_box(each) for each in frame[name]) for name in ("passage", "cited"))
+        passage, cited = (tuple(_box(box) for box in frame[name]) for name in ("passage", "cited"))
         return Marks(float(frame["width"]), float(frame["height"]), passage, cited, bool(frame["whole"]))
     except (KeyError, TypeError, ValueError):
         return PageUnreadable("DOCUMENT_BROKEN", "the reader gave an answer that cannot be used")
 
 
 def _box(numbers: Sequence[float]) -> Box:
-    x, y, width, height = (min(max(float(each), 0.0), 1.0) for each in numbers)
+    x, y, width, height = (min(max(float(number), 0.0), 1.0) for number in numbers)
     return Box(x, y, width, height)
 
 
-class Remembered:
+class PageCache:
     """A cache of results up to a number of bytes; the least recently used entry is dropped first.
 
     A page that cannot be drawn is cached too, so that it costs its time only once. A timeout is cached for
@@ -265,37 +266,37 @@ class Remembered:
     def __init__(self, most: int) -> None:
         self._most = most
         self.size = 0
-        self._found: OrderedDict[PageKey, tuple[_Found, int, float]] = OrderedDict()
+        self._entries: OrderedDict[PageKey, tuple[_Result, int, float]] = OrderedDict()
 
-    def get(self, key: PageKey) -> _Found | None:
+    def get(self, key: PageKey) -> _Result | None:
         """Return a cached result; None if there is none or it has expired."""
-        found, _, until = self._found.get(key, (None, 0, 0.0))
-        if found is None or until < time.monotonic():
+        result, _, until = self._entries.get(key, (None, 0, 0.0))
+        if result is None or until < time.monotonic():
             return None
-        self._found.move_to_end(key)
-        return found
+        self._entries.move_to_end(key)
+        return result
 
-    def put(self, key: PageKey, found: _Found) -> None:
+    def put(self, key: PageKey, result: _Result) -> None:
         """Cache a result if its kind and size allow it."""
         until = math.inf
-        if isinstance(found, AgenticRagError):
-            if not isinstance(found, PageUnreadable):
+        if isinstance(result, AgenticRagError):
+            if not isinstance(result, PageUnreadable):
                 return
-            until = time.monotonic() + SLOW_SECONDS if found.reason == "DOCUMENT_TIMEOUT" else until
-        size = _size_of(found) + len(key.passage.encode("utf-8", "replace"))
+            until = time.monotonic() + SLOW_SECONDS if result.reason == "DOCUMENT_TIMEOUT" else until
+        size = _size_of(result) + len(key.passage.encode("utf-8", "replace"))  # the key holds the passage
         if size > self._most:
             return
-        _, before, _ = self._found.pop(key, (None, 0, 0.0))
-        self._found[key] = (found, size, until)
+        _, before, _ = self._entries.pop(key, (None, 0, 0.0))
+        self._entries[key] = (result, size, until)
         self.size -= before
         self.size += size
         while self.size > self._most:
-            _, (_, gone, _) = self._found.popitem(last=False)
-            self.size -= gone
+            _, (_, dropped_size, _) = self._entries.popitem(last=False)
+            self.size -= dropped_size
 
 
-def _size_of(found: _Found) -> int:
-    if isinstance(found, PageImage):
-        return len(found.png) + BROKEN_BYTES
-    boxes = len(found.passage) + len(found.cited) if isinstance(found, Marks) else 0
+def _size_of(result: _Result) -> int:
+    if isinstance(result, PageImage):
+        return len(result.png) + BROKEN_BYTES
+    boxes = len(result.passage) + len(result.cited) if isinstance(result, Marks) else 0
     return BROKEN_BYTES + 200 * boxes

@@ -22,7 +22,7 @@ Redact = Callable[[str], str]
 
 def passage_html(text: str, cited: Range | None, redact: Redact) -> str:
     """Return a text as paragraphs; each paragraph with a part of the cited text marks that part with ``mark``."""
-    if redact(text) != text:  # a redaction shifts all later offsets
+    if redact(text) != text:  # a redaction shifts all later offsets, so nothing can be marked
         text, cited = redact(text), None
     pieces: list[str] = []
     start = 0

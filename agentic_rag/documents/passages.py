@@ -47,15 +47,15 @@ class Table:
     rows: tuple[Row, ...]
 
 
-def cited_part(chunk: Chunk, wanted: str) -> Range | None:
+def cited_part(chunk: Chunk, text: str) -> Range | None:
     """Return the position of a cited text in a chunk.
 
     If the text extends beyond the chunk, return the position of those of its sentences that are in the chunk.
     """
-    found = find_text(chunk.text, wanted)
-    if found is not None:
-        return found
-    return sentences_within(chunk.text, [Range(*each) for each in chunk.sentences], wanted)
+    position = find_text(chunk.text, text)
+    if position is not None:
+        return position
+    return sentences_within(chunk.text, [Range(*span) for span in chunk.sentences], text)
 
 
 def paragraph_before(chunk: Chunk, other: Chunk) -> Neighbour | None:
@@ -127,7 +127,7 @@ def _lines(text: str) -> list[Range]:
 
 def _numbers(chunk: Chunk, count: int) -> int | None:
     """Return the sheet's row number of the first of ``count`` rows; None if the chunk omits rows."""
-    found = _LAST_ROW.search(chunk.cells or "")
-    if found is None or int(found[2]) - int(found[1]) + 1 != count:
+    match = _LAST_ROW.search(chunk.cells or "")
+    if match is None or int(match[2]) - int(match[1]) + 1 != count:
         return None
-    return int(found[1])
+    return int(match[1])

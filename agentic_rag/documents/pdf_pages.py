@@ -95,13 +95,13 @@ def mark(page: pypdfium2.PdfPage, passage: str, sentences: Sequence[Range], cite
     width, height = size_of(page)
     text_page = page.get_textpage()
     try:
-        found = locate(_characters(text_page), passage, sentences, cited)
+        located = locate(_characters(text_page), passage, sentences, cited)
         return Marks(
             width,
             height,
-            tuple(_boxes(page, text_page, found.passage)),
-            tuple(_boxes(page, text_page, found.cited)),
-            found.whole,
+            tuple(_boxes(page, text_page, located.passage)),
+            tuple(_boxes(page, text_page, located.cited)),
+            located.whole,
         )
     finally:
         text_page.close()
@@ -129,7 +129,7 @@ def _share(page: pypdfium2.PdfPage, rectangle: tuple[float, float, float, float]
     """Convert a rectangle in the page's own units to fractions of the shown page; None if it is outside."""
     first, other = _point(page, rectangle[0], rectangle[1]), _point(page, rectangle[2], rectangle[3])
     (left, right), (top, bottom) = sorted((first[0], other[0])), sorted((first[1], other[1]))
-    left, right, top, bottom = (min(max(each, 0.0), 1.0) for each in (left, right, top, bottom))
+    left, right, top, bottom = (min(max(edge, 0.0), 1.0) for edge in (left, right, top, bottom))
     if right <= left or bottom <= top:
         return None
     return Box(round(left, 5), round(top, 5), round(right - left, 5), round(bottom - top, 5))

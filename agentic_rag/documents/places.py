@@ -110,7 +110,8 @@ class Places:
             raise InvalidInput("end", f"the passage has {len(chunk.text)} characters.")
         cited = part or (cited_part(chunk, text) if text else None)
         before, after = (
-            next((each for each in near if each.ordinal == chunk.ordinal + step), None) for step in (-1, 1)
+            next((neighbour for neighbour in near if neighbour.ordinal == chunk.ordinal + step), None)
+            for step in (-1, 1)
         )
         around = (
             None if before is None else paragraph_before(chunk, before),
@@ -130,11 +131,11 @@ class Places:
         """Return the chunks with the same cells as ``chunk``, in order."""
         first = max(0, chunk.ordinal - GROUP_CHUNKS)
         listed = await self._documents.chunks(domain_id, DocumentId(chunk.document_id), first, 2 * GROUP_CHUNKS, view)
-        same = [each for each in listed if (each.cells, each.heading_path) == (chunk.cells, chunk.heading_path)]
+        same = [other for other in listed if (other.cells, other.heading_path) == (chunk.cells, chunk.heading_path)]
         return same or [chunk]
 
     async def _on_page(self, document: DocumentRecord, chunk: Chunk, number: int, cited: Range | None) -> OnPage:
-        sentences = [Range(*each) for each in chunk.sentences]
+        sentences = [Range(*span) for span in chunk.sentences]
         if chunk.scanned:
             scan = (await self._documents.knowledge.scans.pages(document, number)).get(number)
             if chunk.scanned_by == BY_MODEL:

@@ -74,5 +74,5 @@ class Recovery:
         return len(lost)
 
     async def _queue(self, document: DocumentRecord) -> None:
-        if await self._ingestion.requeue(document.id, seen=document):
+        if await self._ingestion.requeue(document.id, expected=document):
             self._ingestion.submit(document)

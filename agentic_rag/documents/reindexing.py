@@ -259,7 +259,7 @@ class Reindexing:
         failpoints.reached("reindex.begun")
         run = _Run(domain_id, generation, await self._takes_lines(domain_id))
         async with aclosing(ReadingProcess(self._limits)) as reader:
-            while await self._fill(run, reader):
+            while await self._fill(run, reader):  # until a round finds no document that arrived during the last one
                 pass
         if self._embedding.usable:
             await self._dense.fill(generation)
@@ -267,11 +267,12 @@ class Reindexing:
         if self._gate is not None and domain_id not in self._ungated:
             before = (await self.state(domain_id)).lines
             adds_lines = run.with_lines and before is not LinesUse.LIVE
-            held = await self._gate.refusal(self._search, domain_id, generation, adds_lines=adds_lines)
-            if held:
+            refusal = await self._gate.refusal(self._search, domain_id, generation, adds_lines=adds_lines)
+            if refusal:
                 if before is LinesUse.TRYING:
                     await self.use_lines(domain_id, LinesUse.HELD)
-                raise ReindexHeld(held)
+                raise ReindexHeld(refusal)
+        # Ingestion pauses for the few documents that arrived since. Copying their chunks is faster than reading them.
         async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
                 # Set before copying, so that `_settle` removes a document that is deleted in the meantime.
@@ -291,9 +292,9 @@ class Reindexing:
         them.
         """
         use = (await self.state(domain_id)).lines
-        wanted = (await self._directory.settings(domain_id)).context_lines
+        wants_lines = (await self._directory.settings(domain_id)).context_lines
         applied = use is LinesUse.HELD and domain_id in self._ungated
-        return wanted and (use in (LinesUse.LIVE, LinesUse.TRYING) or applied)
+        return wants_lines and (use in (LinesUse.LIVE, LinesUse.TRYING) or applied)
 
     def _tell_exchanged(self, domain_id: str) -> None:
         self._directory.collection_changed(domain_id)
@@ -349,15 +350,15 @@ class Reindexing:
     async def _settle(self, run: "_Run") -> None:
         """Update the records after the exchange: store the new chunk counts and remove deleted or lost documents."""
         collection = collection_of(run.domain_id)
-        known = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
+        listed = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
         for document_id in run.done.keys() - {
-            document.id for document in known if document.status is not DocumentStatus.FAILED
+            document.id for document in listed if document.status is not DocumentStatus.FAILED
         }:
             await self._index.delete_document(collection, document_id)
         counts = {
-            each.id: await self._index.count(collection, each.id)
-            for each in known
-            if each.status is DocumentStatus.INDEXED
+            document.id: await self._index.count(collection, document.id)
+            for document in listed
+            if document.status is DocumentStatus.INDEXED
         }
         dense = DenseState.PENDING if self._embedding.wanted else DenseState.NONE
 

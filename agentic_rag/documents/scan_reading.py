@@ -78,9 +78,9 @@ def marks_on_scan(content: Json, passage: str, sentences: Sequence[Range], cited
     """Return the position of a passage on a scanned page, by the boxes of its lines."""
     scan = ScanPage.from_json(content)
     lines = in_reading_order(scan)
-    found = locate("\n".join(line.text for line in lines), passage, sentences, cited)
-    marked, cited_boxes = tuple(_boxes(lines, found.passage)), tuple(_boxes(lines, found.cited))
-    return Marks(scan.width, scan.height, marked, cited_boxes, found.whole)
+    located = locate("\n".join(line.text for line in lines), passage, sentences, cited)
+    marked, cited_boxes = tuple(_boxes(lines, located.passage)), tuple(_boxes(lines, located.cited))
+    return Marks(scan.width, scan.height, marked, cited_boxes, located.whole)
 
 
 def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:
@@ -97,14 +97,15 @@ def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:
 
 def _box(line: ScanLine, first: float, last: float) -> Box:
     """Return the box of a fraction of a line's characters, along the direction of its text."""
+    # Clockwise from the upper left, so that the fourth corner is below the first one.
     x, y, end_x, end_y, _, _, start_x, start_y = line.corners
     points = [
         (x + (end_x - x) * share + dx, y + (end_y - y) * share + dy)
         for share in (first, last)
         for dx, dy in ((0.0, 0.0), (start_x - x, start_y - y))
     ]
-    left, top = min(each[0] for each in points), min(each[1] for each in points)
-    right, bottom = max(each[0] for each in points), max(each[1] for each in points)
+    left, top = min(point[0] for point in points), min(point[1] for point in points)
+    right, bottom = max(point[0] for point in points), max(point[1] for point in points)
     return Box(round(left, 5), round(top, 5), round(right - left, 5), round(bottom - top, 5))
 
 

@@ -44,7 +44,7 @@ from mcp_servers.retriever.retrieval import Retriever
 
 log = logging.getLogger(__name__)
 
-KEPT = 1_000
+MAX_STORED = 1_000
 """Number of stored searches per domain."""
 PRUNE_EVERY = 50
 """Number of searches between two deletions of old ones."""
@@ -91,11 +91,11 @@ class Trace:
     @classmethod
     def of(cls, retrieval: Retrieval) -> "Trace":
         """Return the trace of a finished search."""
-        return cls(**{each.name: getattr(retrieval, each.name) for each in fields(cls)})
+        return cls(**{field.name: getattr(retrieval, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSearch:
+class StoredSearch:
     """A stored search with the texts that still exist; ``chunks`` are the chunks of its candidates, by their ids."""
 
     record: RetrievalRecord
@@ -170,7 +170,7 @@ class DomainSearch:
         settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
         domain_id = domain_of(collection)
-        losses = self._lost.losses(domain_id)
+        losses = self._lost.losses(domain_id)  # before the search: `look_into` compares it with the number afterwards
         try:
             rebuilding = await self._lost.before_search(domain_id)
             retrieval = await retriever.search(
@@ -191,6 +191,7 @@ class DomainSearch:
         if settings.retrieval_tokens is not None:
             retrieval = retrieval.with_hits(hits_within(retrieval.hits, settings.retrieval_tokens))
         await self._traces.keep(retrieval)
+        # No hits may also mean that the index has just lost the documents.
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)
         if rebuilding is not None:
@@ -246,8 +247,12 @@ class DomainSearch:
         ids = {DocumentId(hit.document_id) for hit in retrieval.hits}
 
         def read(conn: Connection) -> dict[str, VersionFacts]:
-            found = [documents.get(conn, each) for each in sorted(ids)]
-            return {each.id: VersionFacts(each.name, each.date, each.created_at) for each in found if each is not None}
+            records = [documents.get(conn, document_id) for document_id in sorted(ids)]
+            return {
+                record.id: VersionFacts(record.name, record.date, record.created_at)
+                for record in records
+                if record is not None
+            }
 
         hits = newest_first(retrieval.hits, await self._db.read(read))
         return replace(retrieval.with_hits(hits[:top_k]), top_k=top_k)
@@ -262,8 +267,8 @@ class DomainSearch:
         domain_id = domain_of(collection)
         records = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
         visible = None if document_ids is None else frozenset(document_ids)
-        facts = [_facts(each) for each in records if visible is None or each.id in visible]
-        return sorted(facts, key=lambda each: (each.name.casefold(), each.document_id))
+        facts = [_facts(record) for record in records if visible is None or record.id in visible]
+        return sorted(facts, key=lambda document: (document.name.casefold(), document.document_id))
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
         """Return chunks as `Library.chunks` does."""
@@ -309,10 +314,12 @@ def _facts(record: DocumentRecord) -> DocumentFacts:
 class SearchTraces:
     """The stored searches of all domains."""
 
-    def __init__(self, database: Database, index: Index, *, kept: int = KEPT, prune_every: int = PRUNE_EVERY) -> None:
+    def __init__(
+        self, database: Database, index: Index, *, limit: int = MAX_STORED, prune_every: int = PRUNE_EVERY
+    ) -> None:
         self._db = database
         self._index = index
-        self._kept = kept
+        self._limit = limit
         self._prune_every = prune_every
         self._count = 0
 
@@ -334,7 +341,7 @@ class SearchTraces:
         def write(conn: Connection) -> None:
             retrievals.put(conn, row)
             if prune:
-                retrievals.prune(conn, domain_id, self._kept)
+                retrievals.prune(conn, domain_id, self._limit)
 
         try:
             await self._db.write(write)
@@ -347,7 +354,7 @@ class SearchTraces:
         """Return the domain's last searches (or those of one conversation), newest first."""
         return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit, conversation_id))
 
-    async def get(self, domain_id: str, retrieval_id: str, view: DocumentView) -> KeptSearch:
+    async def get(self, domain_id: str, retrieval_id: str, view: DocumentView) -> StoredSearch:
         """Return a search with the texts that still exist.
 
         A deleted passage has no sentences; the name of a deleted document is `REMOVED`. A restricted view leaves out
@@ -365,7 +372,9 @@ class SearchTraces:
         chunks = await self._chunks(domain_id, trace)
         if view.visible is not None:
             trace, chunks = _visible_part(trace, chunks, view)
-        return KeptSearch(row, replace(trace, hits=tuple(_with_text(hit, names, chunks) for hit in trace.hits)), chunks)
+        return StoredSearch(
+            row, replace(trace, hits=tuple(_with_text(hit, names, chunks) for hit in trace.hits)), chunks
+        )
 
     async def _chunks(self, domain_id: str, trace: Trace) -> dict[str, Chunk]:
         """Return the chunks of a search that still exist."""
@@ -381,14 +390,14 @@ class SearchTraces:
 def _visible_part(trace: Trace, chunks: Mapping[str, Chunk], view: DocumentView) -> tuple[Trace, dict[str, Chunk]]:
     """Return a trace and its chunks without documents outside of the view. Hits are numbered again."""
     shown = {ident: chunk for ident, chunk in chunks.items() if view.shows(chunk.document_id)}
-    kept = [number for number, hit in enumerate(trace.hits, 1) if view.shows(hit.document_id)]
-    numbers = {old: new for new, old in enumerate(kept, 1)}
+    visible = [number for number, hit in enumerate(trace.hits, 1) if view.shows(hit.document_id)]
+    numbers = {old: new for new, old in enumerate(visible, 1)}
     candidates = tuple(
-        replace(each, hit=None if each.hit is None else numbers.get(each.hit))
-        for each in trace.candidates
-        if each.chunk_id in shown
+        replace(candidate, hit=None if candidate.hit is None else numbers.get(candidate.hit))
+        for candidate in trace.candidates
+        if candidate.chunk_id in shown
     )
-    return replace(trace, hits=tuple(trace.hits[old - 1] for old in kept), candidates=candidates), shown
+    return replace(trace, hits=tuple(trace.hits[old - 1] for old in visible), candidates=candidates), shown
 
 
 def _without_text(hit: Hit) -> Hit:
@@ -399,7 +408,9 @@ def _without_text(hit: Hit) -> Hit:
 def _with_text(hit: Hit, names: Mapping[DocumentId, str], chunks: Mapping[str, Chunk]) -> Hit:
     """Return a stored hit with its name, position and texts, as far as they still exist."""
     name = names.get(DocumentId(hit.document_id), REMOVED)
-    sentences = tuple(_sentence(each, chunks[each.chunk_id]) for each in hit.sentences if each.chunk_id in chunks)
+    sentences = tuple(
+        _sentence(sentence, chunks[sentence.chunk_id]) for sentence in hit.sentences if sentence.chunk_id in chunks
+    )
     if not sentences:
         return replace(hit, document_name=name, sentences=())
     place = chunks[sentences[0].chunk_id]  # heading, page and cells are the same for all chunks of a hit
@@ -424,7 +435,7 @@ async def missing_chunks(index: Index, database: Database, domain_id: str, chunk
     If the index does not answer, the records decide: chunk ids follow from a document's id, bytes and chunk count. A
     chunk unknown to the records is then missing. Passages of attachments live as long as their conversation.
     """
-    chunk_ids = {each for each in chunk_ids if not is_attachment(each)}
+    chunk_ids = {ident for ident in chunk_ids if not is_attachment(ident)}
     if not chunk_ids:
         return set()
     try:

@@ -70,7 +70,7 @@ class StaleReports:
         def read(conn: Connection) -> list[StaleDocument]:
             listed = documents.list_of(conn, domain_id, DocumentStatus.INDEXED)
             answers = conversations.cited_since(conn, domain_id, since, MOST_ANSWERS)
-            return _report([each for each in listed if view.shows(each.id)], answers, day, older_than)
+            return _report([document for document in listed if view.shows(document.id)], answers, day, older_than)
 
         return await self._db.read(read)
 
@@ -82,26 +82,26 @@ def _report(
     citations, cited_in, last = Counter[str](), Counter[str](), dict[str, str]()
     for at, cited in answers:
         citations.update(cited)
-        for each in set(cited):
-            cited_in[each] += 1
-            last[each] = max(last.get(each, ""), at)
+        for document_id in set(cited):  # an answer may cite a document several times
+            cited_in[document_id] += 1
+            last[document_id] = max(last.get(document_id, ""), at)
     newest = _newest_versions(listed)
-    found = []
+    stale = []
     for document in listed:
         newer = newest[series_of(document.name)]
         reason = _reason(document, newer, day, older_than)
         if reason is not None:
-            known = None if newer.id == document.id else newer
+            successor = None if newer.id == document.id else newer
             counts = citations[document.id], cited_in[document.id], last.get(document.id)
-            found.append(StaleDocument(document, reason, *counts, known))
-    return sorted(found, key=lambda each: (-each.citations, -each.answers, each.document.date, each.document.name))
+            stale.append(StaleDocument(document, reason, *counts, successor))
+    return sorted(stale, key=lambda entry: (-entry.citations, -entry.answers, entry.document.date, entry.document.name))
 
 
 def _newest_versions(listed: Sequence[DocumentRecord]) -> Mapping[str, DocumentRecord]:
     newest: dict[str, DocumentRecord] = {}
     for document in listed:
-        known = newest.setdefault(series_of(document.name), document)
-        if _age(document) > _age(known):
+        current = newest.setdefault(series_of(document.name), document)
+        if _age(document) > _age(current):
             newest[series_of(document.name)] = document
     return newest
 

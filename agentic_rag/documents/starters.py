@@ -32,13 +32,13 @@ class DraftedStarter:
 
 def draft_starters(documents: Sequence[DocumentRecord]) -> list[DraftedStarter]:
     """Return at most `MAX_STARTERS` questions, from as many documents as possible. Documents come in a stable order."""
-    drafts = [_drafts_of(document) for document in sorted(documents, key=lambda each: each.name)]
-    found: dict[str, DraftedStarter] = {}
+    drafts = [_drafts_of(document) for document in sorted(documents, key=lambda record: record.name)]
+    chosen: dict[str, DraftedStarter] = {}
     for turn in range(MAX_STARTERS):
         for of_document in drafts:
-            if turn < len(of_document) and len(found) < MAX_STARTERS:
-                found.setdefault(of_document[turn].text, of_document[turn])
-    return list(found.values())
+            if turn < len(of_document) and len(chosen) < MAX_STARTERS:
+                chosen.setdefault(of_document[turn].text, of_document[turn])
+    return list(chosen.values())
 
 
 def _drafts_of(document: DocumentRecord) -> list[DraftedStarter]:

@@ -76,7 +76,7 @@ def _joins(pair: str) -> bool:
 def _fold(char: str) -> str:
     """Return the compared letters of a character; empty for white space, punctuation, symbols and controls."""
     decomposed = unicodedata.normalize("NFKD", char).casefold()
-    return "".join(each for each in decomposed if unicodedata.category(each)[0] in "LMN")
+    return "".join(letter for letter in decomposed if unicodedata.category(letter)[0] in "LMN")
 
 
 def find_text(text: str, wanted: str) -> Range | None:
@@ -94,8 +94,8 @@ def find_text(text: str, wanted: str) -> Range | None:
         at = text.find(wanted, at + 1)
     if not places:
         return _find(Letters.of(text), Letters.of(wanted))
-    whole = (each for each in places if _is_line(text, each))
-    apart = (each for each in places if not _cuts_word(text, each))
+    whole = (place for place in places if _is_line(text, place))
+    apart = (place for place in places if not _cuts_word(text, place))
     return next(whole, None) or next(apart, None) or places[0]
 
 
@@ -181,36 +181,37 @@ def locate(page: str, passage: str, sentences: Sequence[Range], cited: Range | N
 
     ``sentences`` and ``cited`` are parts of the passage.
     """
-    there, wanted = Letters.of(page), Letters.of(passage)
-    at = _index(there, wanted)
+    page_letters, wanted = Letters.of(page), Letters.of(passage)
+    at = _index(page_letters, wanted)
     if at is not None:
-        found = there.characters(Range(at, at + len(wanted.text)))
+        position = page_letters.characters(Range(at, at + len(wanted.text)))
         part = None if cited is None else wanted.within(cited)
+        # A cited part of punctuation alone has no letters, so it has no position.
         marked = part is not None and part.start < part.end
-        exact = there.characters(Range(at + part.start, at + part.end)) if part is not None and marked else None
-        return Located((found,), () if exact is None else (exact,), True)
-    pieces = list(_pieces(there, passage, sentences))
+        exact = page_letters.characters(Range(at + part.start, at + part.end)) if part is not None and marked else None
+        return Located((position,), () if exact is None else (exact,), True)
+    pieces = list(_pieces(page_letters, passage, sentences))
     if cited is None:
-        return Located(tuple(found for _, found in pieces))
+        return Located(tuple(position for _, position in pieces))
     cited_letters = Letters.of(passage[cited.start : cited.end])
-    alone = _find(there, cited_letters) or _find_row(there, cited_letters)
+    alone = _find(page_letters, cited_letters) or _find_row(page_letters, cited_letters)
     if alone is not None:
-        return Located(tuple(found for _, found in pieces), (alone,))
-    near = tuple(found for sentence, found in pieces if sentence.start < cited.end and cited.start < sentence.end)
-    return Located(tuple(found for _, found in pieces), near)
+        return Located(tuple(position for _, position in pieces), (alone,))
+    near = tuple(position for sentence, position in pieces if sentence.start < cited.end and cited.start < sentence.end)
+    return Located(tuple(position for _, position in pieces), near)
 
 
-def _pieces(there: Letters, passage: str, sentences: Sequence[Range]) -> Iterator[tuple[Range, Range]]:
+def _pieces(page_letters: Letters, passage: str, sentences: Sequence[Range]) -> Iterator[tuple[Range, Range]]:
     """Yield the sentences that are found, each with its position. Positions in the passage's order are preferred."""
     after = 0
     for sentence in sentences:
         letters = Letters.of(passage[sentence.start : sentence.end])
         if len(letters.text) < CITED_LEAST:
             continue
-        found = _find(there, letters, after) or _find_row(there, letters)
-        if found is not None:
-            after = there.within(found).end
-            yield sentence, found
+        position = _find(page_letters, letters, after) or _find_row(page_letters, letters)
+        if position is not None:
+            after = page_letters.within(position).end
+            yield sentence, position
 
 
 def _find_row(page: Letters, wanted: Letters) -> Range | None:
@@ -226,16 +227,16 @@ def _find_row(page: Letters, wanted: Letters) -> Range | None:
             lines.append(line)
         start += len(text) + 1
     letters = sorted(wanted.text)
-    found: list[Range] = []
+    matches: list[Range] = []
     for first, line in enumerate(lines):
         for last in range(first, min(first + ROW_LINES, len(lines))):
             size = lines[last].end - line.start
             if size > len(wanted.text):
                 break
             if size == len(wanted.text) and sorted(page.text[line.start : lines[last].end]) == letters:
-                found.append(Range(line.start, lines[last].end))
-    places = [page.characters(each) for each in found]
+                matches.append(Range(line.start, lines[last].end))
+    places = [page.characters(match) for match in matches]
     if len(places) > 1:
         words = sorted(_words_of(wanted.source))
-        places = [each for each in places if sorted(_words_of(page.source[each.start : each.end])) == words]
-    return places[0] if len(places) == 1 else None
+        places = [place for place in places if sorted(_words_of(page.source[place.start : place.end])) == words]
+    return places[0] if len(places) == 1 else None  # equal rows cannot be told apart

@@ -97,14 +97,14 @@ class AnswerTier:
         If the domain has criteria for a judge, ``observed`` has its scores, too, unless a batch scores all answers of
         the run later.
         """
-        absent = view.known.missing(expect)
+        absent = view.known_documents.missing(expect)
         if absent is not None:
             return JudgedAnswer(absent, {})
         user = evaluator_of(domain_id)
         staged = Staging(DefinitionDraft(settings, subject.components), visible_ids(view))
         tried = None
         if subject.role:
-            tried = TriedRole(subject.role, tuple(RoleFile(*each) for each in subject.role_files))
+            tried = TriedRole(subject.role, tuple(RoleFile(*file) for file in subject.role_files))
         terms = TurnTerms(attended=False, staged=staged, tried=tried)
         try:
             conversation = await self._conversations.create(user, domain_id, transient=True)
@@ -148,7 +148,8 @@ class AnswerTier:
         observed: Json = {
             "answer": message.content[:MAX_ANSWER],
             "citations": [
-                {**passage_json(each, 400), "end": end} for each, end in zip(cited, _ends(message, turn), strict=True)
+                {**passage_json(passage, 400), "end": end}
+                for passage, end in zip(cited, _ends(message, turn), strict=True)
             ],
             "tools": list(tools),
             "model": message.metadata.get("model"),
@@ -158,26 +159,29 @@ class AnswerTier:
 
     async def _resolve(self, domain_id: str, references: tuple[Reference, ...]) -> tuple[SeenPassage, ...]:
         """Return the verified citations with the headings above them."""
-        verified = [each for each in references if each.verified is not False]
+        verified = [reference for reference in references if reference.verified is not False]
         try:
-            chunks = await self._index.get(collection_of(domain_id), [each.chunk_id for each in verified])
-        except IndexFault:
+            chunks = await self._index.get(collection_of(domain_id), [reference.chunk_id for reference in verified])
+        except IndexFault:  # judge without headings: the answer itself does not depend on the index now
             chunks = {}
-        found: list[SeenPassage] = []
-        for each in references:
-            chunk = chunks.get(each.chunk_id)
+        passages: list[SeenPassage] = []
+        for reference in references:
+            chunk = chunks.get(reference.chunk_id)
             path = chunk.heading_path if chunk else ()
-            name = each.document_name if each.verified is not False else ""
-            found.append(SeenPassage(name, each.cited_text, path, each.page, each.cells, each.score))
-        return tuple(found)
+            # An unverified citation matches no expected document, since the document may not say so.
+            name = reference.document_name if reference.verified is not False else ""
+            passages.append(
+                SeenPassage(name, reference.cited_text, path, reference.page, reference.cells, reference.score)
+            )
+        return tuple(passages)
 
 
 def _ends(message: ShownMessage, turn: TurnRecord) -> list[int]:
-    """Return where in the answer each reference is cited first, 0 if nowhere."""
+    """Return the offset in the answer at which each reference is cited first, 0 for a reference without a citation."""
     ends: dict[int, int] = {}
-    for each in message.citations:
-        ends.setdefault(each.number, each.end)
-    return [ends.get(each.number, 0) for each in turn.references]
+    for citation in message.citations:
+        ends.setdefault(citation.number, citation.end)
+    return [ends.get(reference.number, 0) for reference in turn.references]
 
 
 async def _follow(events: AsyncIterator[AgentEvent]) -> tuple[str, ...]:

@@ -63,12 +63,12 @@ class Cases:
 
         def read(conn: Connection) -> list[CaseLine]:
             last = {
-                tier: {each.case_id: each for each in evaluation.last_results(conn, domain_id, tier)}
+                tier: {result.case_id: result for result in evaluation.last_results(conn, domain_id, tier)}
                 for tier in ("retrieval", "answers")
             }
             return [
-                CaseLine(each, {tier: found[each.id] for tier, found in last.items() if each.id in found})
-                for each in evaluation.list_cases(conn, domain_id, state=state)
+                CaseLine(case, {tier: results[case.id] for tier, results in last.items() if case.id in results})
+                for case in evaluation.list_cases(conn, domain_id, state=state)
             ]
 
         return await self._db.read(read)
@@ -80,10 +80,10 @@ class Cases:
             NotFound: the domain has no such case.
         """
         await self._directory.get(domain_id)
-        found = await self._db.read(lambda conn: evaluation.get_case(conn, domain_id, case_id))
-        if found is None:
+        case = await self._db.read(lambda conn: evaluation.get_case(conn, domain_id, case_id))
+        if case is None:
             raise NotFound("case", case_id)
-        return found
+        return case
 
     async def counts(self, domain_id: str) -> dict[CaseState, int]:
         """Return the number of cases by state."""
@@ -106,12 +106,12 @@ class Cases:
         await self._directory.get(domain_id)
         record = new_case(domain_id, form, origin, acting().user_id, state=state, source=source)
         redaction = self._vault.redact.of(domain_id)
-        told, author = change("case.create", f"{domain_id}/{record.id}", origin=origin.value), acting().user_id
+        entry, author = change("case.create", f"{domain_id}/{record.id}", origin=origin.value), acting().user_id
 
         def store(conn: Connection) -> None:
             check_new(conn, record)
             store_cases(conn, [(None, record)], author, redaction)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         return record
@@ -128,7 +128,7 @@ class Cases:
         """
         await self._directory.get(domain_id)
         redaction = self._vault.redact.of(domain_id)
-        told, author = change("case.update", f"{domain_id}/{case_id}"), acting().user_id
+        entry, author = change("case.update", f"{domain_id}/{case_id}"), acting().user_id
 
         def store(conn: Connection) -> CaseRecord:
             before = evaluation.get_case(conn, domain_id, case_id)
@@ -142,7 +142,7 @@ class Cases:
                 raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
             check_distinct(conn, after)
             store_cases(conn, [(before, after)], author, redaction)
-            audit(conn, told)
+            audit(conn, entry)
             return after
 
         return await self._db.write(store, durable=True)
@@ -155,14 +155,14 @@ class Cases:
         """
         await self._directory.get(domain_id)
         redaction = self._vault.redact.of(domain_id)
-        told, author = change("case.delete", f"{domain_id}/{case_id}"), acting().user_id
+        entry, author = change("case.delete", f"{domain_id}/{case_id}"), acting().user_id
 
         def store(conn: Connection) -> None:
             before = evaluation.get_case(conn, domain_id, case_id)
             if before is None:
                 raise NotFound("case", case_id)
             store_cases(conn, [(before, None)], author, redaction)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
 
@@ -196,7 +196,7 @@ class Cases:
         return await self.import_all(domain_id, read_csv(data), CaseOrigin.CSV, state=state)
 
     async def import_all(
-        self, domain_id: str, found: CsvCases, origin: CaseOrigin, *, state: CaseState = CaseState.ACTIVE
+        self, domain_id: str, parsed: CsvCases, origin: CaseOrigin, *, state: CaseState = CaseState.ACTIVE
     ) -> CaseImport:
         """Add several cases in one transaction. A case with the same questions is replaced.
 
@@ -205,18 +205,18 @@ class Cases:
         """
         await self._directory.get(domain_id)
         redaction = self._vault.redact.of(domain_id)
-        told = change("case.import", domain_id, origin=origin.value, cases=len(found.cases))
+        entry = change("case.import", domain_id, origin=origin.value, cases=len(parsed.cases))
         author = acting().user_id
 
         def store(conn: Connection) -> tuple[int, int, int]:
-            result = merge_cases(conn, domain_id, found.cases, origin, author, redaction, state=state)
-            audit(conn, told)
+            result = merge_cases(conn, domain_id, parsed.cases, origin, author, redaction, state=state)
+            audit(conn, entry)
             return result
 
         added, changed, same = await self._db.write(store, durable=True)
-        return CaseImport(added, changed, same, found.problems)
+        return CaseImport(added, changed, same, parsed.problems)
 
     async def export_csv(self, domain_id: str) -> str:
         """Return all active cases as CSV."""
         lines = await self.list_of(domain_id, CaseState.ACTIVE)
-        return write_csv([form_of(each.record) for each in lines])
+        return write_csv([form_of(line.record) for line in lines])

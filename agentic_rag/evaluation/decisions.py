@@ -66,9 +66,9 @@ class Comparison:
         if not self.compared:
             return self.reason
         better = f"{len(self.better) or 'none'} better"
-        said = f"{len(self.worse) or 'none'} of {self.compared} worse, {better}"
-        said += f" (p = {self.p:.2g})" if self.worse else ""
-        return f"{said}; {self.reason}" if self.reason else said
+        text = f"{len(self.worse) or 'none'} of {self.compared} worse, {better}"
+        text += f" (p = {self.p:.2g})" if self.worse else ""
+        return f"{text}; {self.reason}" if self.reason else text
 
 
 def sign_test(worse: int, better: int) -> float:
@@ -100,13 +100,14 @@ def compare_runs(
     compared = unknown = rank_worse = rank_better = impossible = 0
     for case_id in sorted(before.keys() & after.keys()):
         old, new = before[case_id], after[case_id]
-        lost = removes_documents and new.outcome is CaseOutcome.GONE and old.outcome is CaseOutcome.PASSED
-        if lost:
+        loses_document = removes_documents and new.outcome is CaseOutcome.GONE and old.outcome is CaseOutcome.PASSED
+        if loses_document:
             compared += 1
             impossible += 1
             worse.append(_change(case_id, old, new, -1))
             continue
         if old.outcome not in _JUDGED or new.outcome not in _JUDGED:
+            # A case that is gone or unchecked in one run says nothing about the change and is not counted at all.
             unknown += CaseOutcome.UNKNOWN in (old.outcome, new.outcome)
             continue
         compared += 1

@@ -231,21 +231,21 @@ class Gate:
         before = await self._directory.settings(domain_id)
         after = before
         if form.settings:
-            given = dict(form.settings)
-            after = await self._domains.settings_after(domain_id, given, replace_maps=form.replace_maps)
+            changes = dict(form.settings)
+            after = await self._domains.settings_after(domain_id, changes, replace_maps=form.replace_maps)
         kinds = affected_kinds(before, after)
         for name in form.components:
             check_name(name, f"components.{name[:100]}")
             kinds.setdefault("prompt", set()).add("answers")
         if form.role is not None:
-            check_size([RoleFile(each.kind, each.id, each.content) for each in form.role.files])
+            check_size([RoleFile(file.kind, file.id, file.content) for file in form.role.files])
             kinds.setdefault("roles", set()).add("answers")
         if form.name is not None and form.name != (await self._directory.get(domain_id)).name:
             kinds.setdefault("settings", set()).add("answers")
         removed = await self._find_documents(domain_id, form.removes)
         if removed:
             kinds.setdefault("removal", set()).add("retrieval")
-        files = () if form.role is None else tuple((each.kind, each.id, each.content) for each in form.role.files)
+        files = () if form.role is None else tuple((file.kind, file.id, file.content) for file in form.role.files)
         subject = RunSubject(
             after.to_json(),
             dict(form.components),
@@ -253,27 +253,27 @@ class Gate:
             files,
             tuple(removed),
         )
-        seen = set[Tier]().union(*kinds.values())
-        tiers: list[Tier] = [tier for tier in ("retrieval", "answers") if tier in seen]
+        affected = set[Tier]().union(*kinds.values())
+        tiers: list[Tier] = [tier for tier in ("retrieval", "answers") if tier in affected]
         label = _label(before, after, form, list(removed.values()))
         return PlannedTrial(form, tuple(kinds), tuple(tiers), subject, label)
 
-    async def _find_documents(self, domain_id: str, wanted: Sequence[str]) -> dict[str, str]:
+    async def _find_documents(self, domain_id: str, references: Sequence[str]) -> dict[str, str]:
         """Return the names of documents by id, found by id or name.
 
         Raises:
             NotFound: there is no such document.
         """
-        if not wanted:
+        if not references:
             return {}
         listed = await self._documents.list_of(domain_id, EVERY_DOCUMENT)
-        found: dict[str, str] = {}
-        for each in wanted:
-            matching = [one for one in listed if each in (one.id, one.name)]
+        names: dict[str, str] = {}
+        for reference in references:
+            matching = [document for document in listed if reference in (document.id, document.name)]
             if not matching:
-                raise NotFound("document", each)
-            found |= {one.id: one.name for one in matching}
-        return found
+                raise NotFound("document", reference)
+            names |= {document.id: document.name for document in matching}
+        return names
 
     async def start(
         self,
@@ -314,13 +314,13 @@ class Gate:
             created_at=at,
             updated_at=at,
         )
-        told = change("evaluation.try", f"{domain_id}/{draft_id}", kind=plan.kind, tier=tier)
+        entry = change("evaluation.try", f"{domain_id}/{draft_id}", kind=plan.kind, tier=tier)
 
-        def store(conn: Connection) -> None:
+        def store(conn: Connection) -> None:  # one transaction: a draft without its runs would be tried forever
             evaluation.insert_draft(conn, draft)
             evaluation.insert_run(conn, before)
             evaluation.insert_run(conn, after)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self._runs.announce()
@@ -361,6 +361,7 @@ class Gate:
         if all(mode == "off" for mode in modes):
             return []
         warns_only = "hold" not in modes
+        # Without a case that expects these documents, no case can lose its passage.
         if plan.kinds == ("removal",) and not await self._names_document(domain_id, plan):
             return []
         if "retrieval" in plan.tiers:
@@ -369,13 +370,18 @@ class Gate:
             if later:
                 raise ChangeOnTrial(draft.id)
             draft = await self.wait(domain_id, draft.id)
-            found = draft.decision
+            decision = draft.decision
             if draft.state is DraftState.HELD and not warns_only:
                 raise ChangeHeld(
-                    draft.id, found["decision"], len(found["worse"]), found["compared"], found["p"], found["sentence"]
+                    draft.id,
+                    decision["decision"],
+                    len(decision["worse"]),
+                    decision["compared"],
+                    decision["p"],
+                    decision["sentence"],
                 )
             if draft.state in (DraftState.HELD, DraftState.WARNED):
-                return [f"evaluation: {found['sentence']}"]
+                return [f"evaluation: {decision['sentence']}"]
         if evaluated.answers and "answers" in plan.tiers:
             draft = await self.start(domain_id, plan, "answers", then_apply=True, repeats=evaluated.repeats)
             raise ChangeOnTrial(draft.id)
@@ -404,7 +410,7 @@ class Gate:
         settings = await self._directory.settings(domain_id)
         if not settings.evaluation.answers or files is None or role != settings.primary_role_id:
             return
-        drafted = [RoleDraftFile(kind=each.kind, id=each.id, content=each.content) for each in files]
+        drafted = [RoleDraftFile(kind=file.kind, id=file.id, content=file.content) for file in files]
         await self.guard(domain_id, DomainChangeForm(role=RoleChange(id=role, files=tuple(drafted))))
 
     async def _names_document(self, domain_id: str, plan: PlannedTrial) -> bool:
@@ -412,7 +418,7 @@ class Gate:
         removed = await self._find_documents(domain_id, plan.subject.without)
         names = {name.casefold() for name in removed.values()}
         listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))
-        return any(_cites_any(expectations_of(each), names) for each in listed)
+        return any(_cites_any(expectations_of(case), names) for case in listed)
 
     # -- deciding ---------------------------------------------------------------------------------------------
 
@@ -444,11 +450,13 @@ class Gate:
         if draft is None or draft.state is not DraftState.TRYING:
             return
         ids = [draft.before_run, draft.after_run, *draft.decision.get("again", ())]
-        found = [await self._db.read(partial(evaluation.get_run, domain_id=domain_id, run_id=each)) for each in ids]
-        runs = [each for each in found if each is not None]
-        if any(each.state not in RUN_ENDED for each in runs):
+        loaded = [
+            await self._db.read(partial(evaluation.get_run, domain_id=domain_id, run_id=run_id)) for run_id in ids
+        ]
+        runs = [run for run in loaded if run is not None]
+        if any(run.state not in RUN_ENDED for run in runs):
             return
-        broken = next((each for each in runs if each.state is RunState.FAILED), None)
+        broken = next((run for run in runs if run.state is RunState.FAILED), None)
         if len(runs) < len(ids) or broken is not None:
             reason = broken.reason if broken is not None else "a run of the trial was removed"
             await self._decide(draft, DraftState.FAILED, {"decision": "unknown", "sentence": reason})
@@ -458,10 +466,10 @@ class Gate:
             return
         state = {Decision.PASS: DraftState.PASSED, Decision.WARN: DraftState.WARNED, Decision.HOLD: DraftState.HELD}
         decided = state[comparison.decision]
-        stopped = next((each.reason for each in runs if each.state is RunState.STOPPED), "")
+        stopped = next((run.reason for run in runs if run.state is RunState.STOPPED), "")
         if stopped and decided is DraftState.PASSED:  # passed on the judged cases only; the others are unknown
             decided = DraftState.WARNED
-        shown = decision_json(comparison, stopped) | {"again": [each.id for each in runs[2:]]}
+        shown = decision_json(comparison, stopped) | {"again": [run.id for run in runs[2:]]}
         if await self._decide(draft, decided, shown) and draft.then_apply:
             await self._apply_tried(draft, decided)
 
@@ -476,10 +484,11 @@ class Gate:
 
     async def _ask_again(self, draft: DraftRecord, runs: Sequence[RunRecord], comparison: Comparison) -> bool:
         """Repeat the cases that differ, because a model's answers vary; return whether the repetition began."""
-        differing = [each.case_id for each in (*comparison.worse, *comparison.better)]
+        differing = [case.case_id for case in (*comparison.worse, *comparison.better)]
+        # Searches and quoted answers do not vary, and repeated runs have shown the variation already.
         if draft.tier != "answers" or self._quotes_only or not differing or runs[0].repeats > 1:
             return False
-        if any(each.state is RunState.STOPPED for each in runs):
+        if any(run.state is RunState.STOPPED for run in runs):
             return False
         again: list[RunRecord] = []
         for run in runs:
@@ -487,12 +496,12 @@ class Gate:
             wish = RunWish("answers", "gate", run.label, subject, differing, AGAIN, run.max_tokens, draft.id)
             with acting_for(draft.author):
                 again.append(await self._runs.plan(draft.domain_id, wish))
-        fields: DraftFields = {"decision": {"again": [each.id for each in again]}, "updated_at": now()}
+        fields: DraftFields = {"decision": {"again": [repetition.id for repetition in again]}, "updated_at": now()}
 
         def store(conn: Connection) -> None:
             if evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields):
-                for each in again:
-                    evaluation.insert_run(conn, each)
+                for repetition in again:
+                    evaluation.insert_run(conn, repetition)
 
         await self._db.write(store, durable=True)
         self._runs.announce()
@@ -500,14 +509,15 @@ class Gate:
 
     async def compare(self, pair: Sequence[RunRecord], *, again: Sequence[RunRecord] = ()) -> Comparison:
         """Compare two runs. ``again`` are further repetitions of the same two."""
-        results = [await self._db.read(partial(evaluation.results_of, run_id=each.id)) for each in (*pair, *again)]
+        results = [await self._db.read(partial(evaluation.results_of, run_id=run.id)) for run in (*pair, *again)]
         before, after = summaries_of(results[0]), summaries_of(results[1])
         if len(results) == 4:
             for target, first, more in ((before, results[0], results[2]), (after, results[1], results[3])):
-                for case_id in {each.case_id for each in more}:
-                    outcomes = [each for each in (*first, *more) if each.case_id == case_id]
+                for case_id in {result.case_id for result in more}:
+                    # The first answer counts like its repetitions: the majority of all of them decides.
+                    outcomes = [result for result in (*first, *more) if result.case_id == case_id]
                     target[case_id] = summarise(
-                        [(summaries_of([each])[case_id].outcome, each.rank, each.reason) for each in outcomes]
+                        [(summaries_of([result])[case_id].outcome, result.rank, result.reason) for result in outcomes]
                     )
         removes = bool(pair[1].subject.get("without")) and not pair[0].subject.get("without")
         varies = pair[0].tier == "answers" and not self._quotes_only
@@ -522,10 +532,10 @@ class Gate:
             NotFound: the domain has no such draft.
         """
         await self._directory.get(domain_id)
-        found = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
-        if found is None:
+        draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
+        if draft is None:
             raise NotFound("draft", draft_id)
-        return found
+        return draft
 
     async def drafts(self, domain_id: str, limit: int) -> list[DraftRecord]:
         """Return the newest drafts of a domain, newest first."""
@@ -545,8 +555,8 @@ class Gate:
         if draft.state in (DraftState.APPLIED, DraftState.DROPPED):
             raise InvalidInput("draft", f"the draft was {draft.state.value} already.")
         await self._make(draft)
-        told = change("evaluation.apply", f"{domain_id}/{draft_id}", state=draft.state.value, kind=draft.kind)
-        await self._mark(draft, DraftState.APPLIED, told, user.id)
+        entry = change("evaluation.apply", f"{domain_id}/{draft_id}", state=draft.state.value, kind=draft.kind)
+        await self._mark(draft, DraftState.APPLIED, entry, user.id)
         return await self.draft(domain_id, draft_id)
 
     async def drop(self, user: User, domain_id: str, draft_id: str) -> DraftRecord:
@@ -562,8 +572,8 @@ class Gate:
             raise Forbidden("Only the draft's author or an admin of the domain may drop it.")
         if draft.state is DraftState.APPLIED:
             raise InvalidInput("draft", "the draft was applied already.")
-        told = change("evaluation.drop", f"{domain_id}/{draft_id}", state=draft.state.value)
-        await self._mark(draft, DraftState.DROPPED, told, user.id)
+        entry = change("evaluation.drop", f"{domain_id}/{draft_id}", state=draft.state.value)
+        await self._mark(draft, DraftState.DROPPED, entry, user.id)
         return await self.draft(domain_id, draft_id)
 
     def _check_decider(self, user: User, draft: DraftRecord) -> None:
@@ -572,13 +582,13 @@ class Gate:
         if not user.administers(draft.domain_id) and not draft.change.keys() <= {"components", "role"}:
             raise Forbidden("Only an admin of the domain may make this change.")
 
-    async def _mark(self, draft: DraftRecord, state: DraftState, told: Any, user_id: str) -> None:
+    async def _mark(self, draft: DraftRecord, state: DraftState, entry: Any, user_id: str) -> None:
         fields: DraftFields = {"state": state, "decided_by": user_id, "updated_at": now()}
-        among = [each for each in DraftState if each not in (DraftState.APPLIED, DraftState.DROPPED)]
+        among = [possible for possible in DraftState if possible not in (DraftState.APPLIED, DraftState.DROPPED)]
 
         def store(conn: Connection) -> None:
             if evaluation.update_draft(conn, draft.id, among, **fields):
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self._runs.announce()
@@ -589,7 +599,7 @@ class Gate:
         kind: Any = draft.kind
         if state is DraftState.HELD and settings.evaluation.mode_of(kind) != "warn":
             return
-        with acting_for(draft.author):
+        with acting_for(draft.author):  # history and audit rows name the author, not the server
             try:
                 await self._make(draft)
             except AgenticRagError as exc:
@@ -598,8 +608,8 @@ class Gate:
                 fields: DraftFields = {"state": DraftState.FAILED, "decision": decision, "updated_at": now()}
                 await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [state], **fields))
                 return
-            told = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", state=state.value, kind=draft.kind)
-            await self._mark(draft, DraftState.APPLIED, told, draft.author)
+            entry = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", state=state.value, kind=draft.kind)
+            await self._mark(draft, DraftState.APPLIED, entry, draft.author)
 
     async def _make(self, draft: DraftRecord) -> None:
         """Make the change of a draft like a normal request, with its checks, history and audit rows."""
@@ -621,7 +631,7 @@ class Gate:
             else:
                 await self._prompts.write(draft.domain_id, name, text)
         if form.role is not None:
-            files = [RoleFile(each.kind, each.id, each.content) for each in form.role.files]
+            files = [RoleFile(file.kind, file.id, file.content) for file in form.role.files]
             await self._roles.write(draft.domain_id, form.role.id, files)
         for document_id in await self._find_documents(draft.domain_id, form.removes):
             await self._documents.delete(draft.domain_id, DocumentId(document_id))
@@ -639,7 +649,7 @@ class Gate:
             if settings.nightly != hour:
                 continue
             newest = await self._runs.list_of(record.id, 20, "answers")
-            if any(each.purpose == "nightly" and each.created_at[:13] >= _hours_ago(20) for each in newest):
+            if any(run.purpose == "nightly" and run.created_at[:13] >= _hours_ago(20) for run in newest):
                 continue
             counts = await self._db.read(partial(evaluation.count_cases, domain_id=record.id))
             if counts.get(CaseState.ACTIVE):
@@ -648,11 +658,12 @@ class Gate:
 
 
 def _hours_ago(hours: int) -> str:
+    """Return an ISO time up to and including its hour, which compares like a text with other such times."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat()[:13]
 
 
 def _cites_any(expect: Expectations, names: set[str]) -> bool:
-    return any(each.document.casefold() in names for each in expect.cites)
+    return any(passage.document.casefold() in names for passage in expect.cites)
 
 
 def decision_json(comparison: Comparison, stopped: str = "") -> Json:

@@ -92,12 +92,12 @@ class AnswerJudge:
         text = judge_text(criteria, question, answer)
         try:
             draft = DefinitionDraft(settings.model_copy(update={"model": used}))
-            found = await ask_model(self._conversations, self._deletion, user, domain_id, text, draft)
+            reply = await ask_model(self._conversations, self._deletion, user, domain_id, text, draft)
         except AgenticRagError as exc:
-            found = ModelAnswer(failure=str(exc))
-        if found.failure:
-            return no_scores(criteria, found.failure), found.tokens
-        return read_scores(found.text, criteria), found.tokens
+            reply = ModelAnswer(failure=str(exc))
+        if reply.failure:
+            return no_scores(criteria, reply.failure), reply.tokens
+        return read_scores(reply.text, criteria), reply.tokens
 
 
 def judge_text(criteria: Mapping[str, str], question: str, answer: str) -> str:
@@ -113,7 +113,7 @@ def no_scores(criteria: Mapping[str, str], reason: str) -> Json:
 
 def read_scores(answer: str, criteria: Mapping[str, str]) -> Json:
     """Return the scores in a judge's answer; a criterion whose score is missing or out of range has None."""
-    start, end = answer.find("{"), answer.rfind("}")
+    start, end = answer.find("{"), answer.rfind("}")  # models put a fence or a sentence around the JSON
     try:
         document = orjson.loads(answer[start : end + 1])
     except orjson.JSONDecodeError:
@@ -122,6 +122,7 @@ def read_scores(answer: str, criteria: Mapping[str, str]) -> Json:
     read: Json = {}
     for name in criteria:
         match scores.get(name) if isinstance(scores, dict) else None:
+            # JSON's true is an int in Python.
             case {"score": int(score), **rest} if not isinstance(score, bool) and 1 <= score <= BEST_SCORE:
                 read[name] = {"score": score, "reason": str(rest.get("reason") or "")[:MAX_REASON]}
             case _:

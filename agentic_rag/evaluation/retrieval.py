@@ -81,7 +81,7 @@ class RunSubject:
 class DomainView:
     """The documents of a domain as a run sees them. ``visible`` is None if all of them are."""
 
-    known: KnownDocuments
+    known_documents: KnownDocuments
     visible: tuple[str, ...] | None
 
 
@@ -89,15 +89,18 @@ async def view_documents(database: Database, domain_id: str, without: Sequence[s
     """Return the documents of a domain without some of them."""
     listed = await database.read(lambda conn: documents.list_of(conn, domain_id))
     left_out = frozenset(without)
-    kept = [each for each in listed if each.id not in left_out]
-    ready = [each for each in kept if each.status is DocumentStatus.INDEXED]
-    pending = [each for each in kept if each.status not in (DocumentStatus.INDEXED, DocumentStatus.FAILED)]
-    known = KnownDocuments.of(_names(ready), _names(pending))
-    return DomainView(known, tuple(each.id for each in ready) if left_out else None)
+    remaining = [document for document in listed if document.id not in left_out]
+    ready = [document for document in remaining if document.status is DocumentStatus.INDEXED]
+    # A failed document counts as gone, not as pending: it does not become ready by waiting.
+    pending = [
+        document for document in remaining if document.status not in (DocumentStatus.INDEXED, DocumentStatus.FAILED)
+    ]
+    known_documents = KnownDocuments.of(_names(ready), _names(pending))
+    return DomainView(known_documents, tuple(document.id for document in ready) if left_out else None)
 
 
 def _names(records: Sequence[DocumentRecord]) -> list[str]:
-    return [name for each in records for name in (each.name, each.path)]
+    return [name for record in records for name in (record.name, record.path)]
 
 
 class RetrievalTier:
@@ -120,39 +123,39 @@ class RetrievalTier:
 
         A search that fails gives an unknown verdict.
         """
-        absent = view.known.missing(expect)
+        absent = view.known_documents.missing(expect)
         if absent is not None:
             return absent, {}
-        if not expect.cites:
+        if not expect.cites:  # a search is judged only by what it has to cite
             return judge_search(expect, ()), {}
         try:
-            found = await self._search.probe(
+            retrieval = await self._search.probe(
                 settings, domain_id, questions[-1], collection=subject.collection, document_ids=view.visible
             )
-            if found.incomplete is not None:
-                return CaseVerdict(CaseOutcome.UNKNOWN, reason=found.incomplete), {}
-            passages = [seen_passage(hit) for hit in found.hits]
+            if retrieval.incomplete is not None:
+                return CaseVerdict(CaseOutcome.UNKNOWN, reason=retrieval.incomplete), {}
+            passages = [seen_passage(hit) for hit in retrieval.hits]
             verdict = judge_search(expect, passages)
             below = ""
             if verdict.outcome is CaseOutcome.FAILED:
-                below = await self._explain(expect, found, subject.collection or collection_of(domain_id))
+                below = await self._explain(expect, retrieval, subject.collection or collection_of(domain_id))
         except IndexFault as exc:
             return CaseVerdict(CaseOutcome.UNKNOWN, reason=f"the search failed: {exc}"), {}
         if below:
             verdict = CaseVerdict(verdict.outcome, verdict.checks, verdict.rank, below)
         shown: Json = {
-            "passages": [passage_json(each) for each in passages[:MAX_SHOWN]],
-            "tookMs": round(found.took_ms, 1),
+            "passages": [passage_json(passage) for passage in passages[:MAX_SHOWN]],
+            "tookMs": round(retrieval.took_ms, 1),
         }
-        return verdict, {**shown, "note": found.note} if found.note else shown
+        return verdict, {**shown, "note": retrieval.note} if retrieval.note else shown
 
-    async def _explain(self, expect: Expectations, found: Retrieval, collection: str) -> str:
+    async def _explain(self, expect: Expectations, retrieval: Retrieval, collection: str) -> str:
         """Return the reason why the expected passage was not found, if it was among the candidates."""
-        weighed = [each for each in found.candidates if each.hit is None]
-        chunks = await self._index.get(collection, [each.chunk_id for each in weighed])
+        weighed = [candidate for candidate in retrieval.candidates if candidate.hit is None]
+        chunks = await self._index.get(collection, [candidate.chunk_id for candidate in weighed])
         for candidate in weighed:
             chunk = chunks.get(candidate.chunk_id)
-            if chunk is None or not any(is_expected(each, _seen_chunk(chunk)) for each in expect.cites):
+            if chunk is None or not any(is_expected(expected, _seen_chunk(chunk)) for expected in expect.cites):
                 continue
             if candidate.above_threshold is False:
                 return f"the right passage is below the threshold ({candidate.relevance_score:.2f})"
@@ -162,7 +165,7 @@ class RetrievalTier:
 
 def seen_passage(hit: Hit) -> SeenPassage:
     """Return a hit as a passage to judge."""
-    text = " ".join(each.text for each in hit.sentences)
+    text = " ".join(sentence.text for sentence in hit.sentences)
     return SeenPassage(hit.document_name, text, hit.heading_path, hit.page, hit.cells, hit.relevance_score)
 
 
@@ -184,4 +187,4 @@ def passage_json(passage: SeenPassage, snippet: int = SNIPPET) -> Json:
 
 def visible_ids(view: DomainView) -> tuple[DocumentId, ...] | None:
     """Return the documents that turns of a run may search, None for all."""
-    return None if view.visible is None else tuple(DocumentId(each) for each in view.visible)
+    return None if view.visible is None else tuple(DocumentId(document_id) for document_id in view.visible)

@@ -117,11 +117,11 @@ class Runs:
             InvalidInput: the domain has no active case, or a named case does not exist.
         """
         run = await self.plan(domain_id, wish)
-        told = change("evaluation.run", f"{domain_id}/{run.id}", tier=run.tier, cases=len(run.case_ids))
+        entry = change("evaluation.run", f"{domain_id}/{run.id}", tier=run.tier, cases=len(run.case_ids))
 
         def store(conn: Connection) -> None:
             evaluation.insert_run(conn, run)
-            audit(conn, told)
+            audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self.announce()
@@ -131,13 +131,13 @@ class Runs:
         """Return a run that is not stored yet. Raises like `start`."""
         record = await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))
-        known = [each.id for each in listed]
+        case_ids = [case.id for case in listed]
         if wish.case_ids is not None:
-            unknown = [each for each in wish.case_ids if each not in set(known)]
+            unknown = [case_id for case_id in wish.case_ids if case_id not in set(case_ids)]
             if unknown:
                 raise InvalidInput("caseIds", f"{unknown[0]!r} is no active case of this domain.")
-            known = list(dict.fromkeys(wish.case_ids))
-        if not known:
+            case_ids = list(dict.fromkeys(wish.case_ids))
+        if not case_ids:
             raise InvalidInput("caseIds", "the domain has no active case yet; add one first.")
         subject = wish.subject or RunSubject(record.settings)
         return RunRecord(
@@ -147,7 +147,7 @@ class Runs:
             purpose=wish.purpose,
             label=wish.label,
             subject=to_json(subject),
-            case_ids=known[:MAX_CASES],
+            case_ids=case_ids[:MAX_CASES],
             repeats=max(1, min(wish.repeats, MAX_REPEATS)),
             max_tokens=wish.max_tokens,
             user_id=acting().user_id,
@@ -167,10 +167,10 @@ class Runs:
             NotFound: the domain has no such run.
         """
         await self._directory.get(domain_id)
-        found = await self._db.read(lambda conn: evaluation.get_run(conn, domain_id, run_id))
-        if found is None:
+        run = await self._db.read(lambda conn: evaluation.get_run(conn, domain_id, run_id))
+        if run is None:
             raise NotFound("run", run_id)
-        return found
+        return run
 
     async def list_of(self, domain_id: str, limit: int, tier: str | None = None) -> list[RunRecord]:
         """Return the newest runs of a domain, newest first.
@@ -197,7 +197,7 @@ class Runs:
             NotFound: the domain has no such run.
         """
         await self.get(domain_id, run_id)
-        told = change("evaluation.stop", f"{domain_id}/{run_id}")
+        entry = change("evaluation.stop", f"{domain_id}/{run_id}")
         reason = f"stopped by {acting().user_id}"
 
         def store(conn: Connection) -> None:
@@ -205,7 +205,7 @@ class Runs:
             if evaluation.update_run(
                 conn, run_id, state=RunState.STOPPED, reason=reason, ended_at=now()
             ) or evaluation.update_scoring(conn, run_id, open_scoring, {"scoring": Scoring.STOPPING}):
-                audit(conn, told)
+                audit(conn, entry)
 
         await self._db.write(store, durable=True)
         self.announce()
@@ -256,6 +256,7 @@ class Runs:
                 await news.wait()
 
     def _claim(self, conn: Connection, tier: Tier) -> RunRecord | None:
+        # Only other replicas can leave a run silent; without them, `resume` has freed all runs of dead processes.
         silent = _ago(SILENT_SECONDS) if self._db.shared else ""
         return evaluation.claim_run(conn, tier, self._owner, now(), silent)
 
@@ -303,13 +304,13 @@ class Runs:
 
         def read(conn: Connection) -> tuple[dict[str, CaseRecord], list[ResultRecord]]:
             listed = evaluation.list_cases(conn, run.domain_id)
-            return {each.id: each for each in listed}, evaluation.results_of(conn, run.id)
+            return {case.id: case for case in listed}, evaluation.results_of(conn, run.id)
 
         cases, done = await self._db.read(read)
         tally = _Tally(run)
-        for each in done:
-            tally.add(each)
-        finished = {(each.case_id, each.repeat) for each in done}
+        for result in done:
+            tally.add(result)
+        finished = {(result.case_id, result.repeat) for result in done}
         todo = [
             (case_id, repeat)
             for repeat in range(run.repeats)
@@ -325,26 +326,26 @@ class Runs:
                 if run.max_tokens is not None and tally.tokens >= run.max_tokens:
                     reason = f"the run's budget of {run.max_tokens} tokens is used up"
                     break
-                found: list[ResultRecord] = []
+                results: list[ResultRecord] = []
                 stops: list[str] = []
                 limiter = anyio.CapacityLimiter(AT_ONCE)
                 async with anyio.create_task_group() as group:
                     for case_id, repeat in todo[start : start + size]:
                         group.start_soon(
                             self._judge_one, run, cases.get(case_id), case_id, repeat, settings, subject, view,
-                            limiter, found, stops,
+                            limiter, results, stops,
                         )  # fmt: skip
-                for each in found:
-                    tally.add(each)
-                if not await self._store(run, found, tally):
-                    break
+                for result in results:
+                    tally.add(result)
+                if not await self._store(run, results, tally):
+                    break  # a person stopped the run, or deleted its domain
                 if stops:
                     reason = stops[0]
                     break
-            tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()  # ends the heartbeat
         return reason
 
-    async def _store(self, run: RunRecord, found: Sequence[ResultRecord], tally: "_Tally") -> bool:
+    async def _store(self, run: RunRecord, results: Sequence[ResultRecord], tally: "_Tally") -> bool:
         """Store results with the run's new totals; return False if the run was stopped or removed."""
 
         def store(conn: Connection) -> bool:
@@ -352,7 +353,7 @@ class Runs:
             fields["beat_at"] = now()
             going = evaluation.update_run(conn, run.id, **fields)
             if going:
-                evaluation.put_results(conn, found)
+                evaluation.put_results(conn, results)
             return going
 
         going = await self._db.write(store)
@@ -369,7 +370,7 @@ class Runs:
         subject: RunSubject,
         view: DomainView,
         limiter: anyio.CapacityLimiter,
-        found: list[ResultRecord],
+        results: list[ResultRecord],
         stops: list[str],
     ) -> None:
         async with limiter:
@@ -396,7 +397,7 @@ class Runs:
                 score = 1 if verdict.outcome is CaseOutcome.PASSED else 0
                 span.note(case=case_id, run=run.id, verdict=verdict.outcome.value, score=score, reason=verdict.reason)
                 span.end("" if verdict.outcome is not CaseOutcome.UNKNOWN else "unknown")
-        found.append(
+        results.append(
             ResultRecord(
                 run_id=run.id,
                 case_id=case_id,
@@ -407,7 +408,7 @@ class Runs:
                 outcome=verdict.outcome.value,
                 reason=verdict.reason[:1_000],
                 rank=verdict.rank,
-                checks=[to_json(each) for each in verdict.checks],
+                checks=[to_json(check) for check in verdict.checks],
                 observed=observed,
                 seconds=round(seconds, 4),
                 tokens=tokens,
@@ -418,6 +419,7 @@ class Runs:
     async def _note_image(self, run: RunRecord, settings: DomainSettings, subject: RunSubject) -> None:
         """Store the image that the run judges, and record its id in the run."""
         at = now()
+        # A definition belongs to a conversation, and the run has none, so an empty one stands for it.
         stub = ConversationRecord(
             id=ConversationId(""),
             domain_id=run.domain_id,
@@ -470,7 +472,7 @@ class _Tally:
         self._count += 1
 
     def fields(self) -> RunFields:
-        counts = Counter(summarise(each).outcome for each in self._outcomes.values())
+        counts = Counter(summarise(outcomes).outcome for outcomes in self._outcomes.values())
         return {
             "done": self._count // self._repeats if self._repeats > 1 else self._count,
             "passed": counts[CaseOutcome.PASSED],
@@ -486,6 +488,6 @@ class _Tally:
 def summaries_of(results: Sequence[ResultRecord]) -> dict[str, ResultSummary]:
     """Return the summary of each case of a run."""
     grouped: dict[str, list[tuple[CaseOutcome, int | None, str]]] = {}
-    for each in results:
-        grouped.setdefault(each.case_id, []).append((CaseOutcome(each.outcome), each.rank, each.reason))
+    for result in results:
+        grouped.setdefault(result.case_id, []).append((CaseOutcome(result.outcome), result.rank, result.reason))
     return {case_id: summarise(outcomes) for case_id, outcomes in grouped.items()}

@@ -90,7 +90,7 @@ class ScoreBatches:
     async def _advance(self, run: RunRecord) -> None:
         settings = DomainSettings.model_validate(from_json(RunSubject, run.subject).settings)
         results = await self._db.read(lambda conn: evaluation.results_of(conn, run.id))
-        unscored = [each for each in results if each.observed.get("answer") and "scores" not in each.observed]
+        unscored = [result for result in results if result.observed.get("answer") and "scores" not in result.observed]
         if not unscored:
             await self._store(run, [], Scoring.DONE)
         elif run.batch_id:
@@ -108,8 +108,8 @@ class ScoreBatches:
     async def _submit(self, run: RunRecord, settings: DomainSettings, results: Sequence[ResultRecord]) -> None:
         name, criteria = self._model_of(settings), settings.evaluation.judge
         requests = {
-            custom_id(each): _request(name, judge_text(criteria, each.question, each.observed["answer"]))
-            for each in results
+            custom_id(result): _request(name, judge_text(criteria, result.question, result.observed["answer"]))
+            for result in results
         }
         if not isinstance(self._model, BatchingModel):
             await self._score_singly(run, settings, results)
@@ -130,7 +130,7 @@ class ScoreBatches:
                 fields: RunFields = {"scoring": Scoring.WAITING, "batch_id": batch_id, "batch_at": now()}
                 update = partial(evaluation.update_scoring, run_id=run.id, among=(Scoring.PLANNED,), fields=fields)
                 stored = await self._db.write(update, durable=True)
-        if waited.cancelled_caught:
+        if waited.cancelled_caught:  # the service did not answer in time; the run stays planned
             return
         failpoints.reached("scoring.submitted")
         if not batch_id:
@@ -154,11 +154,11 @@ class ScoreBatches:
     async def _score_singly(self, run: RunRecord, settings: DomainSettings, results: Sequence[ResultRecord]) -> None:
         """Score one by one where the service has no batches. Each result is stored at once."""
         user = evaluator_of(run.domain_id)
-        for each in results:
+        for result in results:
             scores, tokens = await self._judge.score(
-                user, run.domain_id, settings, each.question, each.observed["answer"]
+                user, run.domain_id, settings, result.question, result.observed["answer"]
             )
-            if not await self._store(run, [_with_scores(each, scores, tokens)], Scoring.PLANNED, tokens=tokens):
+            if not await self._store(run, [_with_scores(result, scores, tokens)], Scoring.PLANNED, tokens=tokens):
                 return  # stopped or deleted
         failpoints.reached("scoring.stored")
 
@@ -186,19 +186,19 @@ class ScoreBatches:
             return
         redact, criteria = self._redactor.of(run.domain_id), settings.evaluation.judge
         labels = UsageLabels(domain_id=run.domain_id, agent=AGENT, user_id=EVALUATOR)
-        scored, spent = [], []
+        scored, costs = [], []
         sent = unscored if len(unscored) <= MAX_REQUESTS else unscored[:MAX_REQUESTS]
-        for each in sent:
-            answer = answers.get(custom_id(each), BatchAnswer(failure="the batch has no result for this answer"))
+        for result in sent:
+            answer = answers.get(custom_id(result), BatchAnswer(failure="the batch has no result for this answer"))
             failure = redact(answer.failure)
             scores = no_scores(criteria, failure) if failure else read_scores(redact(answer.text), criteria)
-            scored.append(_with_scores(each, scores, answer.usage.sent + answer.usage.output))
+            scored.append(_with_scores(result, scores, answer.usage.sent + answer.usage.output))
             if answer.usage != Usage():
-                spent.append(usage.row_of(labels, answer.model or name, answer.usage))
+                costs.append(usage.row_of(labels, answer.model or name, answer.usage))
         stopping = run.scoring is Scoring.STOPPING
         after = Scoring.PLANNED if len(sent) < len(unscored) and not stopping else Scoring.DONE
-        tokens = sum(row.input + row.cache_read + row.cache_write + row.output for row in spent)
-        await self._store(run, scored, after, spent, tokens)
+        tokens = sum(row.input + row.cache_read + row.cache_write + row.output for row in costs)
+        await self._store(run, scored, after, costs, tokens)
         failpoints.reached("scoring.stored")
 
     async def _give_up(
@@ -206,17 +206,18 @@ class ScoreBatches:
     ) -> None:
         """End the scoring; each answer without scores gets the reason."""
         scores = no_scores(settings.evaluation.judge, self._redactor.of(run.domain_id)(reason))
-        await self._store(run, [_with_scores(each, scores, 0) for each in unscored], Scoring.DONE)
+        await self._store(run, [_with_scores(result, scores, 0) for result in unscored], Scoring.DONE)
 
     async def _store(
         self,
         run: RunRecord,
         results: Sequence[ResultRecord],
         after: Scoring,
-        spent: Sequence[UsageRecord] = (),
+        costs: Sequence[UsageRecord] = (),
         tokens: int = 0,
     ) -> bool:
         """Store scores with their cost, and the next state. Returns False and stores nothing if the state changed."""
+        # Scoring that continues must not overwrite a stop; scoring that ends may end from every open state.
         among = (run.scoring,) if after is Scoring.PLANNED else SCORING_OPEN
         fields: RunFields = {"scoring": after, "batch_id": ""}
 
@@ -224,7 +225,7 @@ class ScoreBatches:
             if not evaluation.update_scoring(conn, run.id, among, fields, tokens):
                 return False
             evaluation.put_results(conn, results)
-            usage.put(conn, spent)
+            usage.put(conn, costs)
             return True
 
         with anyio.CancelScope(shield=True):

@@ -86,13 +86,13 @@ class Suggestions:
         passages = await self._choose_passages(domain_id, count, document_ids)
         if not passages:
             raise InvalidInput("documentIds", "there is no searchable document to take passages from.")
-        made: list[CaseRecord] = []
+        stored: list[CaseRecord] = []
         for start in range(0, len(passages), AT_ONCE):
             group = passages[start : start + AT_ONCE]
             answer = await self._ask(domain_id, group)
             for form, source in read_proposals(answer, group):
-                made += await self._keep(domain_id, form, source)
-        return made
+                stored += await self._keep(domain_id, form, source)
+        return stored
 
     async def _keep(self, domain_id: str, form: CaseForm, source: Json) -> list[CaseRecord]:
         """Store a proposal; return an empty list if another case asks the same."""
@@ -114,36 +114,38 @@ class Suggestions:
             listed = documents.list_of(conn, domain_id, DocumentStatus.INDEXED)
             return listed, sum(evaluation.count_cases(conn, domain_id).values())
 
-        listed, known = await self._db.read(read)
-        wanted = [each for each in listed if document_ids is None or each.id in document_ids]
+        listed, case_count = await self._db.read(read)
+        candidates = [document for document in listed if document_ids is None or document.id in document_ids]
         chosen: list[Chunk] = []
-        choice = Random(f"{domain_id} {known}")
-        choice.shuffle(wanted)
+        # Seeded with the number of cases: repeated requests get other passages once drafts exist.
+        choice = Random(f"{domain_id} {case_count}")
+        choice.shuffle(candidates)
         for round_number in range(count):
-            for document in wanted[:count]:
+            for document in candidates[:count]:
                 if len(chosen) == count or not document.chunk_count:
                     continue
                 ordinal = choice.randrange(document.chunk_count)
                 with index_errors():
-                    found = await self._index.chunks(collection_of(domain_id), document.id, ordinal, 1)
-                if found and len(found[0].text) >= LEAST_PASSAGE and found[0] not in chosen:
-                    chosen.append(found[0])
+                    chunks = await self._index.chunks(collection_of(domain_id), document.id, ordinal, 1)
+                if chunks and len(chunks[0].text) >= LEAST_PASSAGE and chunks[0] not in chosen:
+                    chosen.append(chunks[0])
+            # Short documents may have no further passage, so the number of rounds has a limit, too.
             if len(chosen) == count or round_number > AT_ONCE:
                 break
         return chosen
 
     async def _ask(self, domain_id: str, passages: Sequence[Chunk]) -> str:
         """Return the model's answer about the passages. Raises like `suggest`."""
-        shown = [f"[{number}] {each.text[:MAX_PASSAGE]}" for number, each in enumerate(passages, 1)]
+        shown = [f"[{number}] {passage.text[:MAX_PASSAGE]}" for number, passage in enumerate(passages, 1)]
         text = "\n\n".join([PROMPT, *shown])
-        found = await ask_model(
+        reply = await ask_model(
             self._conversations, self._deletion, evaluator_of(domain_id), domain_id, text, DefinitionDraft()
         )
-        if found.timed_out:
+        if reply.timed_out:
             raise GenerationTimeout("The suggestions", SECONDS)
-        if found.failure:
-            raise InvalidInput("count", f"the model gave no suggestions: {found.failure}")
-        return found.text
+        if reply.failure:
+            raise InvalidInput("count", f"the model gave no suggestions: {reply.failure}")
+        return reply.text
 
 
 def read_proposals(answer: str, passages: Sequence[Chunk]) -> list[tuple[CaseForm, Json]]:
@@ -157,9 +159,9 @@ def read_proposals(answer: str, passages: Sequence[Chunk]) -> list[tuple[CaseFor
     except orjson.JSONDecodeError:
         return []
     listed = document.get("cases") if isinstance(document, dict) else None
-    found: list[tuple[CaseForm, Json]] = []
-    for each in listed[: len(passages)] if isinstance(listed, list) else ():
-        match each:
+    proposals: list[tuple[CaseForm, Json]] = []
+    for proposal in listed[: len(passages)] if isinstance(listed, list) else ():
+        match proposal:
             case {"passage": int(number), "question": str(question), "quote": str(quote)}:
                 pass
             case _:
@@ -172,5 +174,5 @@ def read_proposals(answer: str, passages: Sequence[Chunk]) -> list[tuple[CaseFor
         passage |= {"section": chunk.heading_path[-1]} if chunk.heading_path else {}
         form, _ = check_form(CaseForm, {"questions": [question], "expect": {"cites": [passage]}})
         if form is not None:
-            found.append((form, {"passages": [{**passage, "text": chunk.text[:1_000]}], "answer": quote}))
-    return found
+            proposals.append((form, {"passages": [{**passage, "text": chunk.text[:1_000]}], "answer": quote}))
+    return proposals

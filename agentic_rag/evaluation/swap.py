@@ -64,6 +64,7 @@ class ReindexGate:
             return ""
         present = RunSubject((await self._directory.get(domain_id)).settings)
         draft_id = new_id("draft")
+        # Both collections are judged now, with the same settings and documents, so that only the index differs.
         before, old = await self._judge(search, search.index, domain_id, draft_id, "live index", present, cases)
         rebuilt = replace(present, collection=collection)
         label = "index with context lines" if adds_lines else "rebuilt index"
@@ -74,10 +75,10 @@ class ReindexGate:
             comparison = replace(comparison, decision=Decision.HOLD, reason=reason)
         label = "context lines" if adds_lines else "re-index"
         await self._store(draft_id, label, before, after, [*old, *new], comparison)
-        held = comparison.decision is Decision.HOLD and mode == "hold"
+        holds = comparison.decision is Decision.HOLD and mode == "hold"
         if comparison.decision is not Decision.PASS:
             log.warning("the re-index of %s: %s", domain_id, comparison.sentence)
-        return comparison.sentence if held else ""
+        return comparison.sentence if holds else ""
 
     async def _judge(
         self,
@@ -110,7 +111,7 @@ class ReindexGate:
                     outcome=verdict.outcome.value,
                     reason=verdict.reason[:1_000],
                     rank=verdict.rank,
-                    checks=[to_json(each) for each in verdict.checks],
+                    checks=[to_json(check) for check in verdict.checks],
                     observed=observed,
                     seconds=round(anyio.current_time() - start, 4),
                     at=now(),
@@ -120,7 +121,7 @@ class ReindexGate:
         async with anyio.create_task_group() as tasks:
             for case in cases:
                 tasks.start_soon(judge, case)
-        counts = Counter(each.outcome for each in results)
+        counts = Counter(result.outcome for result in results)
         run = RunRecord(
             id=run_id,
             domain_id=domain_id,
@@ -129,14 +130,14 @@ class ReindexGate:
             label=label,
             state=RunState.DONE,
             subject=to_json(subject),
-            case_ids=[each.id for each in cases],
+            case_ids=[case.id for case in cases],
             done=len(results),
             passed=counts[CaseOutcome.PASSED],
             failed=counts[CaseOutcome.FAILED],
             gone=counts[CaseOutcome.GONE],
             unknown=counts[CaseOutcome.UNKNOWN],
             unchecked=counts[CaseOutcome.UNCHECKED],
-            seconds=round(sum(each.seconds for each in results), 3),
+            seconds=round(sum(result.seconds for result in results), 3),
             user_id=SYSTEM,
             draft_id=draft_id,
             created_at=began,

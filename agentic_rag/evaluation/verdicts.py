@@ -100,9 +100,9 @@ class KnownDocuments:
 
     def missing(self, expect: Expectations) -> CaseVerdict | None:
         """Return the verdict on a case if the domain lacks expected documents; None otherwise."""
-        wanted = [each.document for each in expect.cites]
-        absent = [name for name in wanted if _fold_text(name) not in self.ready]
-        if not absent or (expect.need == "any" and len(absent) < len(wanted)):
+        names = [passage.document for passage in expect.cites]
+        absent = [name for name in names if _fold_text(name) not in self.ready]
+        if not absent or (expect.need == "any" and len(absent) < len(names)):
             return None
         name = absent[0]
         if _fold_text(name) in self.pending:
@@ -110,11 +110,11 @@ class KnownDocuments:
         return CaseVerdict(CaseOutcome.GONE, reason=f"{name} is not in this domain")
 
 
-def judge_search(expect: Expectations, found: Sequence[SeenPassage]) -> CaseVerdict:
+def judge_search(expect: Expectations, passages: Sequence[SeenPassage]) -> CaseVerdict:
     """Return the verdict on the passages of a search, best first: whether they include the expected passages."""
     if not expect.cites:
         return CaseVerdict(CaseOutcome.UNCHECKED, reason="the case expects no passage")
-    checks, ranks = _check_passages("finds", expect, found)
+    checks, ranks = _check_passages("finds", expect, passages)
     passed = _is_met(expect, checks)
     reached = [rank for rank in ranks if rank is not None]
     rank = None
@@ -129,54 +129,54 @@ def judge_answer(expect: Expectations, answer: SeenAnswer) -> CaseVerdict:
     met = _is_met(expect, passages)
     others = list(_check_rest(expect, answer))
     reached = [rank for rank in ranks if rank is not None]
-    outcome = CaseOutcome.PASSED if met and all(each.passed for each in others) else CaseOutcome.FAILED
+    outcome = CaseOutcome.PASSED if met and all(check.passed for check in others) else CaseOutcome.FAILED
     return CaseVerdict(outcome, (*passages, *others), min(reached) if reached else None)
 
 
 def _is_met(expect: Expectations, checks: Sequence[Check]) -> bool:
     if not checks:
         return True
-    return (all if expect.need == "all" else any)(each.passed for each in checks)
+    return (all if expect.need == "all" else any)(check.passed for check in checks)
 
 
 # Passages
 
 
 def _check_passages(
-    kind: str, expect: Expectations, seen: Sequence[SeenPassage]
+    kind: str, expect: Expectations, passages: Sequence[SeenPassage]
 ) -> tuple[list[Check], list[int | None]]:
     checks: list[Check] = []
     ranks: list[int | None] = []
-    for wanted in expect.cites:
-        rank = next((place for place, each in enumerate(seen, 1) if is_expected(wanted, each)), None)
+    for expected in expect.cites:
+        rank = next((place for place, passage in enumerate(passages, 1) if is_expected(expected, passage)), None)
         ranks.append(rank)
-        found = f"rank {rank}" if rank is not None else _describe_seen(seen)
-        checks.append(Check(kind, describe_passage(wanted), rank is not None, found))
+        explanation = f"rank {rank}" if rank is not None else _describe_seen(passages)
+        checks.append(Check(kind, describe_passage(expected), rank is not None, explanation))
     return checks, ranks
 
 
-def is_expected(wanted: ExpectedPassage, seen: SeenPassage) -> bool:
+def is_expected(expected: ExpectedPassage, passage: SeenPassage) -> bool:
     """Return whether a passage is the expected one."""
-    if _fold_text(wanted.document) != _fold_text(seen.document):
+    if _fold_text(expected.document) != _fold_text(passage.document):
         return False
-    if wanted.page is not None and wanted.page != seen.page:
+    if expected.page is not None and expected.page != passage.page:
         return False
-    if wanted.section is not None and not _is_below(wanted.section, seen.heading_path):
+    if expected.section is not None and not _is_below(expected.section, passage.heading_path):
         return False
-    if wanted.cells is not None and not cells_overlap(wanted.cells, seen.cells or ""):
+    if expected.cells is not None and not cells_overlap(expected.cells, passage.cells or ""):
         return False
-    return wanted.text is None or _has_text(seen.text, wanted.text)
+    return expected.text is None or _has_text(passage.text, expected.text)
 
 
 def _is_below(section: str, path: Sequence[str]) -> bool:
-    wanted = _letters(section)
-    return any(_letters(heading) == wanted for heading in path) or _letters(" ".join(path)) == wanted
+    letters = _letters(section)
+    return any(_letters(heading) == letters for heading in path) or _letters(" ".join(path)) == letters
 
 
-def _has_text(seen: str, wanted: str) -> bool:
+def _has_text(text: str, expected: str) -> bool:
     """Return whether a passage has the expected text, or is a whole sentence of it."""
-    here, there = _letters(seen), _letters(wanted)
-    return there in here or (len(here) >= LEAST_LETTERS and here in there)
+    letters, expected_letters = _letters(text), _letters(expected)
+    return expected_letters in letters or (len(letters) >= LEAST_LETTERS and letters in expected_letters)
 
 
 _CELLS = re.compile(
@@ -195,18 +195,18 @@ def cells_overlap(one: str, other: str) -> bool:
 
 
 def _read_cells(text: str) -> tuple[str, tuple[tuple[int, int], tuple[int, int]]] | None:
-    found = _CELLS.fullmatch(text.strip())
-    if found is None:
+    match = _CELLS.fullmatch(text.strip())
+    if match is None:
         return None
     most = 10**9
-    columns = [_column(found[name]) for name in ("c1", "c2")]
-    rows = [int(found[name]) if found[name] else None for name in ("r1", "r2")]
+    columns = [_column(match[name]) for name in ("c1", "c2")]
+    rows = [int(match[name]) if match[name] else None for name in ("r1", "r2")]
     spans: list[tuple[int, int]] = []
-    for first, last in (columns, rows):
+    for first, last in (columns, rows):  # ``A:C`` has all rows, and ``A2`` is a range of one cell
         low = first if first is not None else 0
         high = last if last is not None else (first if first is not None else most)
         spans.append((min(low, high), max(low, high)))
-    return (found["sheet"] or "").strip("'"), (spans[0], spans[1])
+    return (match["sheet"] or "").strip("'"), (spans[0], spans[1])
 
 
 def _column(letters: str | None) -> int | None:
@@ -218,21 +218,21 @@ def _column(letters: str | None) -> int | None:
     return number
 
 
-def describe_passage(wanted: ExpectedPassage) -> str:
+def describe_passage(passage: ExpectedPassage) -> str:
     """Return an expected passage in words for a list: document, place and text."""
-    page = None if wanted.page is None else f"p. {wanted.page}"
-    parts = [wanted.document, page, wanted.section, wanted.cells, wanted.text and f"“{wanted.text[:80]}”"]
-    return ", ".join(each for each in parts if each)
+    page = None if passage.page is None else f"p. {passage.page}"
+    parts = [passage.document, page, passage.section, passage.cells, passage.text and f"“{passage.text[:80]}”"]
+    return ", ".join(part for part in parts if part)
 
 
-def _describe_seen(seen: Sequence[SeenPassage]) -> str:
-    if not seen:
+def _describe_seen(passages: Sequence[SeenPassage]) -> str:
+    if not passages:
         return "nothing"
     names: dict[str, None] = {}
-    for each in seen:
-        page = f" p. {each.page}" if each.page else ""
-        section = f", {each.heading_path[-1]}" if each.heading_path else ""
-        names[f"{each.document}{page}{section}"] = None
+    for passage in passages:
+        page = f" p. {passage.page}" if passage.page else ""
+        section = f", {passage.heading_path[-1]}" if passage.heading_path else ""
+        names[f"{passage.document}{page}{section}"] = None
     return "; ".join(names)[:MAX_SHOWN]
 
 
@@ -241,15 +241,15 @@ def _describe_seen(seen: Sequence[SeenPassage]) -> str:
 
 def _check_rest(expect: Expectations, answer: SeenAnswer) -> Iterator[Check]:
     text = _plain(answer.text)
-    for each in expect.contains:
-        yield Check("contains", describe_contained(each), contains(text, each))
+    for expected in expect.contains:
+        yield Check("contains", describe_contained(expected), contains(text, expected))
     for words in expect.must_not_contain:
         yield Check("mustNotContain", words, not contains(text, words))
     if expect.declines is not None:
         declined = declines(answer)
         passed = declined is expect.declines
-        found = "" if passed else _why_not_declined(answer) if expect.declines else "it declines"
-        yield Check("declines" if expect.declines else "answers", "", passed, found)
+        explanation = "" if passed else _why_not_declined(answer) if expect.declines else "it declines"
+        yield Check("declines" if expect.declines else "answers", "", passed, explanation)
     for tool in expect.calls:
         yield Check("calls", tool, _was_called(tool, answer.tools), ", ".join(dict.fromkeys(answer.tools)))
     for tool in expect.must_not_call:
@@ -279,10 +279,10 @@ def _is_in(language: str, spoken: Sequence[str]) -> bool:
     primary = language.partition("-")[0].lower()
     if primary in spoken:
         return True
-    known = {"zh", "ja", "ko", "ru", "ar"} | _LATIN
+    recognised = {"zh", "ja", "ko", "ru", "ar"} | _LATIN
     if not spoken:  # Latin letters without a common word, such as a name or a number
-        return primary not in known - _LATIN
-    return primary not in known and not set(spoken) - _LATIN
+        return primary not in recognised - _LATIN  # so only a language of another script can be ruled out
+    return primary not in recognised and not set(spoken) - _LATIN
 
 
 _MARKUP = re.compile(r"[*_`]+|\[\^?\d+\]")
@@ -293,32 +293,33 @@ def _plain(text: str) -> str:
     return _fold_text(_MARKUP.sub("", text))
 
 
-def contains(text: str, wanted: Contained) -> bool:
+def contains(text: str, expected: Contained) -> bool:
     """Return whether a folded text contains an expected text, one of several, or a number."""
-    if isinstance(wanted, ExpectedNumber):
-        return _has_number(text, wanted)
-    if isinstance(wanted, str):
-        return _has_words(text, _fold_text(_MARKUP.sub("", wanted)) or _fold_text(wanted))
-    return any(contains(text, each) for each in wanted)
+    if isinstance(expected, ExpectedNumber):
+        return _has_number(text, expected)
+    if isinstance(expected, str):
+        return _has_words(text, _fold_text(_MARKUP.sub("", expected)) or _fold_text(expected))
+    return any(contains(text, alternative) for alternative in expected)
 
 
-def _has_words(text: str, wanted: str) -> bool:
+def _has_words(text: str, words: str) -> bool:
     """Return whether the text contains the words; a figure at their edges must match a whole number."""
-    before = r"(?<!\d)(?<!\d[.,])" if wanted[:1].isdecimal() else ""
-    after = r"(?!\d)(?![.,]\d)" if wanted[-1:].isdecimal() else ""
-    return re.search(before + re.escape(wanted) + after, text) is not None
+    before = r"(?<!\d)(?<!\d[.,])" if words[:1].isdecimal() else ""
+    after = r"(?!\d)(?![.,]\d)" if words[-1:].isdecimal() else ""
+    return re.search(before + re.escape(words) + after, text) is not None
 
 
 _NUMBER = re.compile(r"(?<![\d.,])[-+]?\d[\d.,' \u00a0\u202f]*\d|(?<![\d.,])[-+]?\d")
 
 
-def _has_number(text: str, wanted: ExpectedNumber) -> bool:
-    unit = _fold_text(wanted.unit)
-    for found in _NUMBER.finditer(text):
-        for value, length in readings_of(found[0]):
-            if abs(value - wanted.number) > wanted.tolerance + 1e-9 * max(1.0, abs(wanted.number)):
+def _has_number(text: str, expected: ExpectedNumber) -> bool:
+    unit = _fold_text(expected.unit)
+    for match in _NUMBER.finditer(text):
+        for value, length in readings_of(match[0]):
+            # Decimal fractions have no exact binary form: 0.3 must match 0.1 + 0.2.
+            if abs(value - expected.number) > expected.tolerance + 1e-9 * max(1.0, abs(expected.number)):
                 continue
-            after, before = text[found.start() + length :], text[: found.start()]
+            after, before = text[match.start() + length :], text[: match.start()]
             if not unit or _begins_with_unit(after.lstrip(), unit) or before.rstrip().endswith(unit):
                 return True
     return False
@@ -340,16 +341,18 @@ def readings_of(written: str) -> Iterator[tuple[float, int]]:
     parts = re.split(r"([.,' \u00a0\u202f]+)", written)
     for count in range(1, len(parts) + 1, 2):
         digits, length = parts[:count:2], len("".join(parts[:count]))
-        marks = [each.strip() or " " for each in parts[1:count:2]]
+        marks = [mark.strip() or " " for mark in parts[1:count:2]]
         sign = -1.0 if digits[0].startswith("-") else 1.0
         first = digits[0].lstrip("+-")
         rest = digits[1:]
-        if all(len(each) == 3 for each in rest) and len(set(marks)) <= 1:
+        # Groups of three digits behind one kind of mark: the marks separate thousands.
+        if all(len(group) == 3 for group in rest) and len(set(marks)) <= 1:
             yield sign * float(first + "".join(rest)), length
+        # The last mark differs from the others: it may be the decimal mark.
         if (
             rest
             and marks[-1] in (".", ",")
-            and all(len(each) == 3 for each in rest[:-1])
+            and all(len(group) == 3 for group in rest[:-1])
             and marks[-1] not in marks[:-1]
         ):
             yield sign * float(f"{first}{''.join(rest[:-1])}.{rest[-1]}"), length
@@ -400,6 +403,7 @@ def declines(answer: SeenAnswer) -> bool:
 
 
 def _says_it_declines(text: str) -> bool:
+    # Bounded, because the patterns take long on long texts. They know one form of the apostrophe.
     folded = _plain(text)[:4_000].replace("’", "'")
     return any(pattern.search(folded) for pattern in _DECLINES)
 
@@ -437,13 +441,13 @@ def summarise(outcomes: Sequence[tuple[CaseOutcome, int | None, str]]) -> Result
 
     A case is unknown only if no repetition could be judged. A tie counts as failed.
     """
-    judged = [each for each in outcomes if each[0] in (CaseOutcome.PASSED, CaseOutcome.FAILED)]
-    reasons = tuple(dict.fromkeys(each[2] for each in outcomes if each[2]))
+    judged = [repetition for repetition in outcomes if repetition[0] in (CaseOutcome.PASSED, CaseOutcome.FAILED)]
+    reasons = tuple(dict.fromkeys(repetition[2] for repetition in outcomes if repetition[2]))
     if not judged:
         outcome = outcomes[0][0] if outcomes else CaseOutcome.UNKNOWN
         return ResultSummary(outcome, 0, 0, None, reasons)
-    passed = sum(each[0] is CaseOutcome.PASSED for each in judged)
-    ranks = sorted(each[1] for each in judged if each[1] is not None)
+    passed = sum(repetition[0] is CaseOutcome.PASSED for repetition in judged)
+    ranks = sorted(repetition[1] for repetition in judged if repetition[1] is not None)
     rank = ranks[len(ranks) // 2] if ranks else None
     outcome = CaseOutcome.PASSED if 2 * passed > len(judged) else CaseOutcome.FAILED
     return ResultSummary(outcome, passed, len(judged), rank, reasons)

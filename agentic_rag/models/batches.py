@@ -80,8 +80,8 @@ def read_line(result: Any, prefix: str = "") -> BatchAnswer:
         message = result["message"]
         blocks = [block for block in message.get("content") or () if isinstance(block, dict)]
         text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
-        given = message.get("usage")
-        used: Json = given if isinstance(given, dict) else {}
+        reported = message.get("usage")
+        used: Json = reported if isinstance(reported, dict) else {}
         names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
         usage = Usage(*(number if isinstance(number := used.get(name), int) else 0 for name in names))
         refused = "the model declined to answer" if message.get("stop_reason") == "refusal" else ""

@@ -31,19 +31,20 @@ class ModelCalls:
 
     def state(self, at: float) -> PartState:
         """Return the model's state: down if all called providers are down, degraded if at least one is not ready."""
-        states = [each.state(at) for each in self.by_provider.values()]
+        states = [outcomes.state(at) for outcomes in self.by_provider.values()]
         if len(states) < 2:
             return self.outcomes.state(at)
-        found = worst(states)
-        return PartState.DEGRADED if found is PartState.DOWN and set(states) != {PartState.DOWN} else found
+        combined = worst(states)
+        # One dead provider among several leaves the domains of the others working.
+        return PartState.DEGRADED if combined is PartState.DOWN and set(states) != {PartState.DOWN} else combined
 
     def watch(self, model: str) -> "WatchedCall":
         """Return a context manager that records the outcome of the model call made inside."""
         provider = self._names.split(model)[0] if self._names is not None else self.name
-        known = self.by_provider.get(provider)
-        if known is None:
-            known = self.by_provider[provider] = Outcomes(TOLERATED)
-        return WatchedCall((self.outcomes, known))
+        outcomes = self.by_provider.get(provider)
+        if outcomes is None:
+            outcomes = self.by_provider[provider] = Outcomes(TOLERATED)
+        return WatchedCall((self.outcomes, outcomes))
 
 
 class WatchedCall:
@@ -59,11 +60,11 @@ class WatchedCall:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            for each in self._both:
-                each.note_success(time.time())
+            for outcomes in self._both:
+                outcomes.note_success(time.time())
         elif isinstance(error, ModelError) and error.http_status not in ANSWERED:
-            for each in self._both:
-                each.note_failure(time.time(), error.kind or error.code, str(error))
+            for outcomes in self._both:
+                outcomes.note_failure(time.time(), error.kind or error.code, str(error))
         elif isinstance(error, GenerationTimeout):
-            for each in self._both:
-                each.note_failure(time.time(), error.code, str(error))
+            for outcomes in self._both:
+                outcomes.note_failure(time.time(), error.code, str(error))

@@ -54,19 +54,19 @@ class Encoded:
 
         New messages are encoded and added. If the known messages differ from the given ones, the cache starts over.
         """
-        given = tuple(messages)
-        known = len(self._messages)
-        if self._messages != given[:known]:  # mostly the same objects, so the comparison is fast
-            self._messages, self._pieces, self._size, known = (), (), 0, 0
+        current = tuple(messages)
+        cached = len(self._messages)
+        if self._messages != current[:cached]:  # mostly the same objects, so the comparison is fast
+            self._messages, self._pieces, self._size, cached = (), (), 0, 0
         new: list[bytes] = []
-        for message in given[known:]:
+        for message in current[cached:]:
             encoded = encode(message)
             if self.size + len(encoded) >= self._most:
-                break
-            self._size += len(encoded) + 1
+                break  # a smaller message behind this one cannot be cached either: the cache holds the first messages
+            self._size += len(encoded) + 1  # with its comma
             new.append(encoded)
         if new:
-            self._messages = given[: known + len(new)]
+            self._messages = current[: cached + len(new)]
             self._pieces = (*self._pieces, b",".join(new))
         if len(self._pieces) > MOST_PIECES:
             self._pieces = (b",".join(self._pieces),)

@@ -44,17 +44,17 @@ def summarize(request: ModelRequest) -> list[Block]:
     apart = _ASKED.match(plain_text(request.system)) is not None
     every = list(_of_material(request) if apart else _of_messages(request))
     budget = request.max_tokens * 2
-    kept: list[Extract] = []
+    chosen: list[Extract] = []
     for extract in reversed(every):  # users ask most often about the newest messages
         budget -= len(json.dumps(extract, ensure_ascii=False).encode("utf-8", "replace"))
-        if kept and budget < 0:
+        if chosen and budget < 0:
             break
-        kept.insert(0, extract)
-    found = {
-        "facts": [{"fact": words, "documents": list(named)} for kind, words, named in kept if kind == "facts"],
-        "wishes": [words for kind, words, _ in kept if kind == "wishes"] or ([] if kept else ["-"]),
+        chosen.insert(0, extract)
+    summary = {
+        "facts": [{"fact": words, "documents": list(named)} for kind, words, named in chosen if kind == "facts"],
+        "wishes": [words for kind, words, _ in chosen if kind == "wishes"] or ([] if chosen else ["-"]),
     }
-    return [text_block(json.dumps(found, ensure_ascii=False))]
+    return [text_block(json.dumps(summary, ensure_ascii=False))]
 
 
 def _of_messages(request: ModelRequest) -> Iterator[Extract]:
@@ -98,8 +98,8 @@ def _split_named(line: str) -> tuple[str, tuple[str, ...]]:
     named: list[str] = []
     while len(named) < MAX_NAMED and line.endswith("]"):
         words, _, inner = line[:-1].rpartition(" [")
-        _, found, rest = inner.partition(", document ")
-        if not found:
+        _, separator, rest = inner.partition(", document ")
+        if not separator:
             break
         named.insert(0, rest.partition(",")[0])
         line = words

@@ -50,7 +50,7 @@ class MarkReader:
     """Reads one text in pieces. Any division into pieces gives the same marks between the same words."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
         self._code = ""  # the run that closes the open code, empty in prose
         self._fenced = False
         self._indent = True  # this line has only a fence's indent so far
@@ -59,37 +59,37 @@ class MarkReader:
 
     def feed(self, text: str) -> Iterator[Part]:
         """Yield the marks and words that are certain. The last characters may wait for the next piece."""
-        text = self._held + text
+        text = self._pending + text
         open_end = _OPEN.search(text)
         end = open_end.start() if open_end else len(text)
-        self._held = text[end:]
+        self._pending = text[end:]
         yield from self._read(text, end)
 
     def end(self) -> Iterator[Part]:
         """Yield the rest. The reader must not be used afterwards."""
-        rest, self._held = self._held, ""
+        rest, self._pending = self._pending, ""
         yield from self._read(rest, len(rest))
 
     def _read(self, text: str, end: int) -> Iterator[Part]:
-        said = position = 0  # the words between the two are not yielded yet
-        while found := (_RUNS if self._code else _PROSE).search(text, position, end):
-            self._pass(text[position : found.start()])
-            position = found.end()
-            if found["run"]:
-                self._take_run(found["run"])
-            elif found["line"]:
+        yielded = position = 0  # the words between the two are not yielded yet
+        while match := (_RUNS if self._code else _PROSE).search(text, position, end):
+            self._pass(text[position : match.start()])
+            position = match.end()
+            if match["run"]:
+                self._take_run(match["run"])
+            elif match["line"]:
                 self._take_line()
             else:
                 self._indent = self._blank = False
-                mark = _mark_of(found)
+                mark = _mark_of(match)
                 if mark is not None:
-                    if found.start() > said:
-                        yield text[said : found.start()]
+                    if match.start() > yielded:
+                        yield text[yielded : match.start()]
                     yield mark
-                    said = position
+                    yielded = position
         self._pass(text[position:end])
-        if end > said:
-            yield text[said:end]
+        if end > yielded:
+            yield text[yielded:end]
 
     def _pass(self, text: str) -> None:
         """Update the state of the current line after some of its words."""
@@ -104,7 +104,7 @@ class MarkReader:
 
     def _take_run(self, run: str) -> None:
         at_start, self._indent, self._blank = self._indent, False, False
-        if not self._code and run[0] == "~" and not at_start:
+        if not self._code and run[0] == "~" and not at_start:  # tildes open code only as a fence
             return
         if not self._code:
             self._fenced = self._opening = at_start and len(run) >= FENCE
@@ -116,14 +116,14 @@ class MarkReader:
             self._code = ""
 
 
-def _mark_of(found: re.Match[str]) -> Mark | None:
-    single = found["single"]
+def _mark_of(match: re.Match[str]) -> Mark | None:
+    single = match["single"]
     numbers: list[int] = []
-    for each in _RANGE.finditer(single or found["double"] or found["lens"]):
-        first, last = int(each[1]), int(each[2] or each[1])
+    for item in _RANGE.finditer(single or match["double"] or match["lens"]):
+        first, last = int(item[1]), int(item[2] or item[1])
         if not first <= last < first + MOST:
             return None
         numbers += range(first, last + 1)
     if single and 0 in numbers:  # passages count from 1, so this is an index or an interval
         return None
-    return Mark(tuple(dict.fromkeys(numbers)), found["mark"], sure=not single)
+    return Mark(tuple(dict.fromkeys(numbers)), match["mark"], sure=not single)

@@ -71,9 +71,9 @@ def _with_marks(block: Block, passages: Sequence[Block]) -> Block:
     """Return an earlier answer's text with its marks restored. A model that sees no marks stops writing marks."""
     numbers = [
         number
-        for each in block["citations"]
+        for citation in block["citations"]
         for number, passage in enumerate(passages, 1)
-        if each.get("search_result_index") == number - 1 and each.get("source") == passage["source"]
+        if citation.get("search_result_index") == number - 1 and citation.get("source") == passage["source"]
     ]
     rest = {key: value for key, value in block.items() if key != "citations"}
     text = block["text"]
@@ -130,7 +130,7 @@ class MarkedAnswer:
 
     def _say(self, text: str) -> list[ModelEvent]:
         events: list[ModelEvent] = []
-        if self._citations:
+        if self._citations:  # the block of the cited statement is still open: its punctuation may follow the mark
             text, self._blank = self._blank + text, ""
             before = _BELONGS_BEFORE.match(text)
             cut = before.end() if before else 0
@@ -156,7 +156,7 @@ class MarkedAnswer:
         return BlockStopped(self._count - 1, block)
 
     def _cite(self, number: int) -> list[ModelEvent]:
-        if any(number - 1 == each.search_result_index for each in self._citations):
+        if any(number - 1 == citation.search_result_index for citation in self._citations):
             return []
         if not 1 <= number <= len(self._passages) or not self._text.strip():
             return [CitationDelta(self._count - 1, Citation(number - 1, 0, 0, "", {}))]

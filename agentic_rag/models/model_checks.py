@@ -96,7 +96,7 @@ class _TrialAnswer:
             self.text += event.text
             self.pieces += 1
         elif isinstance(event, CitationDelta):
-            self.cited += event.citation.start < event.citation.end
+            self.cited += event.citation.start < event.citation.end  # an empty range cites nothing
         elif isinstance(event, BlockStopped) and event.block["type"] == "tool_use":
             self.calls.append(event.block)
         elif isinstance(event, MessageCompleted):
@@ -121,7 +121,7 @@ def _red_square(size: int = 64) -> Block:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", binascii.crc32(kind + data))
 
-    rows = (b"\0" + b"\xff\0\0" * size) * size
+    rows = (b"\0" + b"\xff\0\0" * size) * size  # each row begins with its filter, 0 for none
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png).decode()}
@@ -144,18 +144,18 @@ async def check_model(
         profile: the declared features of the model.
         seconds: timeout of each call.
     """
-    asked = [text_block("Say one short sentence about the sea.")]
-    found = [*await _ask(model, name, asked, seconds, _answers)]
-    if not found[0].works:
-        return found
+    question = [text_block("Say one short sentence about the sea.")]
+    findings = [*await _ask(model, name, question, seconds, _answers)]
+    if not findings[0].works:
+        return findings
     named = [text_block("My favourite colour is blue. Note it with the tool.")]
-    found += await _ask(model, name, named, seconds, _calls, (TOOL,))
+    findings += await _ask(model, name, named, seconds, _calls, (TOOL,))
     sought = [_PASSAGE, text_block("Which colour has the pump in the cellar? Answer in one sentence from the passage.")]
-    found += await _ask(model, name, sought, seconds, _cites)
+    findings += await _ask(model, name, sought, seconds, _cites)
     if profile.images:
         shown = [_red_square(), text_block("Which colour has this picture? Answer with one word.")]
-        found += await _ask(model, name, shown, seconds, _sees)
-    return found
+        findings += await _ask(model, name, shown, seconds, _sees)
+    return findings
 
 
 async def _ask(
@@ -165,21 +165,21 @@ async def _ask(
     system = (text_block("You are being tried. Do exactly what the user asks."),)
     request = ModelRequest(name, MAX_TOKENS, system, (message,), tools, thinking="off")
     heard, began = _TrialAnswer(), time.monotonic()
-    ability = judge(heard)[0].ability
+    ability = judge(heard)[0].ability  # the judge of an empty answer names the feature, in case the call fails
     try:
         with anyio.fail_after(seconds):
             async with model.stream(request) as events:
                 async for event in events:
                     heard.take(event)
     except TimeoutError:
-        said = f"No end came within {seconds:g} s" + (f"; {heard.pieces} parts had." if heard.pieces else ".")
-        found = [Finding(ability, Shortfall.SILENT, said)]
+        note = f"No end came within {seconds:g} s" + (f"; {heard.pieces} parts had." if heard.pieces else ".")
+        findings = [Finding(ability, Shortfall.SILENT, note)]
     except ModelError as error:
-        found = [Finding(ability, _code_of(error), str(error))]
+        findings = [Finding(ability, _code_of(error), str(error))]
     else:
-        found = list(judge(heard))
-    spent = round(time.monotonic() - began, 3)
-    return [Finding(each.ability, each.code, each.note, spent) for each in found]
+        findings = list(judge(heard))
+    took = round(time.monotonic() - began, 3)
+    return [Finding(finding.ability, finding.code, finding.note, took) for finding in findings]
 
 
 def _code_of(error: ModelError) -> Shortfall:
@@ -190,12 +190,12 @@ def _code_of(error: ModelError) -> Shortfall:
         return Shortfall.NO_STREAM
     if status is None:
         return Shortfall.SILENT if error.kind == "timeout" else Shortfall.UNREACHABLE
-    known = {401: Shortfall.KEY_REFUSED, 403: Shortfall.KEY_REFUSED, 404: Shortfall.MODEL_UNKNOWN}
+    by_status = {401: Shortfall.KEY_REFUSED, 403: Shortfall.KEY_REFUSED, 404: Shortfall.MODEL_UNKNOWN}
     if status in (402, 429, 529):
         return Shortfall.BUSY
     if status == 200:
         return Shortfall.BROKEN_ANSWER
-    return known.get(status, Shortfall.SERVICE_FAILED if status >= 500 else Shortfall.REQUEST_REFUSED)
+    return by_status.get(status, Shortfall.SERVICE_FAILED if status >= 500 else Shortfall.REQUEST_REFUSED)
 
 
 def _answers(heard: _TrialAnswer) -> list[Finding]:
@@ -213,10 +213,10 @@ def _answers(heard: _TrialAnswer) -> list[Finding]:
 
 
 def _calls(heard: _TrialAnswer) -> list[Finding]:
-    call = next((each for each in heard.calls if each["name"] == TOOL["name"]), None)
+    call = next((tool_call for tool_call in heard.calls if tool_call["name"] == TOOL["name"]), None)
     if call is None:
-        said = "It called no tool: it cannot search, remember or take its role."
-        return [Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, said)]
+        note = "It called no tool: it cannot search, remember or take its role."
+        return [Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, note)]
     if BROKEN_INPUT in call or not isinstance(call["input"].get("colour"), str):
         return [
             Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, "It called the tool with arguments that do not fit.")
@@ -235,5 +235,5 @@ def _cites(heard: _TrialAnswer) -> list[Finding]:
 def _sees(heard: _TrialAnswer) -> list[Finding]:
     if "red" in heard.text.casefold():
         return [Finding(ModelAbility.IMAGES)]
-    said = "It did not see what the picture shows; say images = false in its profile."
-    return [Finding(ModelAbility.IMAGES, Shortfall.IMAGE_NOT_SEEN, said)]
+    note = "It did not see what the picture shows; say images = false in its profile."
+    return [Finding(ModelAbility.IMAGES, Shortfall.IMAGE_NOT_SEEN, note)]

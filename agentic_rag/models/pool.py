@@ -79,7 +79,7 @@ class ModelPool(Model):
     async def submit_batch(self, model: str, requests: Mapping[str, ModelRequest]) -> str:
         """Submit a batch at the provider of the requests' model; see `BatchingModel`."""
         batching, bare = self._batching(model)
-        return await batching.submit_batch(bare, {key: _for_model(each, bare) for key, each in requests.items()})
+        return await batching.submit_batch(bare, {key: _for_model(request, bare) for key, request in requests.items()})
 
     async def read_batch(self, model: str, batch_id: str) -> BatchState:
         """Return the progress of a batch; see `BatchingModel`."""
@@ -129,7 +129,7 @@ class ModelPool(Model):
         model = self._models[provider]
         if not bare:
             return f"{name!r} names no model. {self._list()}"
-        if offered:
+        if offered:  # the operator's list needs no call of the service
             return None if bare in offered else f"{provider!r} has no model {bare!r}. {self._list()}"
         if isinstance(model, KnowingModel):
             if await model.knows(bare) is False:

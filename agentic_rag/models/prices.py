@@ -84,7 +84,7 @@ class PricesForm(Form):
     def _single(cls, models: object) -> object:
         if not isinstance(models, dict):
             return models
-        return {name: [each] if isinstance(each, dict) else each for name, each in models.items()}
+        return {name: [entry] if isinstance(entry, dict) else entry for name, entry in models.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Prices:
         if model == FREE:
             return _NOTHING
         for place in self._places_of(_names_of(model)):
-            fitting = [each for each in self.by_name[place] if each.since <= day]
+            fitting = [price for price in self.by_name[place] if price.since <= day]
             if fitting:
                 return fitting[-1]
         return None
@@ -139,7 +139,9 @@ class Prices:
         """Yield the keys of the file that match these names of a model, the best match first."""
         yield from (name for name in names if name in self.by_name)
         # Patterns come last: an exact name, with or without provider and date, is more specific.
-        patterns = [each for each in self.by_name if "*" in each and any(fnmatchcase(name, each) for name in names)]
+        patterns = [
+            pattern for pattern in self.by_name if "*" in pattern and any(fnmatchcase(name, pattern) for name in names)
+        ]
         yield from sorted(patterns, key=len, reverse=True)
 
 
@@ -167,6 +169,7 @@ def read_prices(path: Path | None) -> Prices:
     except json.JSONDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path}, line {exc.lineno}: this is no JSON: {exc.msg}.") from exc
     except _Twice as exc:
+        # The parser names no line for a duplicate; the last line with the name is most likely the second entry.
         lines = [number for number, line in enumerate(text.splitlines(), 1) if json.dumps(exc.name) in line]
         line = lines[-1] if lines else 1
         raise BadConfiguration(SETTING, f"{path}, line {line}: {exc.name} is there twice.") from exc
@@ -174,7 +177,7 @@ def read_prices(path: Path | None) -> Prices:
         raise BadConfiguration(SETTING, f"{path}, line 1: it is nested too deep.") from exc
     except InvalidInput as exc:
         raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
-    return Prices(form.currency, {name: _in_order(each) for name, each in form.models.items()})
+    return Prices(form.currency, {name: _in_order(forms) for name, forms in form.models.items()})
 
 
 def _in_order(forms: Sequence[PriceForm]) -> tuple[Price, ...]:

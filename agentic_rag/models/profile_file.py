@@ -109,18 +109,18 @@ def read_profiles(path: Path) -> dict[str, ProfileChanges]:
     """
     try:
         value = tomllib.loads(path.read_text("utf-8"))
-        found = read_form(ProfilesFile, value)
+        file = read_form(ProfilesFile, value)
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
     except tomllib.TOMLDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path} is no TOML: {exc}") from exc
     except InvalidInput as exc:
         raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
-    return {name: changes_of(form) for name, form in found.models.items()}
+    return {name: changes_of(form) for name, form in file.models.items()}
 
 
 def changes_of(form: ProfileForm) -> ProfileChanges:
     """Return the values set in a model's table, by the field names of `ModelProfile`."""
     names = {field.name for field in fields(ModelProfile)}
-    given = {name: getattr(form, name) for name in form.model_fields_set & names}
-    return {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(form, name) for name in form.model_fields_set & names}
+    return {name: value for name, value in values.items() if value is not None}

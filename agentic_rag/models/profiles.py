@@ -200,6 +200,7 @@ def use_operator_profiles(
 def as_operator_says(profile: ModelProfile, model: str = "") -> ModelProfile:
     """Return the profile with the operator's changes. ``model``: the name with its provider."""
     bare = model.partition(":")[2]
+    # The most exact name first: changes for one provider's model precede those for the model of any provider.
     for name in (model, bare, profile.name, _DATE.sub("", profile.name)):
         if changes := _operator.get(name):
             return replace(profile, **changes)
@@ -218,8 +219,8 @@ def profile_of(model: str) -> ModelProfile:
     that the service could refuse.
     """
     kind, bare = kind_of(model)
-    known = _profile(model.removeprefix("anthropic:")) if kind is None else _profile_at(kind, bare)
-    return as_operator_says(known, model) if _operator else known
+    profile = _profile(model.removeprefix("anthropic:")) if kind is None else _profile_at(kind, bare)
+    return as_operator_says(profile, model) if _operator else profile
 
 
 def kind_of(model: str) -> tuple[ProviderKind | None, str]:
@@ -232,10 +233,10 @@ def kind_of(model: str) -> tuple[ProviderKind | None, str]:
 
 
 def _profile(name: str) -> ModelProfile:
-    known = PROFILES.get(name) or PROFILES.get(_DATE.sub("", name))
-    if known is None:
-        known = replace(_SONNET, name=name) if is_claude(name) else ModelProfile(name)
-    return known
+    profile = PROFILES.get(name) or PROFILES.get(_DATE.sub("", name))
+    if profile is None:
+        profile = replace(_SONNET, name=name) if is_claude(name) else ModelProfile(name)
+    return profile
 
 
 def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
@@ -255,8 +256,8 @@ def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
     claude = _ANY_CLAUDE.search(name)
     if claude is None:
         return ModelProfile(name, cites=False, caching=False)
-    known = _profile(claude[0].replace(".", "-"))
-    return known if kind == "anthropic" else replace(known, hour_cache=False)
+    profile = _profile(claude[0].replace(".", "-"))
+    return profile if kind == "anthropic" else replace(profile, hour_cache=False)
 
 
 def most_output(max_tokens: int, profile: ModelProfile) -> int:
@@ -283,10 +284,10 @@ def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> Mod
     capabilities = info.get("capabilities") or {}
     types = _names_of((capabilities.get("thinking") or {}).get("types"))
     efforts = _names_of(capabilities.get("effort"))
-    told = replace(
+    reported = replace(
         profile,
         thinking=profile.thinking if types is None else types,
-        efforts=profile.efforts if efforts is None else tuple(each for each in EFFORTS if each in efforts),
+        efforts=profile.efforts if efforts is None else tuple(effort for effort in EFFORTS if effort in efforts),
         images=_is_supported(capabilities.get("image_input"), profile.images),
         cites=_is_supported(capabilities.get("citations"), profile.cites),
         diagnoses=bool(capabilities) or profile.diagnoses,
@@ -295,7 +296,7 @@ def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> Mod
         context_window=info.get("max_input_tokens") or profile.context_window,
         retires=_day_of(info.get("retires_at")) or profile.retires,
     )
-    return as_operator_says(told, model)
+    return as_operator_says(reported, model)
 
 
 def _day_of(moment: object) -> str | None:
@@ -306,11 +307,11 @@ def _day_of(moment: object) -> str | None:
 def _names_of(group: Json | None) -> frozenset[str] | None:
     if not isinstance(group, dict):
         return None
-    return frozenset(name for name, each in group.items() if isinstance(each, dict) and each.get("supported"))
+    return frozenset(name for name, support in group.items() if isinstance(support, dict) and support.get("supported"))
 
 
-def _is_supported(value: object, known: bool) -> bool:
-    return bool(value.get("supported", known)) if isinstance(value, dict) else known
+def _is_supported(value: object, default: bool) -> bool:
+    return bool(value.get("supported", default)) if isinstance(value, dict) else default
 
 
 def refusal_of(model: str, *, effort: str | None) -> tuple[str, str] | None:

@@ -102,15 +102,15 @@ class Providers:
     @property
     def kinds(self) -> Mapping[str, ProviderKind]:
         """The protocol of each provider."""
-        return {name: each.kind for name, each in self.providers.items()}
+        return {name: provider.kind for name, provider in self.providers.items()}
 
     @property
     def profiles(self) -> Mapping[str, ProfileChanges]:
         """The profile changes of all models, by ``provider:name``."""
         return {
             f"{name}:{model}": changes
-            for name, each in self.providers.items()
-            for model, changes in each.profiles.items()
+            for name, provider in self.providers.items()
+            for model, changes in provider.profiles.items()
         }
 
 
@@ -127,14 +127,14 @@ def read_providers(path: Path | None) -> Providers:
     if path is None:
         return NONE
     try:
-        found = read_form(ProvidersFile, tomllib.loads(path.read_text("utf-8")))
+        file = read_form(ProvidersFile, tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
     except tomllib.TOMLDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path} is no TOML: {exc}") from exc
     except InvalidInput as exc:
         raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
-    providers = Providers({name: _provider(name, form) for name, form in found.providers.items()}, found.default or "")
+    providers = Providers({name: _provider(name, form) for name, form in file.providers.items()}, file.default or "")
     named = [(f"providers.{provider.name}.fallback", provider.fallback) for provider in providers.providers.values()]
     for place, models in [*named, ("default", (providers.default,) if providers.default else ())]:
         _check_names(providers, f"{path}: {place}", models)
@@ -144,12 +144,14 @@ def read_providers(path: Path | None) -> Providers:
 def _check_names(providers: Providers, place: str, models: tuple[str, ...]) -> None:
     for model in models:
         provider, _, bare = model.partition(":")
-        known = providers.providers.get(provider)
-        if known is None and provider not in ("anthropic", "openai"):
+        configured = providers.providers.get(provider)
+        if configured is None and provider not in ("anthropic", "openai"):
             names = ", ".join(providers.providers)
             raise BadConfiguration(SETTING, f"{place}: {model!r} begins with no provider; there are {names}")
-        if known is not None and known.models and bare not in known.models:
-            raise BadConfiguration(SETTING, f"{place}: {provider} has no {bare!r}; it has {', '.join(known.models)}")
+        if configured is not None and configured.models and bare not in configured.models:
+            raise BadConfiguration(
+                SETTING, f"{place}: {provider} has no {bare!r}; it has {', '.join(configured.models)}"
+            )
 
 
 def _provider(name: str, form: ProviderForm) -> Provider:
@@ -170,5 +172,5 @@ def _provider(name: str, form: ProviderForm) -> Provider:
         form.region,
         form.project,
         form.account,
-        {model: changes_of(each) for model, each in form.profiles.items()},
+        {model: changes_of(profile_form) for model, profile_form in form.profiles.items()},
     )

@@ -84,8 +84,8 @@ class ChosenModel:
             return None  # there is no language model yet: the name is for the day there is
         provider, colon, _ = name.partition(":")
         if colon and provider not in self.names.providers and provider in {*OWN, *_find_declared()}:
-            known = ", ".join(sorted(self.names.providers))
-            return f"this server has no provider {provider!r}; its models are those of {known}."
+            names = ", ".join(sorted(self.names.providers))
+            return f"this server has no provider {provider!r}; its models are those of {names}."
         if isinstance(self.model, ModelPool):
             return await self.model.refusal(name)
         bare = name.removeprefix(f"{self.provider}:")
@@ -134,7 +134,7 @@ def make_provided(provider: Provider) -> Model:
     return BedrockModel(provider) if provider.kind == "bedrock" else CloudModel(provider)
 
 
-def choose_model(settings: Settings, given: Providers = NO_PROVIDERS) -> ChosenModel:
+def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) -> ChosenModel:
     """Return the model of the settings and the operator's file. Several providers are combined into one `ModelPool`.
 
     Raises:
@@ -142,73 +142,83 @@ def choose_model(settings: Settings, given: Providers = NO_PROVIDERS) -> ChosenM
             names the model for domains that choose none.
     """
     declared = _find_declared()
-    wanted = given.default or settings.model
-    provider, colon, name = wanted.partition(":")
-    if not colon or provider not in {**declared, **OWN, **given.providers}:
-        provider = "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in given.providers else "extractive"
-        name = wanted
-    models = {each.name: make_provided(each) for each in given.providers.values()}
-    if provider == "extractive" and given.providers and not colon:
-        names = " or ".join(f"{name}:NAME" for name in given.providers)
+    model_name = operator_file.default or settings.model
+    provider, colon, name = model_name.partition(":")
+    if not colon or provider not in {**declared, **OWN, **operator_file.providers}:
+        provider = (
+            "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
+        )
+        name = model_name
+    models = {configured.name: make_provided(configured) for configured in operator_file.providers.values()}
+    if provider == "extractive" and operator_file.providers and not colon:
+        names = " or ".join(f"{name}:NAME" for name in operator_file.providers)
         raise BadConfiguration(SETTING, f"must name a model with its provider: {names}")
     if provider not in models:
         own = OWN.get(provider)
         models[provider] = own(settings, name) if own else _make(declared[provider], settings, name)
-    if not given.providers and provider not in ("openai", "anthropic"):
+    # Without the operator's file, the extractive model or a distribution's provider stays the only one.
+    if not operator_file.providers and provider not in ("openai", "anthropic"):
         return ChosenModel(models[provider], name, provider)
     for other, set_up in (("anthropic", settings.anthropic_api_key), ("openai", settings.openai_api_key)):
         if other not in models and _text(set_up):
             models[other] = OWN[other](settings, "")
-    if set(models) == {"anthropic"} and not given.providers:
+    if set(models) == {"anthropic"} and not operator_file.providers:
         return ChosenModel(models[provider], name, provider)
     names_of = ModelNames(provider, frozenset(models))
     if not name:
         raise BadConfiguration(SETTING, f"names no model of {provider!r}; write {provider}:NAME")
-    offered = {each.name: each.models for each in given.providers.values() if each.models}
-    fallbacks = {each.name: each.fallback for each in given.providers.values() if each.fallback}
-    kept = names_of.keep(f"{provider}:{name}")
-    return ChosenModel(ModelPool(models, names_of, offered), kept, provider, fallbacks)
+    offered = {
+        configured.name: configured.models for configured in operator_file.providers.values() if configured.models
+    }
+    fallbacks = {
+        configured.name: configured.fallback for configured in operator_file.providers.values() if configured.fallback
+    }
+    stored_name = names_of.keep(f"{provider}:{name}")
+    return ChosenModel(ModelPool(models, names_of, offered), stored_name, provider, fallbacks)
 
 
-def use_profiles(settings: Settings, given: Providers = NO_PROVIDERS) -> None:
+def use_profiles(settings: Settings, operator_file: Providers = NO_PROVIDERS) -> None:
     """Apply the model profiles of the operator's files to this process.
 
     Raises:
         BadConfiguration: the file of profiles cannot be read.
     """
     profiles = read_profiles(settings.model_profiles) if settings.model_profiles else {}
-    use_operator_profiles({**profiles, **given.profiles}, given.kinds)
+    use_operator_profiles({**profiles, **operator_file.profiles}, operator_file.kinds)
 
 
-def configured_models(settings: Settings, choice: ChosenModel, given: Providers = NO_PROVIDERS) -> tuple[str, ...]:
+def configured_models(
+    settings: Settings, choice: ChosenModel, operator_file: Providers = NO_PROVIDERS
+) -> tuple[str, ...]:
     """Return the models that the operator configured, without duplicates.
 
     These are the default model, the models that providers offer, and the fallbacks.
     """
     named = [choice.name] if not isinstance(choice.model, ExtractiveModel) else []
-    for provider in given.providers.values():
+    for provider in operator_file.providers.values():
         named += [*(f"{provider.name}:{model}" for model in provider.models), *provider.fallback]
     return tuple(dict.fromkeys(map(choice.names.keep, named)))
 
 
-def secrets_of(settings: Settings, given: Providers = NO_PROVIDERS) -> Mapping[str, str]:
+def secrets_of(settings: Settings, operator_file: Providers = NO_PROVIDERS) -> Mapping[str, str]:
     """Return the operator's secret values by their places: keys, passwords in URLs, and headers with a secret.
 
     Placeholder keys for local services, such as ``anything`` or ``not-needed``, are ordinary words and not included.
     """
-    found = {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
-    found |= {f"base_url of {name}": _password_in(url) for name, url in _addresses(settings, given)}
-    for provider in given.providers.values():
-        found[f"providers.{provider.name}.key"] = provider.key
+    secrets = {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
+    secrets |= {f"base_url of {name}": _password_in(url) for name, url in _addresses(settings, operator_file)}
+    for provider in operator_file.providers.values():
+        secrets[f"providers.{provider.name}.key"] = provider.key
         for headers in (provider.headers, *(profile.get("headers", {}) for profile in provider.profiles.values())):
-            found |= {f"{provider.name}.{name}": value for name, value in headers.items() if _SECRET.search(name)}
-    parts = {name: [part.strip() for part in value.split(",")] for name, value in found.items()}
+            secrets |= {f"{provider.name}.{name}": value for name, value in headers.items() if _SECRET.search(name)}
+    # A setting may list several values with commas between them; each is a secret.
+    parts = {name: [part.strip() for part in value.split(",")] for name, value in secrets.items()}
     return {f"{name}.{n}": part for name, values in parts.items() for n, part in enumerate(values) if _is_secret(part)}
 
 
-def _addresses(settings: Settings, given: Providers) -> Iterator[tuple[str, str]]:
+def _addresses(settings: Settings, operator_file: Providers) -> Iterator[tuple[str, str]]:
     own = (("anthropic", settings.anthropic_base_url), ("openai", settings.openai_base_url))
-    for name, url in (*own, *((provider.name, provider.base_url) for provider in given.providers.values())):
+    for name, url in (*own, *((provider.name, provider.base_url) for provider in operator_file.providers.values())):
         if url:
             yield name, url
 
@@ -221,7 +231,7 @@ def _password_in(url: str) -> str:
 
 
 def _is_secret(value: str) -> bool:
-    return len(value) >= LONG_KEY or any(each.isdigit() for each in value)
+    return len(value) >= LONG_KEY or any(character.isdigit() for character in value)
 
 
 def _text(secret: SecretStr | None) -> str:
@@ -243,5 +253,5 @@ def _make(point: EntryPoint, settings: Settings, name: str) -> Model:
         raise BadConfiguration(SETTING, f"{place} failed: {type(exc).__name__}: {exc}") from exc
     if not all(hasattr(model, member) for member in ("name", "stream", "aclose")):
         raise BadConfiguration(SETTING, f"{place} made {type(model).__name__!r}, which is no model")
-    made: Model = model
-    return made
+    checked: Model = model  # `load` returns an untyped object; the members were checked above
+    return checked

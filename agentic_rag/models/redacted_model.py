@@ -62,5 +62,5 @@ class RedactedAnswer:
         if not self._redact.found_in(chosen):
             return block
         broken = {name: self._redact(block[name]) for name in (BROKEN_INPUT,) if name in block}
-        name, given = self._redact.members(chosen[:2])
-        return {**block, **broken, "name": name, "input": given, SECRET: True}
+        name, tool_input = self._redact.members(chosen[:2])
+        return {**block, **broken, "name": name, "input": tool_input, SECRET: True}

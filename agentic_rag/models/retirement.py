@@ -65,11 +65,14 @@ def retirement_of(model: str, today: date) -> Retirement | None:
         on, successor = profile.retires, ""
     if not on:
         return None
-    found = Retirement(model, on, profile.successor or successor or None)
-    return found if found.days_left(today) <= WARNING_DAYS else None
+    retirement = Retirement(model, on, profile.successor or successor or None)
+    return retirement if retirement.days_left(today) <= WARNING_DAYS else None
 
 
 def retirements_of(models: Iterable[str], today: date) -> list[Retirement]:
     """Return the retirements of several models that are due or near, the earliest first."""
-    found = [retirement_of(model, today) for model in dict.fromkeys(models) if model]
-    return sorted((each for each in found if each is not None), key=lambda each: (each.on, each.model))
+    retirements = [retirement_of(model, today) for model in dict.fromkeys(models) if model]
+    return sorted(
+        (retirement for retirement in retirements if retirement is not None),
+        key=lambda retirement: (retirement.on, retirement.model),
+    )

@@ -84,7 +84,9 @@ def _reason(status: int, message: str, model: str, endpoint: Endpoint) -> str:
         return f"The model's service does not let this key do that. Check {endpoint.key} and its permissions."
     if status == 404:
         today = datetime.now(UTC).date()
-        retired = "".join(each.text(today) for each in retirements_of([model], today) if each.days_left(today) <= 0)
+        retired = "".join(
+            retirement.text(today) for retirement in retirements_of([model], today) if retirement.days_left(today) <= 0
+        )
         return (
             f"The model's service at {endpoint.url} does not know the model {model!r}. "
             f"Check {endpoint.model} and {endpoint.base_url}." + (f" {retired}" if retired else "")
@@ -130,8 +132,8 @@ def unreachable(endpoint: Endpoint, *, in_time: bool) -> ModelError:
 
 def failed_call(exc: Exception, endpoint: Endpoint) -> ModelError:
     """Return the error for any other failure of an SDK or its HTTP client."""
-    said = endpoint.without_secret(str(exc))
-    return ModelError(f"The call of the model's service failed: {said}", kind=type(exc).__name__)
+    text = endpoint.without_secret(str(exc))
+    return ModelError(f"The call of the model's service failed: {text}", kind=type(exc).__name__)
 
 
 def parse_retry_after(headers: Headers) -> float | None:
@@ -144,13 +146,13 @@ def parse_retry_after(headers: Headers) -> float | None:
             seconds = float(headers.get(name, "")) / scale
         except ValueError:
             continue
-        if math.isfinite(seconds):
+        if math.isfinite(seconds):  # Python also reads "nan" and "inf" as floats
             return max(0.0, seconds)
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
     except ValueError:
         return None
-    if date.tzinfo is None:
+    if date.tzinfo is None:  # the zone was `-0000`, which is UTC
         date = date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
 

@@ -70,6 +70,7 @@ class SplitPairs:
         if _HIGH_AT_END.search(text):
             self._halves[key] = text[-1]
             text = text[:-1]
+        # In UTF-16 the two halves are one character.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     def end(self, key: Hashable) -> str:

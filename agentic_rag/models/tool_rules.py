@@ -49,6 +49,6 @@ def named_tools(error: ModelError, tools: Sequence[ToolSpec]) -> tuple[str, ...]
         return ()
     text = str(error)
     names = {tools[int(place)]["name"] for place in _PLACE.findall(text) if int(place) < len(tools)}
-    known = {tool["name"] for tool in tools}
-    names |= known.intersection(_FUNCTION.findall(text))
+    sent_names = {tool["name"] for tool in tools}
+    names |= sent_names.intersection(_FUNCTION.findall(text))
     return tuple(tool["name"] for tool in tools if tool["name"] in names)

@@ -54,13 +54,13 @@ class ObservedModel(Model):
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
         """Open one call inside a span; see `Model.stream`."""
-        return _Call(self._model.name, request, self._model.stream(request), self._observer)
+        return _ObservedCall(self._model.name, request, self._model.stream(request), self._observer)
 
     async def aclose(self) -> None:
         await self._model.aclose()
 
 
-class _Call(AsyncIterator[ModelEvent]):
+class _ObservedCall(AsyncIterator[ModelEvent]):
     """One observed call: the context manager that `Model.stream` returns, and the iterator of its events."""
 
     def __init__(
@@ -77,7 +77,7 @@ class _Call(AsyncIterator[ModelEvent]):
         self._events: AsyncIterator[ModelEvent]
         self._span: Span = NO_SPAN
         self._silent = True
-        self._answer: list[Block] = []
+        self._blocks: list[Block] = []
         self._usage = Usage()
 
     async def __aenter__(self) -> Self:
@@ -115,6 +115,7 @@ class _Call(AsyncIterator[ModelEvent]):
 
     async def __anext__(self) -> ModelEvent:
         event = await self._events.__anext__()
+        # An answer has hundreds of deltas. After the first one they are passed on without a look.
         if self._silent or type(event) in _REPORTED:
             self._take(event)
         return event
@@ -127,12 +128,12 @@ class _Call(AsyncIterator[ModelEvent]):
             self._usage = event.usage
             self._span.note(answered_by=event.model)
         elif isinstance(event, BlockStopped) and self._span.wants_content:
-            self._answer.append(event.block)
+            self._blocks.append(event.block)
         elif isinstance(event, MessageCompleted):
             self._usage = event.usage
             self._span.note(stop_reason=event.stop_reason)
             if self._span.wants_content:
-                self._span.say(SpanContent.ANSWER, self._answer)
+                self._span.say(SpanContent.ANSWER, self._blocks)
 
     def _end(self, exc: BaseException | None) -> None:
         used = self._usage

@@ -37,15 +37,15 @@ _LIGHT = frozenset(
 @lru_cache(maxsize=4096)
 def terms(text: str) -> frozenset[str]:
     """Return the comparable terms of a text: stems, codes and the parts of codes, and pairs of ideographs."""
-    found: set[str] = set()
+    comparable: set[str] = set()
     for word in content_words(fold(text).text):
         if CJK_RUN.match(word):
-            found.update(map("".join, itertools.pairwise(word)) if len(word) > 1 else [word])
+            comparable.update(map("".join, itertools.pairwise(word)) if len(word) > 1 else [word])
         else:
-            found.add(stem(word.removesuffix("'s")))
+            comparable.add(stem(word.removesuffix("'s")))
             has_digit = any(map(str.isdigit, word))
-            found.update(part for part in re.split(r"[.,:/-]", word) if has_digit and len(part) > 1)
-    return frozenset(found)
+            comparable.update(part for part in re.split(r"[.,:/-]", word) if has_digit and len(part) > 1)
+    return frozenset(comparable)
 
 
 def stem(word: str) -> str:

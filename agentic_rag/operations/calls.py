@@ -68,12 +68,13 @@ class AcceptedCall:
     functions: ClientFunctions = NO_FUNCTIONS
 
     @property
-    def kept(self) -> bool:
+    def in_conversation(self) -> bool:
+        """Whether the conversation outlives the call; a transient one is deleted with its answer."""
         return not self.conversation.transient
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTurn:
+class StoredTurn:
     """A stored turn. ``follows`` is the turn whose answer this question follows, if any.
 
     ``functions`` are those of the client's program.
@@ -185,7 +186,7 @@ class Calls:
             )
         return wait
 
-    async def find_kept(self, user: User, turn_id: TurnId) -> KeptTurn:
+    async def find_stored(self, user: User, turn_id: TurnId) -> StoredTurn:
         """Return a kept turn.
 
         Raises:
@@ -198,16 +199,16 @@ class Calls:
         turns = await self._conversations.turns(conversation)
         before = next((candidate for candidate in turns if candidate.message_id == turn.parent_message_id), None)
         follows = None if before is None or before.end_reason == BROUGHT else before.id
-        return KeptTurn(conversation, turn, follows, await self._conversations.functions_of(turn))
+        return StoredTurn(conversation, turn, follows, await self._conversations.functions_of(turn))
 
     async def forget(self, user: User, turn_id: TurnId) -> None:
         """Delete a turn together with its conversation. It must be the only turn in the conversation.
 
         Raises:
-            NotFound: as `find_kept`.
+            NotFound: as `find_stored`.
             OtherResponses: the conversation holds other turns.
         """
-        kept_turn = await self.find_kept(user, turn_id)
+        kept_turn = await self.find_stored(user, turn_id)
         turns = await self._conversations.turns(kept_turn.conversation)
         other_turns = [candidate for candidate in turns if candidate.id != turn_id and candidate.end_reason != BROUGHT]
         if other_turns:
@@ -246,7 +247,7 @@ class Calls:
                     if new_pauses:
                         return
         finally:
-            if not call.kept and not paused:
+            if not call.in_conversation and not paused:
                 await self._deletion.end_call(call.conversation)
 
     async def interrupt(self, user: User, call: AcceptedCall) -> None:

@@ -74,16 +74,16 @@ class PaidCalls:
                     raise GenerationTimeout(action, seconds)
             answer = Answer(received.text, received.stop_reason)
         finally:
-            spent = usage.row_of(labels, received.model, received.usage)
+            cost = usage.row_of(labels, received.model, received.usage)
 
             def store(conn: Connection) -> None:
                 if keep is not None and answer is not None:
                     keep(conn, answer)
-                usage.put(conn, [spent])
+                usage.put(conn, [cost])
                 account.release(conn)
 
             try:
-                with anyio.CancelScope(shield=True):
+                with anyio.CancelScope(shield=True):  # a service bills a cancelled call, too
                     await self._db.write(store)
                 account.settle()
             finally:

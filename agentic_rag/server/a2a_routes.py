@@ -41,7 +41,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_in
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
-from agentic_rag.operations.calls import Calls, KeptTurn
+from agentic_rag.operations.calls import Calls, StoredTurn
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.auth import Caller, own_url_of
 from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aStream, A2aTask, Form, TaskSeed, TaskState
@@ -273,7 +273,7 @@ class AgentRoutes:
         self, request: Request, user: User, caller: Caller, domain: str, body: Json
     ) -> EventStream | CollectedAnswer | Response:
         """Handle a JSON-RPC request of an A2A client: messages, and tasks with their streams."""
-        received: object = body
+        received: object = body  # any JSON value, since the body has no form; `_read_request` checks it
         ident, legacy = _identify(received)
         visit = Visit(request, user, caller, domain, Form(legacy), ident)
         method = ""
@@ -318,27 +318,27 @@ class AgentRoutes:
     # Messages
 
     async def _send(self, visit: Visit, params: SendParams) -> CollectedAnswer | Response:
-        kept, waits = await self._accept(visit, params)
-        asked = params.configuration
-        if asked.return_immediately or not asked.blocking:
-            task = await self._task_of(visit, kept, asked.history_length)
+        stored, waits = await self._accept(visit, params)
+        configuration = params.configuration
+        if configuration.return_immediately or not configuration.blocking:
+            task = await self._task_of(visit, stored, configuration.history_length)
             return self._answer(visit, visit.form.wrap_task(task))
-        collected = _Collected(visit, A2aTask(visit.form, self._seed(visit, kept), waits.ended), waits, asked)
-        return CollectedAnswer(_until_done(self._conversations.events(kept.turn.id), collected), collected)
+        collected = _Collected(visit, A2aTask(visit.form, self._seed(visit, stored), waits.ended), waits, configuration)
+        return CollectedAnswer(_until_done(self._conversations.events(stored.turn.id), collected), collected)
 
     async def _stream(self, visit: Visit, params: SendParams) -> EventStream:
-        kept, waits = await self._accept(visit, params)
-        task = A2aTask(visit.form, self._seed(visit, kept), waits.ended)
+        stored, waits = await self._accept(visit, params)
+        task = A2aTask(visit.form, self._seed(visit, stored), waits.ended)
         encoder = A2aStream(visit.request_id, task, waits=waits, history=params.configuration.history_length)
-        return EventStream(self._conversations.events(kept.turn.id), encoder)
+        return EventStream(self._conversations.events(stored.turn.id), encoder)
 
-    async def _accept(self, visit: Visit, params: SendParams) -> tuple[KeptTurn, KnownWaits]:
+    async def _accept(self, visit: Visit, params: SendParams) -> tuple[StoredTurn, KnownWaits]:
         """Start a task, find the one that this message has started, or answer the waits of a task."""
         visit.caller.take_message()
-        message, asked = params.message, params.configuration
-        if asked.push_notification_config or asked.task_push_notification_config:
+        message, configuration = params.message, params.configuration
+        if configuration.push_notification_config or configuration.task_push_notification_config:
             raise RpcError(PUSH_NOT_SUPPORTED, NO_PUSH)
-        modes = asked.accepted_output_modes
+        modes = configuration.accepted_output_modes
         if modes and not any(mode.partition(";")[0].strip().lower() in _FITTING for mode in modes):
             problem = f"This agent answers in {' or '.join(OUTPUT_MODES)}, not in {', '.join(modes)[:200]}."
             raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, problem)
@@ -351,23 +351,23 @@ class AgentRoutes:
             problem = "A question is text, with images; data parts only answer a task that waits for input."
             raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, problem)
         names, user, domain = self._names, visit.user, visit.domain
-        if not message.context_id:
+        if not message.context_id:  # only the message's id can tell a repeated message from a new task
             earlier = await self._earlier(visit, message.message_id, content.text)
             if earlier is not None:
                 return earlier, KnownWaits(await self._waits.ended_of(earlier.turn.id))
             return await self._begin(visit, message, content), KnownWaits()
         else:
             conversation = await names.find_or_begin(user, domain, message.context_id)
-        if conversation.transient:
+        if conversation.transient:  # it belongs to one call and is deleted with it
             raise NotFound("conversation", message.context_id or "")
         accepted = await self._conversations.send(
             user, conversation.id, content.text, client_message_id=message.message_id, images=content.images
         )
         ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
         turn = await self._conversations.turn(user, accepted.turn_id)
-        return KeptTurn(conversation, turn, None), KnownWaits(ended)
+        return StoredTurn(conversation, turn, None), KnownWaits(ended)
 
-    async def _begin(self, visit: Visit, message: SentMessage, content: Content) -> KeptTurn:
+    async def _begin(self, visit: Visit, message: SentMessage, content: Content) -> StoredTurn:
         """Start a task in a new conversation, which is deleted again if the message is refused."""
         user, conversation = visit.user, await self._conversations.create(visit.user, visit.domain)
         try:
@@ -377,9 +377,9 @@ class AgentRoutes:
         except BaseException:
             await self._deletion.end_call(conversation)
             raise
-        return KeptTurn(conversation, await self._conversations.turn(user, accepted.turn_id), None)
+        return StoredTurn(conversation, await self._conversations.turn(user, accepted.turn_id), None)
 
-    async def _earlier(self, visit: Visit, message_id: str, text: str) -> KeptTurn | None:
+    async def _earlier(self, visit: Visit, message_id: str, text: str) -> StoredTurn | None:
         """Return the task that a repeated message without a context has started, or None."""
         check_name("message.messageId", message_id)
         try:
@@ -390,39 +390,39 @@ class AgentRoutes:
             return None  # another client of this user chose the same id
         await self._conversations.check_replay(visit.user, turn)
         conversation = await self._conversations.get(visit.user, turn.conversation_id)
-        return None if conversation.transient else KeptTurn(conversation, turn, None)
+        return None if conversation.transient else StoredTurn(conversation, turn, None)
 
-    async def _go_on(self, visit: Visit, message: SentMessage, content: Content) -> tuple[KeptTurn, KnownWaits]:
+    async def _go_on(self, visit: Visit, message: SentMessage, content: Content) -> tuple[StoredTurn, KnownWaits]:
         """Answer the waits of a task with a message."""
-        kept = await self._find(visit, message.task_id or "")
-        if message.context_id and message.context_id not in (kept.conversation.id, kept.conversation.client_name):
-            raise InvalidInput("message.contextId", f"the task belongs to the context {_context_of(kept)!r}.")
-        if kept.turn.status in FINISHED:
-            problem = f"The task {kept.turn.id} has ended; send the message without its taskId, in the same context."
+        stored = await self._find(visit, message.task_id or "")
+        if message.context_id and message.context_id not in (stored.conversation.id, stored.conversation.client_name):
+            raise InvalidInput("message.contextId", f"the task belongs to the context {_context_of(stored)!r}.")
+        if stored.turn.status in FINISHED:
+            problem = f"The task {stored.turn.id} has ended; send the message without its taskId, in the same context."
             raise RpcError(UNSUPPORTED_OPERATION, problem)
-        waits = await self._waits.list_open(kept.turn.id)
+        waits = await self._waits.list_open(stored.turn.id)
         if not waits:
-            problem = f"The task {kept.turn.id} is working and waits for no input; cancel it, or wait for its end."
+            problem = f"The task {stored.turn.id} is working and waits for no input; cancel it, or wait for its end."
             raise RpcError(UNSUPPORTED_OPERATION, problem)
         answers = _read_answers(content, waits)
         for wait, action, answer in answers:
             await self._waits.settle(visit.user, wait, action, answer)
-        ended = await self._waits.ended_of(kept.turn.id)
-        return kept, KnownWaits(ended, frozenset(wait.id for wait, _, _ in answers))
+        ended = await self._waits.ended_of(stored.turn.id)
+        return stored, KnownWaits(ended, frozenset(wait.id for wait, _, _ in answers))
 
     # Tasks
 
-    async def _find(self, visit: Visit, task_id: str) -> KeptTurn:
-        kept = await self._calls.find_kept(visit.user, TurnId(task_id))
-        if kept.conversation.domain_id != visit.domain:
+    async def _find(self, visit: Visit, task_id: str) -> StoredTurn:
+        stored = await self._calls.find_stored(visit.user, TurnId(task_id))
+        if stored.conversation.domain_id != visit.domain:
             raise NotFound("turn", task_id)
-        return kept
+        return stored
 
-    def _seed(self, visit: Visit, kept: KeptTurn) -> TaskSeed:
-        turn = kept.turn
+    def _seed(self, visit: Visit, stored: StoredTurn) -> TaskSeed:
+        turn = stored.turn
         return TaskSeed(
             turn.id,
-            _context_of(kept),
+            _context_of(stored),
             turn.content,
             turn.client_message_id or turn.user_message_id,
             turn.ended_at or turn.started_at,
@@ -430,26 +430,26 @@ class AgentRoutes:
             _STATES[turn.status],
         )
 
-    async def _replay(self, visit: Visit, kept: KeptTurn) -> tuple[A2aTask, int]:
+    async def _replay(self, visit: Visit, stored: StoredTurn) -> tuple[A2aTask, int]:
         """Return a task in its current state, and the number of its last event."""
-        ended = await self._waits.ended_of(kept.turn.id)
-        task, last = A2aTask(visit.form, self._seed(visit, kept), ended), 0
-        for event in await turn_events(self._conversations, visit.user, kept):
+        ended = await self._waits.ended_of(stored.turn.id)
+        task, last = A2aTask(visit.form, self._seed(visit, stored), ended), 0
+        for event in await turn_events(self._conversations, visit.user, stored):
             task.take(event, event.fields())
             last = event.seq
         return task, last
 
     async def _task_of(
-        self, visit: Visit, kept: KeptTurn, history: int | None = None, *, artifacts: bool = True
+        self, visit: Visit, stored: StoredTurn, history: int | None = None, *, artifacts: bool = True
     ) -> Json:
-        if not artifacts and kept.turn.status in FINISHED:  # without its log, because a page has many tasks
-            return A2aTask(visit.form, self._seed(visit, kept)).task(history, artifacts=False)
-        task, _ = await self._replay(visit, kept)
+        if not artifacts and stored.turn.status in FINISHED:  # without its log, because a page has many tasks
+            return A2aTask(visit.form, self._seed(visit, stored)).task(history, artifacts=False)
+        task, _ = await self._replay(visit, stored)
         return task.task(history, artifacts=artifacts)
 
     async def _get(self, visit: Visit, params: TaskQuery) -> Json:
-        kept = await self._find(visit, params.id)
-        return visit.form.task(await self._task_of(visit, kept, params.history_length))
+        stored = await self._find(visit, params.id)
+        return visit.form.task(await self._task_of(visit, stored, params.history_length))
 
     async def _list(self, visit: Visit, params: ListParams) -> Json:
         """Return a page of the user's tasks in the domain, newest first, by default without artifacts."""
@@ -467,13 +467,13 @@ class AgentRoutes:
                 awaits=awaits,
                 since=params.status_timestamp_after,
                 before=params.page_token or None,
-                limit=params.page_size + 1,
+                limit=params.page_size + 1,  # one more than shown tells whether another page exists
             )
         page, tasks = turns[: params.page_size], []
         for turn in page:
             owner = conversation or await self._conversations.get(visit.user, turn.conversation_id)
-            kept = KeptTurn(owner, turn, None)
-            task = await self._task_of(visit, kept, params.history_length, artifacts=params.include_artifacts)
+            stored = StoredTurn(owner, turn, None)
+            task = await self._task_of(visit, stored, params.history_length, artifacts=params.include_artifacts)
             tasks.append(visit.form.task(task))
         more = len(turns) > params.page_size
         return {
@@ -484,42 +484,45 @@ class AgentRoutes:
         }
 
     async def _cancel(self, visit: Visit, params: TaskQuery) -> Json:
-        kept = await self._find(visit, params.id)
-        if kept.turn.status in FINISHED:
-            raise RpcError(TASK_NOT_CANCELABLE, f"The task {kept.turn.id} has already ended.")
-        await self._conversations.interrupt(visit.user, kept.conversation.id, turn_id=kept.turn.id, queued=True)
+        stored = await self._find(visit, params.id)
+        if stored.turn.status in FINISHED:
+            raise RpcError(TASK_NOT_CANCELABLE, f"The task {stored.turn.id} has already ended.")
+        await self._conversations.interrupt(visit.user, stored.conversation.id, turn_id=stored.turn.id, queued=True)
+        # An interrupt is a request: the turn has ended once its log says so.
         with anyio.move_on_after(CANCEL_SECONDS):
-            async with aclosing(self._conversations.events(kept.turn.id)) as events:
+            async with aclosing(self._conversations.events(stored.turn.id)) as events:
                 async for event in events:
                     if event.terminal:
                         break
-        kept = await self._find(visit, params.id)
-        if kept.turn.status is TurnStatus.DONE:
-            raise RpcError(TASK_NOT_CANCELABLE, f"The task {kept.turn.id} ended before it could be canceled.")
-        return visit.form.task(await self._task_of(visit, kept, params.history_length))
+        stored = await self._find(visit, params.id)
+        if stored.turn.status is TurnStatus.DONE:
+            raise RpcError(TASK_NOT_CANCELABLE, f"The task {stored.turn.id} ended before it could be canceled.")
+        return visit.form.task(await self._task_of(visit, stored, params.history_length))
 
     async def _subscribe(self, visit: Visit, params: TaskQuery) -> EventStream:
         """Follow a task from its current state to its end, also across waits that others answer."""
-        kept = await self._find(visit, params.id)
-        if kept.turn.status in FINISHED:
-            raise RpcError(UNSUPPORTED_OPERATION, f"The task {kept.turn.id} has ended; get it instead.")
-        _, last = await self._replay(visit, kept)
-        task = A2aTask(visit.form, self._seed(visit, kept), await self._waits.ended_of(kept.turn.id))
+        stored = await self._find(visit, params.id)
+        if stored.turn.status in FINISHED:
+            raise RpcError(UNSUPPORTED_OPERATION, f"The task {stored.turn.id} has ended; get it instead.")
+        # The stream begins with the task after event ``last``, so that the client gets no event twice.
+        _, last = await self._replay(visit, stored)
+        task = A2aTask(visit.form, self._seed(visit, stored), await self._waits.ended_of(stored.turn.id))
         encoder = A2aStream(visit.request_id, task, after=last, history=params.history_length, to_end=True)
-        return EventStream(self._conversations.events(kept.turn.id), encoder)
+        return EventStream(self._conversations.events(stored.turn.id), encoder)
 
 
 class _Collected:
     """Collects a task until it ends or waits for input."""
 
-    def __init__(self, visit: Visit, task: A2aTask, waits: KnownWaits, asked: SendConfiguration) -> None:
+    def __init__(self, visit: Visit, task: A2aTask, waits: KnownWaits, configuration: SendConfiguration) -> None:
         self._visit = visit
         self._task = task
         self._answered = set(waits.answered)
-        self._history = asked.history_length
+        self._history = configuration.history_length
 
     @property
     def done(self) -> bool:
+        # The log is read from its start, where the waits that this message answered are still open.
         return self._task.over or (self._task.paused and not self._answered)
 
     def collect(self, event: AgentEvent) -> None:
@@ -542,8 +545,8 @@ async def _until_done(events: AsyncGenerator[AgentEvent], collected: _Collected)
                 return
 
 
-def _context_of(kept: KeptTurn) -> str:
-    return kept.conversation.client_name or kept.conversation.id
+def _context_of(stored: StoredTurn) -> str:
+    return stored.conversation.client_name or stored.conversation.id
 
 
 def _identify(body: object) -> tuple[str | int | None, bool]:
@@ -551,7 +554,7 @@ def _identify(body: object) -> tuple[str | int | None, bool]:
     if not isinstance(body, dict):
         return None, False
     ident, method = body.get("id"), body.get("method")
-    is_valid = isinstance(ident, str | int) and not isinstance(ident, bool)
+    is_valid = isinstance(ident, str | int) and not isinstance(ident, bool)  # a bool is an int in Python
     return ident if is_valid else None, isinstance(method, str) and "/" in method
 
 
@@ -570,7 +573,7 @@ def _read_request(body: object, version: str) -> tuple[str, Json]:
         raise RpcError(INVALID_REQUEST, "id: a text, an integer or null is expected.")
     if not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, "method: a text is expected.")
-    if version and not any(version == each or version.startswith(f"{each}.") for each in _VERSIONS):
+    if version and not any(version == supported or version.startswith(f"{supported}.") for supported in _VERSIONS):
         problem = f"Version {version[:50]!r} of A2A is not supported; supported are 1.0 and 0.3."
         raise RpcError(VERSION_NOT_SUPPORTED, problem)
     if method in _EXTENDED:
@@ -663,7 +666,9 @@ def _read_text_answer(wait: WaitRecord, text: str) -> tuple[WaitAction, Json]:
     word = text.rstrip(".!。！").casefold()
     if wait.kind is WaitKind.QUESTION:
         options = wait.request.get("options") or ()
-        chosen = [each["value"] for each in options if word in (each["value"].casefold(), each["title"].casefold())]
+        chosen = [
+            option["value"] for option in options if word in (option["value"].casefold(), option["title"].casefold())
+        ]
         return WaitAction.ACCEPT, {"choices": chosen[:1]} if chosen else {"text": text}
     if wait.kind is WaitKind.APPROVAL and word in _YES:
         return WaitAction.ACCEPT, {}
@@ -686,8 +691,8 @@ def _statuses_of(status: str) -> tuple[tuple[TurnStatus, ...], Awaits | None]:
     try:
         return _STATUSES[TaskState(word)]
     except (KeyError, ValueError):
-        known = ", ".join(f"TASK_STATE_{each.name}" for each in _STATUSES)
-        raise InvalidInput("status", f"one of {known} is expected, not {status[:100]!r}.") from None
+        names = ", ".join(f"TASK_STATE_{state.name}" for state in _STATUSES)
+        raise InvalidInput("status", f"one of {names} is expected, not {status[:100]!r}.") from None
 
 
 def make_card(base: str, domain: str, name: str, description: str, examples: Sequence[str]) -> Json:

@@ -71,7 +71,7 @@ class Runs:
             AgenticRagError: the message or the answer to an interrupt is refused; see `Conversations.send` and
                 `Waits.answer`.
         """
-        await anyio.to_thread.run_sync(input_model)
+        await anyio.to_thread.run_sync(input_model)  # the first call imports the official package
         request = read_run(body)
         check_name("threadId", request.thread_id)
         check_name("runId", request.run_id)
@@ -94,18 +94,18 @@ class Runs:
         Repeating the same answers returns the same events.
         """
         conversation = await self._names.find(user, domain_id, request.thread_id)
-        asked = [(entry, await self._waits.get(user, WaitId(entry.wait_id))) for entry in request.resume]
-        for _, wait in asked:
+        pairs = [(entry, await self._waits.get(user, WaitId(entry.wait_id))) for entry in request.resume]
+        for _, wait in pairs:
             if conversation is None or wait.conversation_id != conversation.id:
                 raise NotFound("wait", wait.id)
-        turn_id = asked[0][1].root_turn_id
-        if any(wait.root_turn_id != turn_id for _, wait in asked):
+        turn_id = pairs[0][1].root_turn_id
+        if any(wait.root_turn_id != turn_id for _, wait in pairs):
             raise InvalidInput("resume", "the interrupts of one run are expected, not of several turns.")
         if after is not None and after.turn_id != turn_id:
             raise InvalidInput("offset", "this is the id of an event of another run.")
-        for wait, (action, content) in [(wait, entry.answer(wait.kind)) for entry, wait in asked]:
+        for wait, (action, content) in [(wait, entry.answer(wait.kind)) for entry, wait in pairs]:
             await self._waits.settle(user, wait, action, content)
-        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
+        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in pairs))
         encoder = AgUi(request.thread_id, request.run_id, request.history, after, waits)
         await self._conversations.check_replay(user, await self._conversations.turn(user, turn_id))
         return Run(self._conversations.events(turn_id), encoder)

@@ -59,6 +59,7 @@ def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket],
         caller, reference, scope = caller_of(websocket.scope), request_id(websocket.scope), websocket.scope
         domain = str(websocket.path_params["domain"])
         try:
+            # Routes of HTTP check ids for NUL before they are called, sockets do not.
             if not caller.user.sees(domain) or "\0" in domain:
                 raise NotFound("domain", domain, hidden=True)
             caller.check_connections()
@@ -67,10 +68,10 @@ def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket],
             response = refusal(exc, reference, redaction_for(redactor, caller.user), scope["path"])
             await send_refusal(response, scope, websocket.receive, websocket.send)
             return
-        with anyio.CancelScope() as held, caller.connection(held):
+        with anyio.CancelScope() as lifetime, caller.connection(lifetime):
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
             closing = await RunSocket(websocket, caller, runs, domain, redactor).serve()
-        if held.cancelled_caught:
+        if lifetime.cancelled_caught:  # the caller's connections are cancelled when the key or sign-in ends
             closing = Closing(POLICY_VIOLATION, "The key is not valid any more.")
         if closing is not None:
             with suppress(*_GONE), anyio.move_on_after(CLOSE_SECONDS):
@@ -88,18 +89,18 @@ class RunSocket:
         self._runs = runs
         self._domain_id = domain_id
         self._redactor = redactor
-        self._told = 0
+        self._sending = 0
         """Number of runs that are being sent."""
         self._refused = 0
         self._closing: Closing | None = None
 
     async def serve(self) -> Closing | None:
         """Serve until the connection ends. Return how to close it, or None if it is already closed."""
-        asked = self._ws.query_params
+        query = self._ws.query_params
         async with anyio.create_task_group() as tasks:
-            if "offset" in asked:
-                tasks.start_soon(self._go_on, asked.get("runId", ""), asked["offset"], tasks.cancel_scope)
-                await self._watch()
+            if "offset" in query:
+                tasks.start_soon(self._go_on, query.get("runId", ""), query["offset"], tasks.cancel_scope)
+                await self._watch()  # only by receiving does a server learn that the client has gone
             else:
                 with suppress(*_GONE):
                     await self._take_frames(tasks)
@@ -144,10 +145,11 @@ class RunSocket:
             self._count()
             frame = read_object(text)
             check_size(frame, "frame")
+            # Before the limits of new runs: a client that has reached them can still stop one.
             if frame.get("type") == "abort":
                 await self._runs.interrupt(self._caller.user, self._domain_id, _run_of(frame))
                 return
-            if self._told >= MAX_SUBSCRIPTIONS:
+            if self._sending >= MAX_SUBSCRIPTIONS:
                 raise TooManySubscriptions(0, MAX_SUBSCRIPTIONS)
             self._caller.check_subscriptions()
             self._caller.take_message()
@@ -169,11 +171,11 @@ class RunSocket:
         except RateLimited:
             self._refused += 1
             raise
-        self._refused = 0
+        self._refused = 0  # only frames in a row close the connection
 
     async def _follow(self, run: Run, frame: Json, serving: anyio.CancelScope) -> None:
         """Send a run that this socket started."""
-        self._told += 1
+        self._sending += 1
         self._caller.count_subscriptions(1)
         try:
             if not await self._tell(run):
@@ -185,7 +187,7 @@ class RunSocket:
             with suppress(*_GONE):
                 await self._refuse(socket_error(exc), "WS run", frame)
         finally:
-            self._told -= 1
+            self._sending -= 1
             self._caller.count_subscriptions(-1)
 
     async def _tell(self, run: Run) -> bool:
@@ -197,6 +199,7 @@ class RunSocket:
                 if event.terminal or run.encoder.ended:
                     return True
         finally:
+            # Closed in this task and now: else it would stay open until the garbage collector finds it.
             if isinstance(run.events, AsyncGenerator):
                 await run.events.aclose()
         return False
@@ -206,9 +209,9 @@ class RunSocket:
         await self._caller.note_refusal(error, action, self._domain_id, request_id(self._ws.scope))
         detail = ErrorDetail(error.code, str(error), request_id(self._ws.scope), error.details or None)
         redact = redaction_for(self._redactor, self._caller.user, self._domain_id)
-        told = run_error(redact(to_json(ErrorAnswer(detail))), error.status)
+        error_event = run_error(redact(to_json(ErrorAnswer(detail))), error.status)
         ids = {name: frame[name] for name in ("threadId", "runId") if isinstance(frame.get(name), str)}
-        await self._send(to_text({**told, **ids}))
+        await self._send(to_text({**error_event, **ids}))
 
     async def _send(self, text: str) -> None:
         with SilenceScope(SEND_SECONDS) as limit:

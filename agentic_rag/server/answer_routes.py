@@ -137,9 +137,9 @@ class AnswerRoutes:
         except (WaitAnswered, NotFound, Forbidden):
             return self._page(await self._links.find(token), token, words)
         except InvalidInput as exc:
-            return self._page(linked, token, words, problem=exc, given=fields)
-        said = words["accepted" if wait.state is WaitState.ACCEPTED else "declined"]
-        return _html(words["done"], f"<p>{html.escape(said)}</p>", 200)
+            return self._page(linked, token, words, problem=exc, entered=fields)
+        text = words["accepted" if wait.state is WaitState.ACCEPTED else "declined"]
+        return _html(words["done"], f"<p>{html.escape(text)}</p>", 200)
 
     def _page(
         self,
@@ -148,30 +148,30 @@ class AnswerRoutes:
         words: Mapping[str, str],
         *,
         problem: AgenticRagError | None = None,
-        given: Mapping[str, Sequence[str]] | None = None,
+        entered: Mapping[str, Sequence[str]] | None = None,
     ) -> HTMLResponse:
         wait = linked.wait
         if wait is None or linked.state in _STATUS:
-            said = words[f"{linked.state.value}Text"]
+            text = words[f"{linked.state.value}Text"]
             if wait is not None:
-                said = said.format(who=wait.answered_by, when=wait.answered_at)
-            return _html(words[linked.state.value], f"<p>{html.escape(said)}</p>", _STATUS[linked.state])
+                text = text.format(who=wait.answered_by, when=wait.answered_at)
+            return _html(words[linked.state.value], f"<p>{html.escape(text)}</p>", _STATUS[linked.state])
         if linked.state is LinkState.SIGN_IN:
             link = f'<p><a href="/#/waiting">{html.escape(words["signIn"])}</a></p>'
             return _html(words["title"], f"<p>{html.escape(words['signInText'])}</p>{link}", 200)
         request = self._redactor.of(wait.domain_id).json(wait.request)
         parts = [f"<p>{html.escape(words['for'].format(recipient=linked.recipient))}</p>"]
         if problem is not None:
-            said = html.escape(f"{words['problem']} {problem}")
-            parts.append(f'<p class="warning" role="alert">{said}</p>')
+            text = html.escape(f"{words['problem']} {problem}")
+            parts.append(f'<p class="warning" role="alert">{text}</p>')
         parts.append(_describe(wait, request, words))
-        parts.append(_form(wait, request, words, given or {}))
+        parts.append(_form(wait, request, words, entered or {}))
         return _html(words["title"], "".join(parts), 200 if problem is None else 422)
 
 
 def _words(request: Request) -> Mapping[str, str]:
-    wanted = request.headers.get("accept-language", "")[:200].lower().split(",")[0].strip()
-    return _ZH if wanted.startswith("zh") else _EN
+    language = request.headers.get("accept-language", "")[:200].lower().split(",")[0].strip()
+    return _ZH if language.startswith("zh") else _EN
 
 
 def _read_answer(wait: WaitRecord, fields: Mapping[str, Sequence[str]], shown: object) -> tuple[WaitAction, Json]:
@@ -207,6 +207,7 @@ def _read_arguments(fields: Mapping[str, Sequence[str]], shown: object) -> Json:
         _LIMITS.check(arguments)
     except ValueError as exc:
         raise InvalidInput("arguments", str(exc)) from exc
+    # Unedited arguments are not sent on: the page shows masks in place of secrets, which would replace the values.
     return {} if arguments == shown else {"arguments": arguments}
 
 
@@ -215,24 +216,24 @@ def _describe(wait: WaitRecord, request: Json, words: Mapping[str, str]) -> str:
     rows.append((words["until"], wait.expires_at))
     listed = "".join(f"<dt>{html.escape(label)}</dt><dd>{html.escape(str(text))}</dd>" for label, text in rows if text)
     title, message = str(request.get("title") or ""), str(request.get("message") or "")
-    said = f"<h2>{html.escape(title)}</h2><p>{html.escape(message)}</p>"
+    heading = f"<h2>{html.escape(title)}</h2><p>{html.escape(message)}</p>"
     warning = request.get("warning")
-    told = f'<p class="warning">{html.escape(str(warning))}</p>' if warning else ""
+    warnings = f'<p class="warning">{html.escape(str(warning))}</p>' if warning else ""
     sources = request.get("sources") or ()
     if sources:
-        named = [f"{each.get('kind')}: {each.get('name')}" for each in sources]
-        items = "".join(f"<li>{html.escape(each)}</li>" for each in named)
-        told += f'<div class="warning"><p>{html.escape(words["sources"])}</p><ul>{items}</ul></div>'
-    return f"{said}{told}<dl>{listed}</dl>"
+        named = [f"{source.get('kind')}: {source.get('name')}" for source in sources]
+        items = "".join(f"<li>{html.escape(name)}</li>" for name in named)
+        warnings += f'<div class="warning"><p>{html.escape(words["sources"])}</p><ul>{items}</ul></div>'
+    return f"{heading}{warnings}<dl>{listed}</dl>"
 
 
-def _form(wait: WaitRecord, request: Json, words: Mapping[str, str], given: Mapping[str, Sequence[str]]) -> str:
+def _form(wait: WaitRecord, request: Json, words: Mapping[str, str], entered: Mapping[str, Sequence[str]]) -> str:
     fields = ""
     accept = words["approve"]
     can_accept = wait.kind in (WaitKind.APPROVAL, WaitKind.QUESTION)
     if wait.kind is WaitKind.APPROVAL:
         pretty = orjson.dumps(request.get("arguments") or {}, option=orjson.OPT_INDENT_2).decode()
-        text = given.get("arguments", [pretty])[0]
+        text = entered.get("arguments", [pretty])[0]
         rows = min(24, text.count("\n") + 2)
         fields = (
             f'<label>{html.escape(words["arguments"])}<textarea name="arguments" rows="{rows}" spellcheck="false">\n'
@@ -256,10 +257,10 @@ def _form(wait: WaitRecord, request: Json, words: Mapping[str, str], given: Mapp
 
 
 def _html(title: str, body: str, status: int) -> HTMLResponse:
-    said = html.escape(title)
+    heading = html.escape(title)
     page = (
         f'<!doctype html><html lang="{"zh" if title in _ZH.values() else "en"}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{said}</title><style>{_STYLE}</style></head>'
-        f"<body><main><h1>{said}</h1>{body}</main></body></html>"
+        f'<meta name="viewport" content="width=device-width"><title>{heading}</title><style>{_STYLE}</style></head>'
+        f"<body><main><h1>{heading}</h1>{body}</main></body></html>"
     )
     return HTMLResponse(page, status, HEADERS)

@@ -128,13 +128,15 @@ class AppRoutes:
 
         The domain's policy decides as for a call of the model. The call ends with this request.
         """
-        given = body.approval
-        approval = None if given is None else AppCallApproval(WaitAction(given.action), dict(given.content or {}))
+        decision = body.approval
+        approval = (
+            None if decision is None else AppCallApproval(WaitAction(decision.action), dict(decision.content or {}))
+        )
         arguments = dict(body.arguments or {})
         work = self._apps.call_tool(user, turn, call, body.name, arguments, approval)
-        found = await _while_connected(request, work)
-        question = None if found.question is None else show_wait(found.question).value  # both are redacted
-        return AppToolAnswer(result=found.result, question=question)
+        outcome = await _while_connected(request, work)
+        question = None if outcome.question is None else show_wait(outcome.question).value  # both are redacted
+        return AppToolAnswer(result=outcome.result, question=question)
 
     @route(
         "POST",
@@ -147,8 +149,8 @@ class AppRoutes:
         self, user: User, request: Request, turn: TurnId, call: str, body: AppResource
     ) -> AppResourceAnswer:
         """Read a resource of the app's own server for the app (its ``resources/read``)."""
-        found = await _while_connected(request, self._apps.read_resource(user, turn, call, body.uri))
-        return AppResourceAnswer(found["contents"])
+        resource = await _while_connected(request, self._apps.read_resource(user, turn, call, body.uri))
+        return AppResourceAnswer(resource["contents"])
 
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
@@ -167,7 +169,7 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         left.set()
         scope.cancel()
 
-    with anyio.CancelScope() as held, caller_of(request.scope).connection(held):
+    with anyio.CancelScope() as lifetime, caller_of(request.scope).connection(lifetime):
         async with anyio.create_task_group() as group:
             group.start_soon(watch, group.cancel_scope)
             try:
@@ -177,6 +179,6 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
             group.cancel_scope.cancel()
     if refused is not None:
         raise refused
-    if not results:
+    if not results:  # one of two cancelled the work
         raise ClientDisconnect if left.is_set() else Unauthenticated("The key was revoked.")
     return results[0]

@@ -84,14 +84,14 @@ class AttachmentRoutes:
         received = await receive_files(
             request, receive, self._attachments.max_bytes, max_files=MAX_ATTACHMENTS, refuses_whole=False
         )
-        return Items([Redacted(record.domain_id, _show(each)) for each in received])
+        return Items([Redacted(record.domain_id, _show(item)) for item in received])
 
     @route("GET", ATTACHMENTS, allow="user")
     async def list_attachments(self, user: User, conversation: ConversationId) -> Items[Redacted[Attachment]]:
         """List the files attached to a conversation, with those that no message was sent with."""
         record = await self._conversations.get(user, conversation)
-        found = await self._attachments.list_of(record)
-        return Items([Redacted(record.domain_id, _show_record(each)) for each in found])
+        attachments = await self._attachments.list_of(record)
+        return Items([Redacted(record.domain_id, _show_record(attachment)) for attachment in attachments])
 
     @route("DELETE", ATTACHMENT, allow="user", errors=[InvalidInput])
     async def delete(self, user: User, conversation: ConversationId, attachment: str) -> None:

@@ -119,6 +119,7 @@ class Tickets:
         """Return a new ticket."""
         self._tickets = {hashed: ticket for hashed, ticket in self._tickets.items() if ticket.ends > now}
         own = [hashed for hashed, ticket in self._tickets.items() if ticket.entrant.key_id == entrant.key_id]
+        # A dictionary keeps the order of insertion, so the oldest tickets come first.
         for hashed in own[: max(0, len(own) - MAX_TICKETS + 1)]:
             del self._tickets[hashed]
         value = secrets.token_urlsafe(32)
@@ -179,10 +180,10 @@ class KeyUse:
     @contextmanager
     def hold(self, key_id: str, load: Load | None, mark: object, scope: anyio.CancelScope) -> Iterator[None]:
         """Count a connection, and cancel ``scope`` when its key ends or has ended since ``mark``."""
-        if self._marks.get(key_id) is not mark:
+        if self._marks.get(key_id) is not mark:  # the key ended after the guard had checked it
             scope.cancel()
-        held = self._open[key_id]
-        held.add(scope)
+        scopes = self._open[key_id]
+        scopes.add(scope)
         if load is not None:
             load.connections += 1
         try:
@@ -190,8 +191,8 @@ class KeyUse:
         finally:
             if load is not None:
                 load.connections -= 1
-            held.discard(scope)
-            if not held:
+            scopes.discard(scope)
+            if not scopes:
                 self._open.pop(key_id, None)
 
     def end(self, key_id: str) -> None:
@@ -384,11 +385,12 @@ class Gate:
             return Caller(Entrant(LOCAL, None))
         _check_query(scope)
         entrant = await self._entrant(scope, headers)
+        # Not for sockets: a page of any site can open one, and the browser would send the cookie with it.
         if entrant is None and (token := self.cookie_of(scope)) is not None and scope["type"] == "http":
-            found = await self._access.signed_in(token)
-            if found is not None:
+            signed_in = await self._access.signed_in(token)
+            if signed_in is not None:
                 check_own_page(scope, headers, origin)
-                return Caller(found[0], source_of(scope), self, found[1])
+                return Caller(signed_in[0], source_of(scope), self, signed_in[1])
         if entrant is None:
             reason = self.keyless_refusal(scope)
             problem = self._foreign_page(headers, origin) if reason is None else self._keyless_error(reason)
@@ -412,10 +414,10 @@ class Gate:
 
     def door_of(self, scope: Scope) -> DoorPlace | None:
         """Return the MCP door that a request asks for, if the door offers a sign-in."""
-        found = _DOOR.fullmatch(scope["path"])
-        if self._door is None or found is None or scope["type"] != "http":
+        match = _DOOR.fullmatch(scope["path"])
+        if self._door is None or match is None or scope["type"] != "http":
             return None
-        return DoorPlace(found[1], f"{self.own_url(scope)}/mcp/{found[1]}")
+        return DoorPlace(match[1], f"{self.own_url(scope)}/mcp/{match[1]}")
 
     def challenge(self, scope: Scope) -> str:
         """Return how a client of the requested MCP door gets a token: parameters of `WWW-Authenticate`, or empty."""
@@ -497,7 +499,7 @@ class Gate:
             if scheme.lower() == "bearer":
                 entrant = await self._bearer(secret.strip(), scope) if not shown else None
                 shown = True
-        if entrant is None and not self._access.required:
+        if entrant is None and not self._access.required:  # a stock client sends some key, also where none exists
             shown = False
         for protocol in scope.get("subprotocols", ()):
             if protocol.startswith(TICKET_PROTOCOL):
@@ -518,6 +520,7 @@ class Gate:
             entrant = await self._door.check(secret, place)
             if entrant is not None:
                 return entrant
+        # A signed token has three parts; other texts need no look at the provider's keys.
         if self._tokens is not None and secret.count(".") == 2 and not secret.startswith(PREFIX):
             return await self._tokens.check(secret)
         return None
@@ -529,8 +532,8 @@ class Gate:
 
     async def redeem_ticket(self, value: str) -> Entrant | None:
         """Redeem a ticket and return its entrant, or None if the ticket is not valid."""
-        found = self.use.redeem_ticket(value)
-        return await self._access.redeem_ticket(value) if found is None and self._access is not None else found
+        entrant = self.use.redeem_ticket(value)
+        return await self._access.redeem_ticket(value) if entrant is None and self._access is not None else entrant
 
     async def note_refusal(
         self, error: AgenticRagError, actor: str, action: str, target: str, source: str, request_id: str = ""
@@ -601,7 +604,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         reference = _reference_of(headers)
-        cookies: list[Field] = []
+        cookies: list[Field] = []  # routes add to it (`set_cookie`), and the start of the answer takes it over
         scope["state"] = state = {**scope.get("state", {}), "request_id": reference, "cookies": cookies}
         started, sharing, origin = False, self._gate.hosts.shares, ""
         hint: Field | None = None
@@ -640,7 +643,7 @@ class Guard:
                     caller.take_request()
                     counted.enter_context(caller.request())
                 arrival = arrival_of(scope)
-                if arrival is not None and not caller.is_nobody:
+                if arrival is not None and not caller.is_nobody:  # `http_protocol` no longer counts it as a stranger
                     arrival.admit()
             except AgenticRagError as exc:
                 action = scope.get("method", "WS")
@@ -654,6 +657,7 @@ class Guard:
                 with acting_for(caller.user.id):
                     await self.app(scope, receive, sending)
             except Exception as exc:
+                # After the first byte no error answer is possible: uvicorn cuts the connection.
                 if started or scope["type"] == "websocket":
                     log.error("request %s failed", reference, exc_info=exc)
                     raise
@@ -670,8 +674,8 @@ class _Preflight(Response):
 
 def _reference_of(headers: Headers) -> str:
     """Return the id of a request: the client's if it is valid, else a new one."""
-    given = headers.getlist("x-request-id")
-    return given[0] if len(given) == 1 and _REFERENCE.fullmatch(given[0]) else new_id("req")
+    ids = headers.getlist("x-request-id")
+    return ids[0] if len(ids) == 1 and _REFERENCE.fullmatch(ids[0]) else new_id("req")
 
 
 def _complete(headers: Iterable[Field], reference: str, origin: str, *, sharing: bool) -> list[Field]:
@@ -682,7 +686,7 @@ def _complete(headers: Iterable[Field], reference: str, origin: str, *, sharing:
     if sharing:
         own.append(VARY)
     names = {name for name, _ in own}
-    return [*own, *(each for each in HEADERS if each[0] not in names)]
+    return [*own, *(field for field in HEADERS if field[0] not in names)]
 
 
 def _address_of(end: Sequence[Any]) -> Address:

@@ -169,23 +169,26 @@ class AuthorizationRoutes:
         self._check_own()
         self._count(request)
         pairs = request.query_params.multi_items()
-        given = dict(pairs)
-        if len(given) != len(pairs) or any(len(text) > MAX_PARAMETER for text in given.values()):
+        parameters = dict(pairs)
+        # No parameter may be there twice (RFC 6749, 3.1).
+        if len(parameters) != len(pairs) or any(len(text) > MAX_PARAMETER for text in parameters.values()):
             return _page("The program's request cannot be read", "A parameter is repeated, or is too long.")
+        # Until the redirect address is known to be the client's, errors must not go there (RFC 6749, 4.1.2.1).
         try:
-            client = await self._clients.find(given.get("client_id", ""))
+            client = await self._clients.find(parameters.get("client_id", ""))
         except ClientRefused as exc:
             return _page("This program cannot be authorized", str(exc))
-        redirect_uri = given.get("redirect_uri", "")
+        redirect_uri = parameters.get("redirect_uri", "")
         if not client.accepts(redirect_uri):
-            said = f"The program has not registered the address {redirect_uri[:200]!r} for this sign-in."
-            return _page("This program cannot be authorized", said)
+            reason = f"The program has not registered the address {redirect_uri[:200]!r} for this sign-in."
+            return _page("This program cannot be authorized", reason)
         base = self._gate.own_url(request.scope)
-        checked = _check(given, client, base)
+        checked = _check(parameters, client, base)
         if isinstance(checked, _Refusal):
-            values = {"error": checked.error, "error_description": checked.reason, "state": given.get("state")}
+            values = {"error": checked.error, "error_description": checked.reason, "state": parameters.get("state")}
             return _return_to(redirect_uri, {**values, "iss": base})
         secret = await self._authorizations.begin(checked)
+        # In the fragment, which a browser sends to no server, so that no log has the secret.
         return RedirectResponse(f"/#/authorize/{secret}", 303, _NO_STORE)
 
     @route("POST", f"{FOLDER}token", allow="anyone", errors=[BodyTooLarge, NotFound])
@@ -202,6 +205,7 @@ class AuthorizationRoutes:
         if problem:
             return _oauth_error("invalid_target", problem)
         endpoint = await self._load()
+        # The library reads the body from its request, so the one that was read for the checks is handed on.
         return await endpoint.answer(Request(request.scope, partial(_replay, body)))
 
     @route("POST", f"{FOLDER}revoke", allow="anyone", errors=[BodyTooLarge, NotFound])
@@ -214,6 +218,7 @@ class AuthorizationRoutes:
         form = dict(parse_qsl(body.decode("ascii", "replace"), keep_blank_values=True))
         if not form.get("token") or not form.get("client_id"):
             return _oauth_error("invalid_request", "`token` and `client_id` are needed.")
+        # A token that does not exist is answered in the same way (RFC 7009, 2.2).
         await self._authorizations.revoke_token(form["client_id"], form["token"])
         return Response(headers=_NO_STORE)
 
@@ -223,7 +228,7 @@ class AuthorizationRoutes:
         self._check_own()
         if not self._clients.registration:
             raise NotFound("registration", "oauth")
-        self._count(request)
+        self._count(request)  # anyone can register clients, so the rate of each address is limited
         try:
             record = await self._clients.register(await read_body(request, MAX_BODY))
         except ClientRefused as exc:
@@ -247,34 +252,34 @@ class AuthorizationRoutes:
     @route("GET", REQUEST, allow="user", errors=[NotFound])
     async def show(self, user: User, request_id: str) -> PendingAuthorization:
         """Show a program's request to use a domain."""
-        found = await self._authorizations.pending(user, request_id)
-        domain = await self._directory.get(found.domain_id)
-        host, local = _host_of(found.redirect_uri)
+        pending = await self._authorizations.pending(user, request_id)
+        domain = await self._directory.get(pending.domain_id)
+        host, local = _host_of(pending.redirect_uri)
         return PendingAuthorization(
-            found.domain_id,
+            pending.domain_id,
             domain.name,
-            found.client_name,
-            _client_host(found.client_id),
+            pending.client_name,
+            _client_host(pending.client_id),
             host,
             local,
-            found.scopes,
+            pending.scopes,
         )
 
     @route("POST", REQUEST, allow="user", errors=[NotFound, Forbidden, InvalidInput])
     async def decide(self, user: User, request_id: str, body: Decision) -> Decided:
         """Permit or refuse a program's request. The browser then returns to the program."""
         if body.allow:
-            found, code = await self._authorizations.approve(user, request_id, body.scopes)
-            return Decided(_address(found.redirect_uri, {"code": code, "state": found.state, "iss": found.issuer}))
-        found = await self._authorizations.decline(user, request_id)
-        return Decided(_address(found.redirect_uri, _denial(found)))
+            record, code = await self._authorizations.approve(user, request_id, body.scopes)
+            return Decided(_address(record.redirect_uri, {"code": code, "state": record.state, "iss": record.issuer}))
+        record = await self._authorizations.decline(user, request_id)
+        return Decided(_address(record.redirect_uri, _denial(record)))
 
     @route("GET", AUTHORIZATIONS, allow="user", errors=[Forbidden])
     async def list_programs(self, user: User, query: ListQuery) -> Items[AuthorizedProgram]:
         """List the programs that the caller has authorized."""
         if query.user not in (None, user.id) and not user.operator:
             raise Forbidden("Only an operator may see the programs of others.")
-        return Items([_show(each) for each in await self._authorizations.list_of(query.user or user.id)])
+        return Items([_show(record) for record in await self._authorizations.list_of(query.user or user.id)])
 
     @route("DELETE", f"{AUTHORIZATIONS}/{{authorization}}", allow="user", errors=[NotFound])
     async def revoke(self, user: User, authorization: str) -> None:
@@ -321,6 +326,7 @@ class AuthorizationRoutes:
         else:
             code = await self._authorizations.find_code(client_id, form.get("code", ""))
             record = None if code is None else code[1]
+        # The endpoint refuses unknown codes and tokens itself, with the error that the protocol has for them.
         if record is None or _same_resource(resource, record.resource):
             return ""
         return f"The grant is for {record.resource!r}, not for {resource[:200]!r}."
@@ -334,46 +340,50 @@ class _Refusal:
         self.reason = reason
 
 
-def _check(given: dict[str, str], client: OAuthClient, base: str) -> AuthorizationRequest | _Refusal:
+def _check(parameters: dict[str, str], client: OAuthClient, base: str) -> AuthorizationRequest | _Refusal:
     """Return the checked request of a client whose redirect address is its own."""
-    if "request" in given or "request_uri" in given:
+    if "request" in parameters or "request_uri" in parameters:
         return _Refusal("request_not_supported", "Requests as JWT are not supported.")
-    if given.get("response_type") != "code":
+    if parameters.get("response_type") != "code":
         return _Refusal("unsupported_response_type", "response_type must be code.")
-    if given.get("response_mode", "query") != "query":
+    if parameters.get("response_mode", "query") != "query":
         return _Refusal("invalid_request", "response_mode must be query.")
-    if given.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(given.get("code_challenge", "")):
+    if parameters.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(
+        parameters.get("code_challenge", "")
+    ):
         return _Refusal("invalid_request", "PKCE with S256 is needed: code_challenge_method and code_challenge.")
-    resource = given.get("resource", "")
+    resource = parameters.get("resource", "")
     prefix = f"{base}/mcp/"
-    found = re.fullmatch(r"([A-Za-z0-9_-]{1,100})/?", resource[len(prefix) :])
-    if found is None or not _same_resource(resource, prefix + found[1]):
+    # Scheme and host may be written in another case: the prefix is cut off by its length and compared below.
+    match = re.fullmatch(r"([A-Za-z0-9_-]{1,100})/?", resource[len(prefix) :])
+    if match is None or not _same_resource(resource, prefix + match[1]):
         return _Refusal("invalid_target", f"resource must be the address of an MCP door: {prefix}<domain>.")
-    wanted = given.get("scope", "").split()
-    scopes = tuple(each for each in SCOPES if each in wanted or not wanted)
+    requested = parameters.get("scope", "").split()
+    # A client that names no scope asks for all of them.
+    scopes = tuple(scope for scope in SCOPES if scope in requested or not requested)
     if not scopes:
         return _Refusal("invalid_scope", f"The scopes are {', '.join(SCOPES)}.")
     return AuthorizationRequest(
         client=client,
-        domain_id=found[1],
-        redirect_uri=given["redirect_uri"],
+        domain_id=match[1],
+        redirect_uri=parameters["redirect_uri"],
         issuer=base,
-        resource=prefix + found[1],
+        resource=prefix + match[1],
         scopes=scopes,
-        state=given.get("state"),
-        challenge=given["code_challenge"],
+        state=parameters.get("state"),
+        challenge=parameters["code_challenge"],
     )
 
 
-def _same_resource(given: str, own: str) -> bool:
+def _same_resource(resource: str, own: str) -> bool:
     """Return whether two addresses of a resource are equal but for the case of scheme and host and a last slash."""
     try:
-        one, other = urlsplit(given), urlsplit(own)
+        first, other = urlsplit(resource), urlsplit(own)
     except ValueError:
         return False
-    if one.query or one.fragment or "?" in given or "#" in given:
+    if first.query or first.fragment or "?" in resource or "#" in resource:
         return False
-    places = [(each.scheme.lower(), each.netloc.lower(), each.path.removesuffix("/")) for each in (one, other)]
+    places = [(parts.scheme.lower(), parts.netloc.lower(), parts.path.removesuffix("/")) for parts in (first, other)]
     return places[0] == places[1]
 
 
@@ -387,12 +397,12 @@ def _return_to(redirect_uri: str, values: dict[str, str | None]) -> RedirectResp
     return RedirectResponse(_address(redirect_uri, values), 303, _NO_STORE)
 
 
-def _denial(found: RequestRecord) -> dict[str, str | None]:
+def _denial(record: RequestRecord) -> dict[str, str | None]:
     return {
         "error": "access_denied",
         "error_description": "The person did not permit it.",
-        "state": found.state,
-        "iss": found.issuer,
+        "state": record.state,
+        "iss": record.issuer,
     }
 
 
@@ -437,8 +447,8 @@ def _oauth_error(error: str, reason: str, status: int = 400) -> Response:
 
 def _page(title: str, reason: str) -> HTMLResponse:
     """Return a page for the person whose program sent an invalid request. It loads nothing and runs no script."""
-    said = f"<h1>{escape(title)}</h1><p>{escape(reason)}</p><p>Nothing was permitted. You can close this page.</p>"
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>{said}</html>'
+    body = f"<h1>{escape(title)}</h1><p>{escape(reason)}</p><p>Nothing was permitted. You can close this page.</p>"
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>{body}</html>'
     return HTMLResponse(page, 400, {"content-security-policy": _PAGE_POLICY, "referrer-policy": "no-referrer"})
 
 

@@ -51,8 +51,8 @@ def server_metadata(issuer: str, *, registration: bool) -> Json:
         client_id_metadata_document_supported=True,
         authorization_response_iss_parameter_supported=True,
     )
-    said: Json = metadata.model_dump(mode="json", exclude_none=True)
-    return said | {"issuer": issuer}  # pydantic would append a slash, and clients compare the text
+    document: Json = metadata.model_dump(mode="json", exclude_none=True)
+    return document | {"issuer": issuer}  # pydantic would append a slash, and clients compare the text
 
 
 def resource_metadata(resource: str, authorization_server: str) -> Json:
@@ -63,8 +63,8 @@ def resource_metadata(resource: str, authorization_server: str) -> Json:
         scopes_supported=list(SCOPES),
         bearer_methods_supported=["header"],
     )
-    said: Json = metadata.model_dump(mode="json", exclude_none=True)
-    return said | {"resource": resource, "authorization_servers": [authorization_server]}
+    document: Json = metadata.model_dump(mode="json", exclude_none=True)
+    return document | {"resource": resource, "authorization_servers": [authorization_server]}
 
 
 class TokenEndpoint:
@@ -105,10 +105,10 @@ class _Grants(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, 
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
-        found = await self._authorizations.find_code(client.client_id, authorization_code)
-        if found is None:
+        grant = await self._authorizations.find_code(client.client_id, authorization_code)
+        if grant is None:
             return None
-        code, record = found
+        code, record = grant
         return AuthorizationCode(
             code=code.id,
             scopes=list(record.scopes),
@@ -130,10 +130,10 @@ class _Grants(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, 
             raise TokenError("invalid_grant", str(exc)) from exc
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
-        found = await self._authorizations.find_refresh(client.client_id, refresh_token)
-        if found is None:
+        grant = await self._authorizations.find_refresh(client.client_id, refresh_token)
+        if grant is None:
             return None
-        token, record = found
+        token, record = grant
         return RefreshToken(
             token=refresh_token,
             client_id=record.client_id,

@@ -63,7 +63,7 @@ class BackupRoutes:
     @route("GET", BACKUPS)
     async def list_all(self) -> Backups:
         """List the backups in the data folder, and the current or last job."""
-        items: Sequence[Backup] = [_show(each) for each in await self._jobs.list_all()]
+        items: Sequence[Backup] = [_show(listed) for listed in await self._jobs.list_all()]
         return Backups(items, str(self._jobs.folder), self._jobs.keep, self._jobs.every_hours, self._jobs.job)
 
     @route("POST", BACKUPS, status=202, errors=[BackupRefused])

@@ -65,7 +65,7 @@ class BudgetRoutes:
     @route("GET", "/api/budgets", allow="user")
     async def list_budgets(self, user: User) -> Items[Budget]:
         """List budgets and how much of them is used: own, of administered domains, or all."""
-        return Items([self._answer(each) for each in await self._budgets.list_for(user)])
+        return Items([self._answer(state) for state in await self._budgets.list_for(user)])
 
     @route("PUT", "/api/budgets")
     async def put(self, body: WantedBudget) -> Budget:

@@ -168,7 +168,7 @@ async def _pieces_of(request: Request) -> AsyncIterator[bytes]:
         async for part in parts:
             if isinstance(part, FilePart):
                 files += 1
-            elif part is not None and files == 1:
+            elif part is not None and files == 1:  # bytes of a second file are no part of the bundle
                 yield part
     if files != 1:
         raise InvalidInput("body", "one file is expected: the bundle.")

@@ -52,8 +52,8 @@ class CatalogueRoutes:
     @route("GET", CATALOGUE)
     async def list_all(self) -> Items[CatalogueLine]:
         """List the commands that may run, the operator's own first."""
-        found = await anyio.to_thread.run_sync(self._catalogue.by_origin)
-        return Items([_show(entry, origin) for origin, entries in found.items() for entry in entries])
+        by_origin = await anyio.to_thread.run_sync(self._catalogue.by_origin)
+        return Items([_show(entry, origin) for origin, entries in by_origin.items() for entry in entries])
 
     @route("DELETE", f"{CATALOGUE}/{{entry}}", errors=[NotFound])
     async def revoke(self, entry: str) -> None:

@@ -22,8 +22,8 @@ TYPES: Final = ("application/json", "application/manifest+json", "image/svg+xml"
 def accepts_gzip(headers: Headers) -> bool:
     """Return whether a client accepts gzip: it names gzip, or ``*``, without a weight of zero."""
     weights: dict[str, bool] = {}
-    for each in headers.get("accept-encoding", "").lower().split(","):
-        name, _, parameter = each.partition(";")
+    for coding in headers.get("accept-encoding", "").lower().split(","):
+        name, _, parameter = coding.partition(";")
         weight = parameter.strip().removeprefix("q=").strip()
         weights[name.strip()] = weight not in ("0", "0.0", "0.00", "0.000")
     return weights.get("gzip", weights.get("*", False))
@@ -47,16 +47,16 @@ class Compression:
                 start = message  # until the size of the body is known
                 return
             if start is not None:
-                held, start = start, None
+                opening, start = start, None
                 body = message.get("body", b"")
                 if message["type"] == "http.response.body" and not message.get("more_body") and len(body) >= MINIMUM:
                     body = await _compress(body)
-                    headers = MutableHeaders(raw=list(held["headers"]))
+                    headers = MutableHeaders(raw=list(opening["headers"]))
                     headers["content-encoding"] = "gzip"
                     headers["content-length"] = str(len(body))
                     headers.add_vary_header("accept-encoding")
-                    held, message = {**held, "headers": headers.raw}, {**message, "body": body}
-                await send(held)
+                    opening, message = {**opening, "headers": headers.raw}, {**message, "body": body}
+                await send(opening)
             await send(message)
 
         await self.app(scope, receive, sending)

@@ -368,12 +368,14 @@ def _conversation(record: ConversationRecord, turn: TurnRecord | None) -> Conver
     )
 
 
-def show_found(found: search.ConversationHit, turn: TurnRecord | None) -> Redacted[FoundConversation]:
+def show_found(result: search.ConversationHit, turn: TurnRecord | None) -> Redacted[FoundConversation]:
     """Return a conversation that matches a search."""
-    hit = found.message
+    hit = result.message
     message = None if hit is None else answer_from(FoundMessage, hit, excerpt=answer_from(Excerpt, hit.excerpt))
-    shown = answer_from(FoundConversation, found, conversation=_conversation(found.conversation, turn), message=message)
-    return Redacted(found.conversation.domain_id, shown)
+    shown = answer_from(
+        FoundConversation, result, conversation=_conversation(result.conversation, turn), message=message
+    )
+    return Redacted(result.conversation.domain_id, shown)
 
 
 class Pages:
@@ -392,11 +394,11 @@ class Pages:
 
     async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[Message]:
         """Return messages, on request with HTML."""
-        costs = await self._reports.costs([each.turn_id for each in messages if each.role == "assistant"])
-        priced = [_with_cost(each, costs.get(each.turn_id)) for each in messages]
+        costs = await self._reports.costs([message.turn_id for message in messages if message.role == "assistant"])
+        priced = [_with_cost(message, costs.get(message.turn_id)) for message in messages]
         if not as_html:
-            return [show_message(each) for each in priced]
-        return [await self._thread.run(user.id, _with_html, each) for each in priced]
+            return [show_message(message) for message in priced]
+        return [await self._thread.run(user.id, _with_html, message) for message in priced]
 
 
 def _with_cost(message: ShownMessage, cost: TurnCost | None) -> ShownMessage:
@@ -412,7 +414,7 @@ def _with_html(message: ShownMessage) -> Message:
     runs = text_runs(message)
     parts = None
     if message.role == "assistant" and len(runs) > 1:
-        parts = [TextPart(each.block, to_html(each.text, each.citations, message.references)) for each in runs]
+        parts = [TextPart(run.block, to_html(run.text, run.citations, message.references)) for run in runs]
     return answer_from(Message, show_message(message), html=text, parts=parts)
 
 
@@ -420,8 +422,8 @@ def show_message(message: ShownMessage) -> Message:
     metadata = message.metadata
     if message.role == "assistant":
         metadata = metadata | sources_and_tokens(to_json(message.references), metadata["usage"])
-    references = [answer_from(Reference, each) for each in message.references]
-    attached = [answer_from(AttachedFile, each) for each in message.attachments] or None
+    references = [answer_from(Reference, reference) for reference in message.references]
+    attached = [answer_from(AttachedFile, attachment) for attachment in message.attachments] or None
     return answer_from(Message, message, references=references, metadata=metadata, attachments=attached)
 
 
@@ -431,8 +433,8 @@ def show_turn(record: TurnRecord) -> Turn:
 
 
 def show_child(child: transcripts.Child) -> Child:
-    messages = [show_message(each) for each in child.messages]
-    calls = [show_tool_call(each) for each in child.tool_calls]
+    messages = [show_message(message) for message in child.messages]
+    calls = [show_tool_call(call) for call in child.tool_calls]
     return Child(child.agent, child.parent_tool_call_id, show_turn(child.turn), messages, calls)
 
 

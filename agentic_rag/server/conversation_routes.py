@@ -356,15 +356,15 @@ class ConversationRoutes:
     @route("GET", CONVERSATION_FOLDERS, allow="user")
     async def folders(self, user: User, query: FolderQuery) -> Part[Redacted[ConversationFolder]]:
         """List the folders of the caller's conversations by name. Empty folders do not exist."""
-        found, more = await self._conversations.folders(user, query.domain_id, query.status)
-        return Part([Redacted(each.domain_id, answer_from(ConversationFolder, each)) for each in found], more)
+        folders, more = await self._conversations.folders(user, query.domain_id, query.status)
+        return Part([Redacted(folder.domain_id, answer_from(ConversationFolder, folder)) for folder in folders], more)
 
     @route("GET", CONVERSATION_SEARCH, allow="user")
     async def search(self, user: User, query: SearchQuery) -> Part[Redacted[FoundConversation]]:
         """Search in the titles and messages of the caller's conversations, archived ones included."""
         result = await self._search.search(user, query.q, query.domain_id, query.limit)
-        current = await self._conversations.current_turns([each.conversation for each in result.items])
-        items = [show_found(each, current.get(each.conversation.session_id)) for each in result.items]
+        current = await self._conversations.current_turns([hit.conversation for hit in result.items])
+        items = [show_found(hit, current.get(hit.conversation.session_id)) for hit in result.items]
         return Part(items, result.more)
 
     @route("GET", CONVERSATION, allow="user")
@@ -377,6 +377,7 @@ class ConversationRoutes:
         self, user: User, conversation: ConversationId, body: ConversationChange
     ) -> Redacted[Conversation]:
         """Change title, status, pin, folder, model or metadata, or switch to another branch."""
+        # The switch comes first: while a turn runs it is refused, and then the other fields stay as they were.
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
@@ -385,6 +386,7 @@ class ConversationRoutes:
             title=body.title,
             status=body.status,
             pinned=body.pinned,
+            # Null takes the conversation out of its folder, and an absent key leaves it there.
             folder=(body.folder or "") if "folder" in body.model_fields_set else None,
             metadata=body.metadata,
             model=body.model,
@@ -404,7 +406,7 @@ class ConversationRoutes:
         page = await self._conversations.messages(user, conversation, query.limit, query.before, query.leaf)
         shown = await self._pages.show(user, page, as_html=query.as_html)
         if query.dialect == MessageDialect.name:
-            items = [show_contract_message(each) for each in shown.items]
+            items = [show_contract_message(message) for message in shown.items]
             return await self._within(user, conversation, ContractMessages(items, shown.has_more))
         return await self._within(user, conversation, shown)
 
@@ -507,8 +509,8 @@ class ConversationRoutes:
     @route("GET", f"{CONVERSATION}/branches", allow="user")
     async def branches(self, user: User, conversation: ConversationId) -> Redacted[Items[Branch]]:
         """List the branches of a conversation, newest last."""
-        found = await self._conversations.branches(user, conversation)
-        return await self._within(user, conversation, Items([answer_from(Branch, each) for each in found]))
+        branches = await self._conversations.branches(user, conversation)
+        return await self._within(user, conversation, Items([answer_from(Branch, branch) for branch in branches]))
 
     @route("POST", f"{CONVERSATION}/interrupt", allow="user")
     async def interrupt(self, user: User, conversation: ConversationId, body: Interruption) -> Interrupted:
@@ -527,7 +529,7 @@ class ConversationRoutes:
     async def archives(self, user: User, conversation: ConversationId) -> Redacted[Items[Archive]]:
         """List the summaries that replace earlier messages."""
         archives = await self._conversations.archives(user, conversation)
-        return await self._within(user, conversation, Items([answer_from(Archive, each) for each in archives]))
+        return await self._within(user, conversation, Items([answer_from(Archive, archive) for archive in archives]))
 
     @route("GET", f"{CONVERSATION}/archives/{{archive}}/messages", allow="user")
     async def list_archived_messages(
@@ -545,14 +547,14 @@ class ConversationRoutes:
         calls = await self._conversations.tool_calls(
             user,
             conversation,
-            limit=query.limit + 1,
+            limit=query.limit + 1,  # one more than shown tells whether there are earlier ones
             tool_names=query.tool_name,
             status=query.status,
             agent=query.agent,
             turn_id=query.turn_id,
             app_of=query.app_of,
         )
-        shown = [show_tool_call(each) for each in calls[-query.limit :]]
+        shown = [show_tool_call(call) for call in calls[-query.limit :]]
         return await self._within(user, conversation, Part(shown, len(calls) > query.limit))
 
     @route("GET", "/api/domains/{domain}/tool-calls", allow="admin")
@@ -577,9 +579,9 @@ class ConversationRoutes:
     @route("GET", "/api/payloads/{ref}", allow="user")
     async def get_payload(self, user: User, ref: str) -> Attachment:
         """Return a tool result that is kept whole, as a file."""
-        kept = await self._conversations.payload(user, ref)
-        ending = FILE_ENDINGS.get(kept.media_type, "bin")
-        return Attachment(kept.domain_id, f"{ref}.{ending}", kept.media_type, kept.data)
+        payload = await self._conversations.payload(user, ref)
+        ending = FILE_ENDINGS.get(payload.media_type, "bin")
+        return Attachment(payload.domain_id, f"{ref}.{ending}", payload.media_type, payload.data)
 
     async def _follow(
         self, request: Request, user: User, conversation: ConversationId, accepted: Accepted, dialect: Dialect
@@ -588,7 +590,7 @@ class ConversationRoutes:
         if not _wants_json(request):
             if isinstance(dialect, Chat):
                 dialect = Chat(new_session=await self._conversations.is_first_turn(user, accepted.turn_id))
-            if accepted.duplicate and joins_repeats(dialect.name):
+            if accepted.duplicate and joins_repeats(dialect.name):  # this client cannot retract text
                 return EventStream(read_settled(self._conversations.log(accepted.turn_id)), dialect)
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
         if dialect.name == MessageDialect.name:
@@ -635,7 +637,7 @@ class TurnRoutes:
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)
         children = await self._conversations.children(user, turn)
-        return Redacted(conversation.domain_id, Items([show_child(each) for each in children]))
+        return Redacted(conversation.domain_id, Items([show_child(child) for child in children]))
 
     @route("GET", f"{TURN}/events", allow="user", streams=True, errors=[LogGone])
     async def events(self, request: Request, user: User, turn: TurnId, query: EventQuery) -> EventStream:
@@ -643,11 +645,12 @@ class TurnRoutes:
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
         await self._conversations.check_replay(user, await self._conversations.turn(user, turn))
-        await self._conversations.log(turn, after).check()
+        await self._conversations.log(turn, after).check()  # a missing log is refused while a status can be sent
         if isinstance(dialect, Chat):
             dialect = Chat(new_session=await self._conversations.is_first_turn(user, turn))
         if not after and joins_repeats(dialect.name):
             return EventStream(read_settled(self._conversations.log(turn)), dialect)
+        # An encoder that needs the start is fed with all events, and `join` drops what the reader has.
         start = 0 if dialect.needs_start else after
         return EventStream(self._conversations.events(turn, start), join(dialect, after))
 

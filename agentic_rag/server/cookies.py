@@ -42,14 +42,14 @@ def read_cookie(headers: Headers, name: str, *, secure: bool) -> str | None:
 
     None if it is missing or duplicated, as it is unknown who set which.
     """
-    wanted = HOST_PREFIX + name if secure else name
-    found = []
+    full_name = HOST_PREFIX + name if secure else name
+    values = []
     for field in headers.getlist("cookie"):
         for part in field.split(";"):
-            given, _, value = part.strip().partition("=")
-            if given == wanted:
-                found.append(value)
-    return found[0] if len(found) == 1 and found[0] else None
+            cookie_name, _, value = part.strip().partition("=")
+            if cookie_name == full_name:
+                values.append(value)
+    return values[0] if len(values) == 1 and values[0] else None
 
 
 def make_cookie(name: str, value: str, seconds: float, *, secure: bool, strict: bool = True) -> bytes:

@@ -87,14 +87,14 @@ class DocumentChange(Form):
 
     def fields(self) -> DocumentFields:
         """Return the fields of the record that change."""
-        given: DocumentFields = {}
+        changes: DocumentFields = {}
         if "labels" in self.model_fields_set:
-            given["labels"] = self.labels
+            changes["labels"] = self.labels
         if "date" in self.model_fields_set:
-            given["own_date"] = self.date
+            changes["own_date"] = self.date
         if "review_by" in self.model_fields_set:
-            given["review_by"] = self.review_by
-        return given
+            changes["review_by"] = self.review_by
+        return changes
 
 
 class Filters(Form):
@@ -416,8 +416,8 @@ class DocumentRoutes:
     async def formats(self) -> Items[DocumentFormat]:
         """List the supported file formats, then those that must be converted first."""
         read = [
-            DocumentFormat(ending, media_type=each.media_type, package=each.extension or None)
-            for ending, each in sorted(all_formats().items())
+            DocumentFormat(ending, media_type=supported.media_type, package=supported.extension or None)
+            for ending, supported in sorted(all_formats().items())
         ]
         others = sorted(SAVE_INSTEAD.keys() - all_formats().keys())
         return Items([*read, *(DocumentFormat(ending, instead=SAVE_INSTEAD[ending]) for ending in others)])
@@ -437,7 +437,7 @@ class DocumentRoutes:
         """Try a search, with the scores of each leg."""
         retrieval = await self._documents.search(domain, body.query, body.options(), view)
         chunks = await self._documents.candidate_chunks(domain, retrieval, view)
-        candidates = [_candidate(each, chunks) for each in retrieval.candidates]
+        candidates = [_candidate(candidate, chunks) for candidate in retrieval.candidates]
         return Redacted(
             domain,
             answer_from(Retrieval, retrieval, took_ms=round(retrieval.took_ms, 3), candidates=candidates),
@@ -464,6 +464,7 @@ class DocumentRoutes:
     @route("DELETE", DOCUMENT, errors=[ChangeHeld, ChangeOnTrial])
     async def delete(self, domain: str, document: DocumentId) -> None:
         """Delete a document with its chunks and index entries."""
+        # The domain's gate may hold this change, because answers of its cases can depend on the document.
         await self._gate.guard(domain, DomainChangeForm(removes=(document,)))
         await self._deletion.document(domain, document)
 
@@ -483,6 +484,7 @@ class DocumentRoutes:
         self, domain: str, document: DocumentId, query: ChunkPage, view: DocumentView
     ) -> Redacted[Part[Chunk]]:
         """List the indexed pieces of a document."""
+        # One more than shown tells whether there are others.
         chunks = await self._documents.chunks(domain, document, query.offset, query.limit + 1, view)
         shown = [_chunk(chunk) for chunk in chunks[: query.limit]]
         return Redacted(domain, Part(shown, len(chunks) > query.limit))
@@ -499,10 +501,10 @@ class CollectionRoutes:
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}", allow="member")
     async def get_chunk(self, domain: str, chunk: str, view: DocumentView) -> Redacted[CitedChunk]:
         """Show the passage that a citation names, with its neighbours."""
-        found, near = await self._documents.chunk(domain, chunk, view)
-        places = {each.ordinal - found.ordinal: each.chunk_id for each in near}
+        cited, near = await self._documents.chunk(domain, chunk, view)
+        places = {neighbour.ordinal - cited.ordinal: neighbour.chunk_id for neighbour in near}
         shown = CitedChunk(
-            DocumentId(found.document_id), found.document_name, _chunk(found), places.get(-1), places.get(1)
+            DocumentId(cited.document_id), cited.document_name, _chunk(cited), places.get(-1), places.get(1)
         )
         return Redacted(domain, shown)
 
@@ -521,30 +523,30 @@ class CollectionRoutes:
         self, user: User, domain: str, retrieval: str, view: DocumentView
     ) -> Redacted[KeptRetrieval]:
         """Show the results of a turn's search, for the user who asked and for admins."""
-        kept = await self._documents.retrieval(domain, retrieval, view)
-        if not user.administers(domain) and not await self._conversations.owns(user, kept.record.conversation_id):
+        stored = await self._documents.retrieval(domain, retrieval, view)
+        if not user.administers(domain) and not await self._conversations.owns(user, stored.record.conversation_id):
             raise NotFound("retrieval", retrieval, hidden=True)
         return Redacted(
             domain,
             answer_from(
                 KeptRetrieval,
-                kept.trace,
-                retrieval_id=kept.record.id,
-                query=kept.record.query,
-                mode=kept.record.mode,
-                created_at=kept.record.created_at,
-                conversation_id=kept.record.conversation_id or None,
-                turn_id=kept.record.turn_id or None,
-                took_ms=round(kept.trace.took_ms, 3),
-                candidates=[_candidate(each, kept.chunks) for each in kept.trace.candidates],
+                stored.trace,
+                retrieval_id=stored.record.id,
+                query=stored.record.query,
+                mode=stored.record.mode,
+                created_at=stored.record.created_at,
+                conversation_id=stored.record.conversation_id or None,
+                turn_id=stored.record.turn_id or None,
+                took_ms=round(stored.trace.took_ms, 3),
+                candidates=[_candidate(candidate, stored.chunks) for candidate in stored.trace.candidates],
             ),
         )
 
     @route("GET", f"{DOMAIN}/stale-documents")
     async def list_stale(self, domain: str, query: StaleQuery, view: DocumentView) -> Part[StaleDocument]:
         """List documents that need a review, those that answers cite most often first."""
-        found = await self._reports.of(domain, view, days=query.days, older_than=query.older_than)
-        return Part([_stale(each) for each in found[: query.limit]], len(found) > query.limit)
+        stale = await self._reports.of(domain, view, days=query.days, older_than=query.older_than)
+        return Part([_stale(entry) for entry in stale[: query.limit]], len(stale) > query.limit)
 
     @route("POST", f"{DOMAIN}/reindex", status=202, errors=[ReindexRunning, NothingToRollBack])
     async def reindex(self, domain: str, body: Reindex) -> Collection:

@@ -173,7 +173,9 @@ class DomainRoutes:
         """
         schema = DomainSettings.model_json_schema()
         hidden = {"mcpServers", "adoptRole"}  # the first accepts other clients' forms, the second is internal
-        properties = {name: each for name, each in schema["properties"].items() if name not in hidden}
+        properties = {
+            name: property_schema for name, property_schema in schema["properties"].items() if name not in hidden
+        }
         return {**schema, "properties": properties}
 
     @route("GET", DOMAINS, allow="user")
@@ -214,9 +216,9 @@ class DomainRoutes:
     async def quotas(self, domain: str) -> Items[Quota]:
         """Show the used amounts and limits of a domain."""
         await self._directory.get(domain)
-        held, limits = await self._directory.holdings(domain), self._directory.quotas.limits
+        holdings, limits = await self._directory.holdings(domain), self._directory.quotas.limits
         nouns = [field.name for field in fields(Holdings)]
-        return Items([Quota(camel(noun), getattr(held, noun), getattr(limits, noun)) for noun in nouns])
+        return Items([Quota(camel(noun), getattr(holdings, noun), getattr(limits, noun)) for noun in nouns])
 
     @route("PUT", DOMAIN, errors=CHANGE_ERRORS)
     async def put(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
@@ -239,10 +241,11 @@ class DomainRoutes:
 
     async def _change(self, request: Request, domain: str, body: DomainChange, *, replace_maps: bool) -> SavedDomain:
         version = body.version if body.version is not None else _version(request.headers.get("if-match"))
-        given = {"name": body.name, "description": body.description, "settings": body.settings}
-        known = {key for key, value in given.items() if value is not None}
+        values = {"name": body.name, "description": body.description, "settings": body.settings}
+        keys = {key for key, value in values.items() if value is not None}
+        # The first argument names the fields that were sent, so that the gate takes no default for a change.
         tried = DomainChangeForm.model_construct(
-            known | {"replace_maps"},
+            keys | {"replace_maps"},
             name=body.name,
             description=body.description,
             settings=body.settings,

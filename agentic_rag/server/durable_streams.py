@@ -116,14 +116,18 @@ def offset_of(number: int) -> str:
     return f"{number:0{_DIGITS}}"
 
 
-def next_cursor(given: str | None, now: float) -> str:
+def next_cursor(client_cursor: str | None, now: float) -> str:
     """Return the cursor of an answer.
 
     It differs from the client's last one, so that no cache serves the same answer twice.
     """
     interval = int((now - _EPOCH) // _INTERVAL_SECONDS)
-    known = int(given) if given is not None and given.isascii() and given.isdecimal() else -1
-    return str(interval if known < interval else known + random.randint(1, _MOST_JITTER))  # not security-relevant
+    previous = (
+        int(client_cursor)
+        if client_cursor is not None and client_cursor.isascii() and client_cursor.isdecimal()
+        else -1
+    )
+    return str(interval if previous < interval else previous + random.randint(1, _MOST_JITTER))  # not security-relevant
 
 
 def _headers(
@@ -155,7 +159,7 @@ def _catch_up(reader: LogReader, events: Sequence[AgentEvent], tail: int | None,
     return StreamAnswer(_body(events), headers=headers, media_type="application/json")
 
 
-class _Held(StreamAnswer):
+class _WaitingAnswer(StreamAnswer):
     """An answer that waits for events, until the client disconnects or its key is revoked."""
 
     def __init__(self, reader: LogReader, cursor: str) -> None:
@@ -164,7 +168,7 @@ class _Held(StreamAnswer):
         self._cursor = cursor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+        with anyio.CancelScope() as lifetime, caller_of(scope).connection(lifetime):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 await self._answer(scope, receive, send)
@@ -179,7 +183,7 @@ class _Held(StreamAnswer):
         raise NotImplementedError
 
 
-class LongPoll(_Held):
+class LongPoll(_WaitingAnswer):
     """Waits once for new events. Without any, the client asks again."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +200,7 @@ class LongPoll(_Held):
             await Response(_body(events), headers=headers, media_type="application/json")(scope, receive, send)
 
 
-class Tail(_Held):
+class Tail(_WaitingAnswer):
     """Sends new events as server-sent events, each batch with the offset after it."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -207,18 +211,19 @@ class Tail(_Held):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tail(self, send: Send) -> None:
-        reader, told = self._reader, False
+        reader, caught_up = self._reader, False
         while True:
             events = await reader.take(MOST)
-            if events or not told or reader.closed:
-                told = len(events) < MOST
-                await self._say(send, events, up_to_date=told)
+            if events or not caught_up or reader.closed:
+                caught_up = len(events) < MOST
+                await self._say(send, events, up_to_date=caught_up)
             if reader.closed:
                 return
-            if told:
+            if caught_up:
                 following = await reader.next()
                 if not following:
                     return
+                # Events without a number are not in the log, so that no offset could name them.
                 if numbered := [event for event in following if event.seq]:
                     await self._say(send, numbered, up_to_date=True)
                 if reader.closed or len(numbered) < len(following):  # the server is stopping, and the client asks again

@@ -191,15 +191,15 @@ class EndpointRoutes:
         return Queued(await self._endpoints.replay(SERVER, endpoint, delivery))
 
     async def _list(self, domain_id: str) -> Items[Endpoint]:
-        return Items([_show_listed(each) for each in await self._endpoints.list_of(domain_id)])
+        return Items([_show_listed(listed) for listed in await self._endpoints.list_of(domain_id)])
 
     async def _create(self, user: User, domain_id: str, form: EndpointForm) -> Endpoint:
         record, secret = await self._endpoints.create(user, domain_id, form)
         return answer_from(Endpoint, record, address=record.shown, pending=0, parked=0, secret=secret or None)
 
     async def _deliveries(self, domain_id: str, endpoint_id: str, query: DeliveryQuery) -> Items[Delivery]:
-        found = await self._endpoints.deliveries(domain_id, endpoint_id, query.state, query.limit)
-        return Items([_show_delivery(each) for each in found])
+        deliveries = await self._endpoints.deliveries(domain_id, endpoint_id, query.state, query.limit)
+        return Items([_show_delivery(delivery) for delivery in deliveries])
 
 
 def _show(record: EndpointRecord) -> Endpoint:

@@ -110,6 +110,8 @@ INVALID_REQUEST = -32600
 RPC_REFUSED = -32000
 """JSON-RPC code for errors that a server defines itself. Our own error is in ``data``."""
 OPENAI = "/v1/"
+# The first that matches counts, so a single response stands before the other paths of OpenAI's API. Paths without a
+# last slash match themselves and what is below them: `/api/conversation` does not match `/api/conversations`.
 _SHAPES: tuple[tuple[str, ErrorShape], ...] = (
     ("/api/ag-ui/", run_error),
     ("/api/ui-message/", error_chunk),

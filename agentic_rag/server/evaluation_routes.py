@@ -33,7 +33,7 @@ from agentic_rag.evaluation.gate import DomainChangeForm, Gate, decision_json
 from agentic_rag.evaluation.runs import Runs, RunWish
 from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.server.replies import CsvTable, Items, Part, Redacted, answer, answer_from
-from agentic_rag.server.routes import route
+from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.evaluation import (
     CaseOrigin,
     CaseState,
@@ -306,33 +306,29 @@ class CaseRoutes:
         """List the cases with their newest results. ``format=csv`` exports the active ones."""
         if query.format == "csv":
             return CsvTable("cases", await self._cases.export_csv(domain))
-        return Redacted(domain, Items([_case(each) for each in await self._cases.list_of(domain, query.state)]))
+        return Redacted(domain, Items([_case(line) for line in await self._cases.list_of(domain, query.state)]))
 
     @route("POST", CASES, status=201, errors=[InvalidInput])
     async def create(self, domain: str, body: NewCase) -> Redacted[Case]:
         """Add a case."""
+        # Without a check: the fields were checked as those of the body.
         form = CaseForm.model_construct(questions=body.questions, expect=body.expect, note=body.note)
         origin = CaseOrigin(body.origin)
-        made = await self._cases.create(domain, form, origin=origin, state=body.state, source=body.source)
-        return Redacted(domain, _case(CaseLine(made, {})))
+        case = await self._cases.create(domain, form, origin=origin, state=body.state, source=body.source)
+        return Redacted(domain, _case(CaseLine(case, {})))
 
     @route("POST", f"{CASES}/import", takes="text/csv", max_bytes=MAX_CSV_BYTES, errors=[BodyTooLarge])
     async def import_csv(self, request: Request, domain: str) -> Redacted[ImportedCases]:
         """Add the cases of a CSV file. Rows that are no case are left out and listed."""
-        data = bytearray()
-        async for piece in request.stream():
-            data += piece
-            if len(data) > MAX_CSV_BYTES:
-                raise BodyTooLarge(MAX_CSV_BYTES)
-        found = await self._cases.import_csv(domain, bytes(data))
-        problems = [ImportProblem(each.path, each.problem) for each in found.problems[:200]]
-        return Redacted(domain, ImportedCases(found.added, found.changed, found.same, problems))
+        imported = await self._cases.import_csv(domain, await read_body(request, MAX_CSV_BYTES))
+        problems = [ImportProblem(problem.path, problem.problem) for problem in imported.problems[:200]]
+        return Redacted(domain, ImportedCases(imported.added, imported.changed, imported.same, problems))
 
     @route("POST", f"{CASES}/suggest", status=201, errors=[GenerationTimeout, IndexUnavailable, InvalidInput])
     async def suggest(self, domain: str, body: WantedSuggestions) -> Redacted[Items[Case]]:
         """Let the domain's model propose cases from its documents, as drafts that an admin confirms."""
-        made = await self._suggestions.suggest(domain, body.count, body.document_ids)
-        return Redacted(domain, Items([_case(CaseLine(each, {})) for each in made]))
+        cases = await self._suggestions.suggest(domain, body.count, body.document_ids)
+        return Redacted(domain, Items([_case(CaseLine(case, {})) for case in cases]))
 
     @route("GET", f"{CASES}/{{case}}")
     async def get(self, domain: str, case: str) -> Redacted[Case]:
@@ -363,16 +359,16 @@ class EvaluationRoutes:
     async def summary(self, domain: str) -> Redacted[EvaluationSummary]:
         """Show the state of the domain's evaluation."""
         newest = await self._runs.list_of(domain, 100)
-        own = [each for each in newest if not each.draft_id]
+        own = [run for run in newest if not run.draft_id]  # the others judge a change, not the domain as it is
         drafts = await self._gate.drafts(domain, 300)
         counts = await self._cases.counts(domain)
-        last = {tier: next((each for each in own if each.tier == tier), None) for tier in ("retrieval", "answers")}
-        shown = {tier: None if each is None else _run(each) for tier, each in last.items()}
+        last = {tier: next((run for run in own if run.tier == tier), None) for tier in ("retrieval", "answers")}
+        shown = {tier: None if run is None else _run(run) for tier, run in last.items()}
         return Redacted(
             domain,
             EvaluationSummary(
                 {state.value: counts.get(state, 0) for state in CaseState},
-                sum(each.state is DraftState.HELD for each in drafts),
+                sum(draft.state is DraftState.HELD for draft in drafts),
                 **shown,
             ),
         )
@@ -380,9 +376,7 @@ class EvaluationRoutes:
     @route("GET", RUNS, large=True)
     async def list_runs(self, domain: str, query: RunQuery) -> Redacted[Items[Run]]:
         """List the newest runs, newest first."""
-        return Redacted(
-            domain, Items([_run(each) for each in await self._runs.list_of(domain, query.limit, query.tier)])
-        )
+        return Redacted(domain, Items([_run(run) for run in await self._runs.list_of(domain, query.limit, query.tier)]))
 
     @route("POST", RUNS, status=202, errors=[InvalidInput])
     async def start(self, domain: str, body: NewRun) -> Redacted[Run]:
@@ -402,8 +396,8 @@ class EvaluationRoutes:
     @route("GET", f"{RUNS}/{{run}}")
     async def get(self, domain: str, run: str) -> Redacted[RunDetail]:
         """Show a run with what it judged."""
-        found = await self._runs.get(domain, run)
-        return Redacted(domain, answer_from(RunDetail, found, total=len(found.case_ids)))
+        record = await self._runs.get(domain, run)
+        return Redacted(domain, answer_from(RunDetail, record, total=len(record.case_ids)))
 
     @route("POST", f"{RUNS}/{{run}}/stop")
     async def stop(self, domain: str, run: str) -> Redacted[Run]:
@@ -413,19 +407,21 @@ class EvaluationRoutes:
     @route("GET", f"{RUNS}/{{run}}/results", large=True)
     async def results(self, domain: str, run: str, query: ResultQuery) -> Redacted[Part[Result]]:
         """List the results of a run, those that need attention first."""
-        found = [each for each in await self._runs.results(domain, run) if query.outcome in (None, each.outcome)]
-        found.sort(key=lambda each: (_ORDER.index(each.outcome), each.case_id, each.repeat))
+        results = [
+            result for result in await self._runs.results(domain, run) if query.outcome in (None, result.outcome)
+        ]
+        results.sort(key=lambda result: (_ORDER.index(result.outcome), result.case_id, result.repeat))
         end = query.offset + query.limit
-        shown = [answer_from(Result, each) for each in found[query.offset : end]]
-        return Redacted(domain, Part(shown, len(found) > end))
+        shown = [answer_from(Result, result) for result in results[query.offset : end]]
+        return Redacted(domain, Part(shown, len(results) > end))
 
     @route("GET", f"{EVALUATION}/comparison", large=True, errors=[InvalidInput])
     async def compare(self, domain: str, query: ComparisonQuery) -> Redacted[RunComparison]:
         """Compare two runs over the cases that both judged."""
-        before, after = [await self._runs.get(domain, each) for each in (query.before, query.after)]
+        before, after = [await self._runs.get(domain, run_id) for run_id in (query.before, query.after)]
         if before.tier != after.tier:
             raise InvalidInput("after", f"{after.id} is a run of the tier {after.tier}, {before.id} of {before.tier}.")
-        results = [await self._runs.results(domain, each.id) for each in (before, after)]
+        results = [await self._runs.results(domain, run.id) for run in (before, after)]
         comparison = await self._gate.compare([before, after])
         return Redacted(domain, _comparison(comparison, before, after, results))
 
@@ -448,15 +444,15 @@ class EvaluationRoutes:
     ) -> Redacted[Items[ChangeDraft]]:
         """List tried changes, newest first. Who does not see all documents sees only their own changes."""
         drafts = await self._gate.drafts(domain, query.limit)
-        return Redacted(domain, Items([_draft(each, user, view) for each in drafts if _shows(view, each, user)]))
+        return Redacted(domain, Items([_draft(draft, user, view) for draft in drafts if _shows(view, draft, user)]))
 
     @route("GET", f"{DRAFTS}/{{draft}}", allow="author")
     async def get_draft(self, user: User, domain: str, draft: str, view: DocumentView) -> Redacted[ChangeDraft]:
         """Show a tried change."""
-        found = await self._gate.draft(domain, draft)
-        if not _shows(view, found, user):
+        record = await self._gate.draft(domain, draft)
+        if not _shows(view, record, user):
             raise NotFound("draft", draft, hidden=True)
-        return Redacted(domain, _draft(found, user, view))
+        return Redacted(domain, _draft(record, user, view))
 
     @route("POST", f"{DRAFTS}/{{draft}}/apply", allow="author", errors=APPLY_ERRORS)
     async def apply(self, user: User, domain: str, draft: str, view: DocumentView) -> Redacted[ChangeDraft]:
@@ -473,10 +469,11 @@ _ORDER = ("failed", "gone", "unknown", "passed", "unchecked")
 
 
 def _case(line: CaseLine) -> Case:
+    # A result of an earlier version does not judge the case as it is now.
     last = {
-        tier: answer_from(LastResult, each)
-        for tier, each in line.last.items()
-        if each.case_version == line.record.version
+        tier: answer_from(LastResult, result)
+        for tier, result in line.last.items()
+        if result.case_version == line.record.version
     }
     return answer_from(Case, line.record, last=last)
 
@@ -500,28 +497,28 @@ def _draft(record: DraftRecord, user: User, view: DocumentView) -> ChangeDraft:
 
 
 def _comparison(
-    found: Comparison, before: RunRecord, after: RunRecord, results: Sequence[Sequence[ResultRecord]]
+    comparison: Comparison, before: RunRecord, after: RunRecord, results: Sequence[Sequence[ResultRecord]]
 ) -> RunComparison:
     def show(changes: Sequence[Any]) -> list[ComparedCase]:
         shown: list[ComparedCase] = []
-        for each in changes:
-            sides = [[one for one in side if one.case_id == each.case_id] for side in results]
-            question = next((one.question for side in sides for one in side), "")
-            old, new = ([answer_from(Result, one) for one in side] for side in sides)
-            shown.append(ComparedCase(each.case_id, question, each.direction, old, new))
+        for change in changes:
+            sides = [[result for result in side if result.case_id == change.case_id] for side in results]
+            question = next((result.question for side in sides for result in side), "")
+            old, new = ([answer_from(Result, result) for result in side] for side in sides)
+            shown.append(ComparedCase(change.case_id, question, change.direction, old, new))
         return shown
 
-    decided = decision_json(found)
+    decided = decision_json(comparison)
     return RunComparison(
         decided["decision"],
         decided["sentence"],
-        found.compared,
-        found.unknown,
-        show(found.worse[:200]),
-        show(found.better[:200]),
+        comparison.compared,
+        comparison.unknown,
+        show(comparison.worse[:200]),
+        show(comparison.better[:200]),
         decided["p"],
-        found.rank_worse,
-        found.rank_better,
+        comparison.rank_worse,
+        comparison.rank_better,
         decided["rankP"],
         _run(before),
         _run(after),

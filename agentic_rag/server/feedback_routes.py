@@ -56,8 +56,8 @@ class FeedbackRoutes:
         self, user: User, conversation: ConversationId, message: MessageId, body: NewFeedback
     ) -> GivenFeedback:
         """Rate an answer, replacing the caller's earlier rating."""
-        made = await self._feedback.give(user, conversation, message, body.rating, body.reason)
-        return GivenFeedback(message, None, "") if made is None else _show(made)
+        stored = await self._feedback.give(user, conversation, message, body.rating, body.reason)
+        return GivenFeedback(message, None, "") if stored is None else _show(stored)
 
     @route("GET", f"{CONVERSATION}/feedback", allow="user")
     async def list_own(self, user: User, conversation: ConversationId) -> Items[GivenFeedback]:
@@ -67,13 +67,13 @@ class FeedbackRoutes:
     @route("GET", "/api/domains/{domain}/feedback")
     async def list_of_domain(self, domain: str, query: FeedbackQuery) -> Redacted[Part[GivenFeedback]]:
         """List feedback on answers in a domain, newest first. The answers are private and not shown."""
-        found = await self._feedback.of_domain(domain, query.limit + 1)
-        shown = [answer_from(GivenFeedback, each, message_id=each.id) for each in found[: query.limit]]
-        return Redacted(domain, Part(shown, len(found) > query.limit))
+        entries = await self._feedback.of_domain(domain, query.limit + 1)
+        shown = [answer_from(GivenFeedback, entry, message_id=entry.id) for entry in entries[: query.limit]]
+        return Redacted(domain, Part(shown, len(entries) > query.limit))
 
 
-def _show_all(found: Sequence[FeedbackRecord]) -> list[GivenFeedback]:
-    return [_show(each) for each in found]
+def _show_all(entries: Sequence[FeedbackRecord]) -> list[GivenFeedback]:
+    return [_show(entry) for entry in entries]
 
 
 def _show(record: FeedbackRecord) -> GivenFeedback:

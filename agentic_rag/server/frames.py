@@ -169,8 +169,8 @@ def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
     kind = value.get("type")
     model = FRAMES.get(kind) if isinstance(kind, str) else None
     if model is None:
-        said = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
-        raise InvalidInput("type", f"{said}. Known: {', '.join(FRAMES)}.")
+        problem = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
+        raise InvalidInput("type", f"{problem}. Known: {', '.join(FRAMES)}.")
     if forbid_unknown and model is not InterruptFrame:
         for key in unknown_keys(model, value):
             if key != "type":
@@ -315,8 +315,8 @@ def reply_fields(reply: Reply) -> Json:
         case PongReply():
             fields = {"type": "pong", "requestId": reply.request_id}
         case ErrorReply():
-            said = {"code": reply.code, "message": reply.message, "details": reply.details}
-            fields = {"type": "error", **said, **reply.origin}
+            error = {"code": reply.code, "message": reply.message, "details": reply.details}
+            fields = {"type": "error", **error, **reply.origin}
         case _:
             assert_never(reply)
     return {name: value for name, value in fields.items() if value is not None}

@@ -78,11 +78,11 @@ class HistoryRoutes:
     @route("GET", HISTORY, allow="author")
     async def list_changes(self, user: User, domain: str, query: HistoryQuery) -> Redacted[Part[Change]]:
         """List changes, newest first."""
-        found = await self._history.page(
+        changes = await self._history.page(
             user, domain, query.limit + 1, kind=query.kind, subject=query.subject, below=query.below
         )
-        lines = [answer_from(Change, each) for each in found[: query.limit]]
-        return Redacted(domain, Part(lines, len(found) > query.limit))
+        lines = [answer_from(Change, change) for change in changes[: query.limit]]
+        return Redacted(domain, Part(lines, len(changes) > query.limit))
 
     @route("GET", CHANGE, allow="author")
     async def get(self, user: User, domain: str, change: str, query: Comparison) -> Redacted[ComparedChange]:
@@ -106,13 +106,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _show(found: HistoryChange) -> ComparedChange:
+def _show(change: HistoryChange) -> ComparedChange:
     return answer_from(
         ComparedChange,
-        found.record,
-        gone=found.record.content is None,
-        content=found.content,
-        before=found.before,
-        changes=found.changes,
-        lines=found.lines or None,
+        change.record,
+        gone=change.record.content is None,
+        content=change.content,
+        before=change.before,
+        changes=change.changes,
+        lines=change.lines or None,
     )

@@ -53,16 +53,17 @@ class Hosts:
         Raises:
             Forbidden: the Host is not this server, or the Origin is another site that is not listed.
         """
-        given = headers.getlist("host")
-        if len(given) > 1:
-            raise Forbidden(f"The request names {len(given)} hosts; one of them is not this server.")
-        host = given[0] if given else ""
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:
+            raise Forbidden(f"The request names {len(hosts)} hosts; one of them is not this server.")
+        host = hosts[0] if hosts else ""
         if not self._own(_hostname(f"//{host}")):
             raise Forbidden(f"Host {host[:200]!r} is not this server. {self._advice}")
+        # Our own page has the host and port to which its requests go.
         origins = [origin for origin in headers.getlist("origin") if _netloc(origin) != host.lower()]
         if len(origins) == 1 and origins[0] in self._origins:
             return "" if headers.get("sec-fetch-site") == "same-origin" else origins[0]
-        for origin in origins:
+        for origin in origins:  # the refusal names the first one
             raise Forbidden(f"Origin {origin[:200]!r} may not use this server. {ORIGIN_ADVICE}")
         return ""
 
@@ -122,9 +123,9 @@ def preflight_fields(headers: Headers) -> list[Field]:
         (b"access-control-max-age", str(PREFLIGHT_SECONDS).encode()),
         (b"vary", b"access-control-request-method, access-control-request-headers"),
     ]
-    wanted = headers.get("access-control-request-headers", "")
-    if _NAMES.fullmatch(wanted):
-        fields.append((b"access-control-allow-headers", wanted.encode()))
+    requested = headers.get("access-control-request-headers", "")
+    if _NAMES.fullmatch(requested):
+        fields.append((b"access-control-allow-headers", requested.encode()))
     return fields
 
 

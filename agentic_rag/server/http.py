@@ -265,11 +265,16 @@ def make_app(
         *_door_routes(services, runs, mcp_door),
         *_access_routes(services, access, gate, provider, public_url, mcp_sign_in, mcp_issuer),
     ]
+    # These two are made below, from what the declarations say, and are declared like the others.
     kinds = [*map(type, owners), DocumentationRoutes, WebRoutes]
-    declarations = [each for kind in kinds for each in declarations_of(kind)]
-    owners.append(DocumentationRoutes(OpenApi([each for each in declarations if each.path.startswith(INTERFACES)])))
+    declarations = [declaration for kind in kinds for declaration in declarations_of(kind)]
+    owners.append(
+        DocumentationRoutes(
+            OpenApi([declaration for declaration in declarations if declaration.path.startswith(INTERFACES)])
+        )
+    )
     owners.append(WebRoutes(web_files))
-    open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
+    open_paths = frozenset(declaration.path for declaration in declarations if declaration.rule.allow == "anyone")
     endpoint = websocket_endpoint(
         services.conversations,
         services.runtime,
@@ -282,7 +287,8 @@ def make_app(
     below = [Middleware(RootPath, root=root_path)] if root_path else []
     sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]
     return Starlette(
-        routes=[*(each for owner in owners for each in edge.routes_of(owner)), *sockets],
+        routes=[*(entry for owner in owners for entry in edge.routes_of(owner)), *sockets],
+        # Outermost first: paths lose the root path before the guard compares them, and refusals are compressed, too.
         middleware=[
             *below,
             Middleware(Compression),
@@ -351,4 +357,5 @@ class DocumentationRoutes:
     @route("GET", "/api/openapi.json", allow="anyone")
     async def openapi(self) -> Response:
         """Show this document: OpenAPI 3.1 of all routes."""
+        # In a thread: the first request makes the schemas of all forms and answers, which takes a while.
         return Response(await anyio.to_thread.run_sync(lambda: self._openapi.document), media_type="application/json")

@@ -127,8 +127,8 @@ class Entrance:
     def _longest(self) -> "HttpProtocol":
         """Return the stranger to close, preferably one whose request is not being processed."""
         most = max(self._addresses.values())
-        crowd = [each for each, address in self._strangers.items() if self._addresses[address] == most]
-        return next((each for each in crowd if not each.responding), crowd[0])
+        crowd = [stranger for stranger, address in self._strangers.items() if self._addresses[address] == most]
+        return next((stranger for stranger in crowd if not stranger.responding), crowd[0])
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -244,8 +244,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _count_authority(self) -> None:
         """Treat the host in a target (``GET http://host/path``) as a Host field: two different hosts are refused."""
-        scheme, found, rest = self.url.partition(b"://")
-        if not found or b"/" in scheme:
+        scheme, separator, rest = self.url.partition(b"://")
+        if not separator or b"/" in scheme:
             return
         authority = rest.partition(b"/")[0].partition(b"?")[0].lower()
         if any(name == b"host" and value.lower() != authority for name, value in self.headers):
@@ -280,17 +280,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_watching()
         self._unset_keepalive_if_required()
         if self.responding:
-            begun = self.cycle.response_started or self.pipeline
+            has_begun = self.cycle.response_started or self.pipeline
             self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            if begun:
+            self.cycle.message_event.set()  # wakes the application, which may wait for the rest of a body
+            if has_begun:
                 self.transport.abort()
                 return
         self.transport.write(encode_refusal(error))
         if self._entrance.lingering > self._limits.lingering:
             self.transport.close()
             return
-        self.flow.resume_reading()
+        self.flow.resume_reading()  # unread input would reset the connection before the peer reads the error
         self.transport.write_eof()
         self._timer = self.loop.call_later(self._limits.linger_seconds, self.transport.abort)
 
@@ -320,7 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
                 return self._since + limits.body_seconds, self.transport.abort
             return self._since + limits.header_seconds, self._end_unsaid
         if not self._in_body or self.cycle.waiting_for_100_continue or self.flow.read_paused:
-            self._body_since = now
+            self._body_since = now  # the peer is not late: nothing more is asked of it now
         return self._body_since + limits.body_seconds, lambda: self.refuse(RequestTimeout("body"))
 
     def _end_unsaid(self) -> None:

@@ -51,7 +51,7 @@ class CollectedAnswer(Response):
         """
         refused: AgenticRagError | None = None
         left = anyio.Event()
-        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+        with anyio.CancelScope() as lifetime, caller_of(scope).connection(lifetime):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, left, group.cancel_scope)
                 try:
@@ -61,15 +61,16 @@ class CollectedAnswer(Response):
                 except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
                     refused = exc
                 group.cancel_scope.cancel()
-        if left.is_set():
+        if left.is_set():  # nobody reads an answer
             return
-        if held.cancelled_caught:
+        if lifetime.cancelled_caught:
             raise Unauthenticated("The key was revoked.")
         if refused is not None:
             raise refused
         await json_response(self._collector.result())(scope, receive, send)
 
     async def _watch(self, receive: Receive, left: anyio.Event, scope: anyio.CancelScope) -> None:
+        # Only by receiving does a server learn that the client has gone.
         while (await receive())["type"] != "http.disconnect":
             pass
         left.set()

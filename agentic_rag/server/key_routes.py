@@ -165,7 +165,7 @@ class AuditRoutes:
     async def verify(self, query: VerifyQuery) -> AuditVerdict:
         """Check the whole chain and report where it is broken."""
         verdict = await self._audit.verify(query.head)
-        problems = [AuditProblem(each.seq, each.what) for each in verdict.problems]
+        problems = [AuditProblem(problem.seq, problem.what) for problem in verdict.problems]
         return AuditVerdict(not problems, verdict.rows, verdict.head, problems)
 
 

@@ -129,7 +129,7 @@ class LaunchRequestRoutes:
     @route("GET", OF_DOMAIN)
     async def list_of_domain(self, domain: str) -> Items[LaunchRequest]:
         """List the requests of a domain, newest first, with the reasons of refusals."""
-        return Items([_show(each) for each in await self._requests.of_domain(domain)])
+        return Items([_show(record) for record in await self._requests.of_domain(domain)])
 
     @route("DELETE", f"{OF_DOMAIN}/{{launch_request}}", errors=[LaunchRequestClosed])
     async def withdraw(self, domain: str, launch_request: str) -> None:
@@ -139,7 +139,7 @@ class LaunchRequestRoutes:
     @route("GET", REQUESTS)
     async def list_all(self, query: RequestQuery) -> Items[LaunchRequest]:
         """List the requests of all domains, newest first."""
-        return Items([_show(each) for each in await self._requests.list_all(query.state)])
+        return Items([_show(record) for record in await self._requests.list_all(query.state)])
 
     @route("GET", f"{REQUESTS}/{{launch_request}}")
     async def get(self, launch_request: str) -> LaunchRequest:
@@ -155,7 +155,7 @@ class LaunchRequestRoutes:
         The server installs it in the background and updates the request's state. A program that may use the network
         ends access without keys. The answer then signs the local user's browser in.
         """
-        grant = None
+        grant = None  # without any of these, exactly what was requested is allowed
         if body.args is not None or body.network or body.write or body.read_only:
             shown = (await self._requests.get(launch_request)).template
             args = shown if body.args is None else body.args

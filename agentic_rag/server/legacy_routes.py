@@ -168,7 +168,7 @@ class KnowledgeRoutes:
             domain_id=domain,
         )
         headers = _beyond(has_more=page.page * page.page_size < page.total) | {TOTAL: str(page.total)}
-        return Headed(Redacted(domain, [_conversation(each) for each in page.items]), headers)
+        return Headed(Redacted(domain, [_conversation(record) for record in page.items]), headers)
 
     @route("GET", KNOWLEDGE_CONVERSATION, allow="user")
     async def get(self, user: User, conversation: ConversationId) -> Redacted[KnowledgeConversation]:
@@ -192,7 +192,7 @@ class KnowledgeRoutes:
         """
         record = await self._find(user, conversation)
         page = await self._conversations.messages(user, conversation, query.limit, query.before)
-        shown = Redacted(record.domain_id, [_message(each) for each in page.messages])
+        shown = Redacted(record.domain_id, [_message(message) for message in page.messages])
         return Headed(shown, _beyond(has_more=page.has_more))
 
     @route("POST", f"{KNOWLEDGE_CONVERSATION}/message", allow="user", sends=True, streams=True, errors=SENDING_ERRORS)
@@ -200,6 +200,7 @@ class KnowledgeRoutes:
         """Send a message; the answer is the turn's event stream in the dialect ``knowledge``."""
         body.check_user(user)
         await self._find(user, conversation)
+        # A client that lost the stream sends its message again and then joins the running turn.
         accepted = await self._conversations.send(
             user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
         )
@@ -269,7 +270,7 @@ def _conversation(record: ConversationRecord) -> KnowledgeConversation:
 
 def _with_names(message: ShownMessage) -> str:
     """Return a message's text with the document name at each citation, as in its stream."""
-    names = {each.number: each.document_name for each in message.references}
+    names = {reference.number: reference.document_name for reference in message.references}
     text, at = "", 0
     for citation in message.citations:
         text += message.content[at : citation.end] + mark_of(names[citation.number])
@@ -281,15 +282,15 @@ def _metadata(message: ShownMessage) -> Json:
     """Return the contract's metadata of an answer; for a failed answer also its ``error``."""
     if message.role == "user":
         return {}
-    known = message.metadata
-    usage = known["usage"]
+    facts = message.metadata
+    usage = facts["usage"]
     metadata = {
-        "model": known["model"],
+        "model": facts["model"],
         "tokensUsed": usage.get("inputTokens", 0) + usage.get("outputTokens", 0),
-        "retrievalTimeMs": known["retrievalTimeMs"],
-        "generationTimeMs": known["generationTimeMs"],
+        "retrievalTimeMs": facts["retrievalTimeMs"],
+        "generationTimeMs": facts["generationTimeMs"],
     }
-    return metadata | {"error": known["error"]} if "error" in known else metadata
+    return metadata | {"error": facts["error"]} if "error" in facts else metadata
 
 
 def _message(message: ShownMessage) -> ShownKnowledgeMessage:
@@ -298,7 +299,7 @@ def _message(message: ShownMessage) -> ShownKnowledgeMessage:
         message.conversation_id,
         message.role,
         _with_names(message),
-        [reference_of(to_json(each)) for each in message.references],
+        [reference_of(to_json(reference)) for reference in message.references],
         _metadata(message),
         message.created_at,
     )

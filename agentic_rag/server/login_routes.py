@@ -122,6 +122,7 @@ class Attempts:
 
         If too many addresses are stored, the one with the oldest attempt is dropped.
         """
+        # Popped and stored again, so that the address with the oldest attempt comes first.
         bucket = self._sources.pop(source, None) or TokenBucket(self._a_second, self._at_once)
         bucket.spend(now, 1)
         self._sources[source] = bucket
@@ -155,12 +156,12 @@ class LoginRoutes:
         source = source_of(request.scope)
         self._wrong.check(time.monotonic(), source)
         try:
-            made, token = await self._logins.begin(body.name, body.key)
+            login, token = await self._logins.begin(body.name, body.key)
         except Unauthenticated:
             self._wrong.count(time.monotonic(), source)
             raise
-        self._keep(request, token, made)
-        return _show_login(made)
+        self._keep(request, token, login)
+        return _show_login(login)
 
     @route("POST", f"{AUTH}/ticket", allow="anyone", audited=False, status=201)
     async def begin_with_ticket(self, request: Request, body: TicketLogin) -> Signed:
@@ -172,9 +173,9 @@ class LoginRoutes:
         if entrant is None:
             self._wrong.count(time.monotonic(), source)
             raise Unauthenticated("This ticket is not known, was used before, or is too old.")
-        made, token = await self._logins.begin_with(entrant)
-        self._keep(request, token, made)
-        return _show_login(made)
+        login, token = await self._logins.begin_with(entrant)
+        self._keep(request, token, login)
+        return _show_login(login)
 
     @route("POST", f"{AUTH}/renew", allow="user", audited=False)
     async def renew(self, request: Request, caller: Caller) -> Signed:
@@ -192,6 +193,7 @@ class LoginRoutes:
             raise Unauthenticated("This request shows no cookie of a browser that is signed in.")
         await self._logins.end(caller.login)
         set_cookie(request.scope, drop_cookie(SIGN_IN, secure=self._gate.is_secure(request.scope)))
+        # A sign-in with a key has no session at the provider.
         return SignedOut(None if caller.login.key_id else await self._departures.logout_url())
 
     def _keep(self, request: Request, token: str, login: LoginRecord) -> None:
@@ -210,8 +212,8 @@ async def sign_in_local_browser(gate: Gate, logins: Logins, request: Request, ca
     Nothing happens for other callers, and for programs other than our page, which do not send `X-Requested-With`.
     """
     if caller.entrant.key_id == KEYLESS and PROOF in request.headers and not request.state.origin:
-        made, token = await logins.begin_with(caller.entrant)
-        keep_cookie(gate, request, token, made)
+        login, token = await logins.begin_with(caller.entrant)
+        keep_cookie(gate, request, token, login)
 
 
 def _check_own_page(request: Request) -> None:
@@ -227,8 +229,9 @@ def _check_own_page(request: Request) -> None:
 
 
 def _grants_of(user: User) -> dict[str, Grant]:
-    seen = dict.fromkeys(sorted(user.domains), Grant.MEMBER)
-    return seen | dict.fromkeys(user.authored, Grant.AUTHOR) | dict.fromkeys(user.administered, Grant.ADMIN)
+    # From the lowest grant to the highest, which replaces those before it.
+    grants = dict.fromkeys(sorted(user.domains), Grant.MEMBER)
+    return grants | dict.fromkeys(user.authored, Grant.AUTHOR) | dict.fromkeys(user.administered, Grant.ADMIN)
 
 
 def _show_login(login: LoginRecord) -> Signed:

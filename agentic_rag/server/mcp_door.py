@@ -131,6 +131,7 @@ class McpDoor:
 
     async def answer(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of an authenticated owner."""
+        # No task looks for unused rooms; each request does.
         self._close_left()
         room = self._rooms.get(owner)
         if room is None:
@@ -143,7 +144,8 @@ class McpDoor:
             await room.manager.handle_request(scope, receive, PlainAnswer(send, request_id(scope)))
 
     def _close_left(self) -> None:
-        for owner in [each for each, room in self._rooms.items() if room.is_left(2 * self._idle_seconds)]:
+        # After twice the idle time the library has closed every session of the room.
+        for owner in [owner for owner, room in self._rooms.items() if room.is_left(2 * self._idle_seconds)]:
             self._rooms.pop(owner).over.set()
 
     async def _keep(self, owner: Owner, room: _Room) -> None:
@@ -153,12 +155,15 @@ class McpDoor:
         except Exception:  # from the protocol's library; other owners' sessions continue
             log.exception("the MCP sessions of a key ended")
         finally:
+            # Requests that wait for the manager would wait for ever; they are refused.
             room.let_in(None)
+            # `_close_left` may have taken this room out, and a request may have opened another one since.
             if self._rooms.get(owner) is room:
                 del self._rooms[owner]
 
     async def _run(self, room: _Room) -> None:
         """Run the manager of a room, which has to be entered and left in the same task."""
+        # The library takes long to load, so this waits for the first request, and for one request only.
         async with self._loading:
             if self._server is None:
                 await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.server.mcp_server")
@@ -276,7 +281,7 @@ def check_scope(body: bytes, scopes: frozenset[str]) -> None:
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return
+        return  # the protocol's library refuses it
     if not isinstance(message, dict) or message.get("method") != "tools/call":
         return
     params = message.get("params")

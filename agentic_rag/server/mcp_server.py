@@ -46,7 +46,7 @@ from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.terminal import log_under
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.calls import AcceptedCall, Calls, FullQuestion, KeptTurn
+from agentic_rag.operations.calls import AcceptedCall, Calls, FullQuestion, StoredTurn
 from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.server.auth import Caller, caller_of
@@ -242,8 +242,8 @@ class _Offer:
                 exc = _refused_params(caught) if isinstance(caught, ValidationError) else caught
                 await visit.note_refusal(exc, ctx.method)
                 code = types.INVALID_PARAMS if exc.status in (404, 422) else RPC_REFUSED
-                said: Json = redact.json({"code": exc.code, "message": visit.say(exc), "requestId": visit.reference})
-                raise MCPError(code, said["message"], said) from caught
+                details: Json = redact.json({"code": exc.code, "message": visit.say(exc), "requestId": visit.reference})
+                raise MCPError(code, details["message"], details) from caught
             except MCPError:
                 raise  # the protocol's own error
             except Exception as exc:
@@ -303,26 +303,26 @@ class _Offer:
         )
         meta: Any = binding.to_meta("", "")
         async with Client(self._retriever) as client:
-            schemas = {each.name: each.input_schema for each in (await client.list_tools()).tools}
+            schemas = {listed.name: listed.input_schema for listed in (await client.list_tools()).tools}
         _check_arguments(schemas[tool], arguments)  # outside the client, which would wrap the exception in a group
         async with Client(self._retriever) as client:
             answer = await client.call_tool(tool, arguments, meta=meta)
         if answer.is_error:
-            said = "".join(block.text for block in answer.content if block.type == "text")
-            return _failure(InvalidInput.code, without_noise(said.removeprefix(f"Error executing tool {tool}: ")), {})
+            text = "".join(block.text for block in answer.content if block.type == "text")
+            return _failure(InvalidInput.code, without_noise(text.removeprefix(f"Error executing tool {tool}: ")), {})
         # Not unchanged: the metadata names the retriever as the answering server.
         return types.CallToolResult(content=answer.content, structured_content=answer.structured_content)
 
-    async def _remember(self, visit: _Visit, given: RememberArguments) -> types.CallToolResult:
+    async def _remember(self, visit: _Visit, arguments: RememberArguments) -> types.CallToolResult:
         """Save a memory for the domain's role, as `promptx_remember` does in a turn."""
         user, memories = visit.caller.user, self._services.memories
-        role, saved = await memories.remember(user, visit.domain, given.content, given.keywords)
+        role, saved = await memories.remember(user, visit.domain, arguments.content, arguments.keywords)
         if saved:
             await self._services.audit.note(change("memory.add", f"{visit.domain}/{role}"))
-        said = "Saved." if saved else "This is remembered already."
-        return types.CallToolResult(content=[types.TextContent(text=said)], structured_content={"saved": saved})
+        message = "Saved." if saved else "This is remembered already."
+        return types.CallToolResult(content=[types.TextContent(text=message)], structured_content={"saved": saved})
 
-    async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult | Json:
+    async def _ask(self, context: _Context, visit: _Visit, arguments: AskArguments) -> types.CallToolResult | Json:
         """Run one turn. A client that accepts tasks gets the turn as a task, which outlives the request.
 
         For other clients, a cancelled request or a revoked key interrupts the turn. Without the scope `remember`, the
@@ -330,23 +330,23 @@ class _Offer:
         """
         visit.caller.take_message()
         denied = () if visit.may("remember") else (REMEMBER_TOOL.name, FORGET.name)
-        user, question = visit.caller.user, FullQuestion(asked.question, attended=False, denied_tools=denied)
-        if asked.conversation_id is None:
+        user, question = visit.caller.user, FullQuestion(arguments.question, attended=False, denied_tools=denied)
+        if arguments.conversation_id is None:
             call = await self._calls.ask(user, visit.domain, question, keep=True)
         else:
-            call = await self._calls.go_on(user, visit.domain, ConversationId(asked.conversation_id), question)
+            call = await self._calls.go_on(user, visit.domain, ConversationId(arguments.conversation_id), question)
         if _accepts_tasks(context):
             return {**await self._describe(visit, call.turn_id), "resultType": "task"}
         answer, ended = Answer(), False
         try:
-            with anyio.CancelScope() as held, visit.caller.connection(held):
+            with anyio.CancelScope() as lifetime, visit.caller.connection(lifetime):
                 await self._follow(context, call, answer)
                 ended = True
         finally:
-            if not ended:
+            if not ended:  # shielded, because the request is cancelled already
                 with anyio.move_on_after(INTERRUPT_SECONDS, shield=True):
                     await self._calls.interrupt(user, call)
-        if held.cancelled_caught:
+        if lifetime.cancelled_caught:
             raise Unauthenticated("The key was revoked.")
         return _result(visit.domain, call, answer)
 
@@ -367,13 +367,13 @@ class _Offer:
     async def get_task(self, context: _Context, params: TaskParams) -> Json:
         """Return a task's state, and its result once it has ended."""
         visit = _visit_task(context, params)
-        kept = await self._find_task(visit, params.task_id)
-        described = await self._describe(visit, kept.turn.id)
+        stored = await self._find_task(visit, params.task_id)
+        described = await self._describe(visit, stored.turn.id)
         if described["status"] == "completed":
             answer = Answer()
-            for event in await turn_events(self._services.conversations, visit.caller.user, kept):
+            for event in await turn_events(self._services.conversations, visit.caller.user, stored):
                 answer.take(event.fields())
-            result = _result(visit.domain, AcceptedCall(kept.conversation, kept.turn.id), answer)
+            result = _result(visit.domain, AcceptedCall(stored.conversation, stored.turn.id), answer)
             described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {**NEVER_CACHED, **described}
 
@@ -385,23 +385,23 @@ class _Offer:
     async def cancel_task(self, context: _Context, params: TaskParams) -> Json:
         """Interrupt the turn of a task."""
         visit = _visit_task(context, params)
-        kept = await self._find_task(visit, params.task_id)
-        await self._calls.interrupt(visit.caller.user, AcceptedCall(kept.conversation, kept.turn.id))
+        stored = await self._find_task(visit, params.task_id)
+        await self._calls.interrupt(visit.caller.user, AcceptedCall(stored.conversation, stored.turn.id))
         return {"resultType": "complete"}
 
-    async def _find_task(self, visit: _Visit, task_id: str) -> KeptTurn:
-        kept = await self._calls.find_kept(visit.caller.user, TurnId(task_id))
-        if kept.conversation.domain_id != visit.domain:
+    async def _find_task(self, visit: _Visit, task_id: str) -> StoredTurn:
+        stored = await self._calls.find_stored(visit.caller.user, TurnId(task_id))
+        if stored.conversation.domain_id != visit.domain:
             raise NotFound("turn", task_id)
-        return kept
+        return stored
 
     async def _describe(self, visit: _Visit, turn_id: TurnId) -> Json:
         """Return a task without its result. A failed turn is a completed task, whose result is an error."""
-        kept = await self._find_task(visit, turn_id)
-        turn, message, updated = kept.turn, "", kept.turn.started_at
+        stored = await self._find_task(visit, turn_id)
+        turn, message, updated = stored.turn, "", stored.turn.started_at
         status = {TurnStatus.DONE: "completed", TurnStatus.FAILED: "completed", TurnStatus.INTERRUPTED: "cancelled"}
         if turn.status not in FINISHED:
-            for event in await turn_events(self._services.conversations, visit.caller.user, kept):
+            for event in await turn_events(self._services.conversations, visit.caller.user, stored):
                 fields = event.fields()
                 message, updated = progress_text(fields) or message, str(fields["ts"])
         described: Json = {
@@ -460,14 +460,14 @@ class _Offer:
     async def list_skills(self, context: _Context, params: types.PaginatedRequestParams) -> Json:
         visit = _Visit.of(context)
         offered = await self._services.skills.list_offered(visit.domain) if visit.may("search", "ask") else []
-        return {**NEVER_CACHED, "skills": [_skill(each) for each in offered]}
+        return {**NEVER_CACHED, "skills": [_skill(skill) for skill in offered]}
 
     async def get_skill(self, context: _Context, params: types.ReadResourceRequestParams) -> Json:
         visit, uri = _Visit.of(context), str(params.uri)
         visit.check_may("search", "ask")
-        for each in await self._services.skills.list_offered(visit.domain):
-            if _skill_uri(each.name, BODY) == uri:
-                return {**NEVER_CACHED, "skill": _skill(each)}
+        for skill in await self._services.skills.list_offered(visit.domain):
+            if _skill_uri(skill.name, BODY) == uri:
+                return {**NEVER_CACHED, "skill": _skill(skill)}
         raise NotFound("skill", uri[:200])
 
     # Prompts
@@ -550,12 +550,17 @@ def _result(domain: str, call: AcceptedCall, answer: Answer) -> types.CallToolRe
     if not answer.over:
         raise ServerStopping
     citations = [
-        {"start": each.start, "end": each.end, "uri": _uri(domain, each.chunk_id), **_describe(each.source)}
-        for each in answer.citations
+        {
+            "start": citation.start,
+            "end": citation.end,
+            "uri": _uri(domain, citation.chunk_id),
+            **_describe(citation.source),
+        }
+        for citation in answer.citations
     ]
-    said = answer.text or f"There is no answer: the model ended with {answer.stop_reason!r}."
+    text = answer.text or f"There is no answer: the model ended with {answer.stop_reason!r}."
     return types.CallToolResult(
-        content=[types.TextContent(text=said), *_links(domain, answer.references)],
+        content=[types.TextContent(text=text), *_links(domain, answer.references)],
         structured_content={
             **ids,
             "answer": answer.text,
@@ -566,16 +571,16 @@ def _result(domain: str, call: AcceptedCall, answer: Answer) -> types.CallToolRe
 
 
 def _links(domain: str, references: Sequence[Json]) -> list[types.ResourceLink]:
-    by_chunk = {str(each["chunkId"]): each for each in reversed(references)}
+    by_chunk = {str(reference["chunkId"]): reference for reference in reversed(references)}
     return [
         types.ResourceLink(
-            name=str(each["documentName"]),
+            name=str(reference["documentName"]),
             uri=_uri(domain, chunk),
-            title=f"[{each['number']}] {each['documentName']}",
-            description=str(each["citedText"]),
+            title=f"[{reference['number']}] {reference['documentName']}",
+            description=str(reference["citedText"]),
             mime_type="text/plain",
         )
-        for chunk, each in reversed(by_chunk.items())
+        for chunk, reference in reversed(by_chunk.items())
     ]
 
 

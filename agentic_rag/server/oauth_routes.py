@@ -70,31 +70,34 @@ class OAuthRoutes:
     @route("GET", BEGIN, allow="user", status=303, errors=[NotFound])
     async def follow(self, user: User, sign_in: str) -> Response:
         """Bind a sign-in to this browser and redirect to the authorization server."""
-        found = await self._source.sign_ins()
-        address, cookie = await found.start(user, sign_in)
-        return _bind(RedirectResponse(address, 303), cookie, secure=found.document_url is not None)
+        sign_ins = await self._source.sign_ins()
+        address, cookie = await sign_ins.start(user, sign_in)
+        return _bind(RedirectResponse(address, 303), cookie, secure=sign_ins.document_url is not None)
 
     @route("POST", BEGIN, allow="user", errors=[NotFound])
     async def begin(self, user: User, sign_in: str) -> Response:
         """Bind a sign-in to this browser and return the ``address`` to open."""
-        found = await self._source.sign_ins()
-        address, cookie = await found.start(user, sign_in)
-        return _bind(JSONResponse({"address": address}), cookie, secure=found.document_url is not None)
+        sign_ins = await self._source.sign_ins()
+        address, cookie = await sign_ins.start(user, sign_in)
+        return _bind(JSONResponse({"address": address}), cookie, secure=sign_ins.document_url is not None)
 
     @route("GET", CALLBACK, allow="anyone", errors=[InvalidInput])
     async def callback(self, request: Request, caller: Caller) -> HTMLResponse:
         """Complete a sign-in. The authorization server redirects the browser to this address."""
         pairs = request.query_params.multi_items()
-        answered = dict(pairs)
-        if len(answered) != len(pairs) or any(len(text) > MAX_PARAMETER for text in answered.values()):
+        parameters = dict(pairs)
+        # No parameter may be there twice (RFC 6749, 3.1).
+        if len(parameters) != len(pairs) or any(len(text) > MAX_PARAMETER for text in parameters.values()):
             return _page("The sign-in failed", "The answer is none that can be read.", 400)
         user = None if caller.is_nobody else caller.user
         try:
-            found = await (await self._source.sign_ins()).complete(answered, user, request.cookies.get(COOKIE, ""))
+            completed = await (await self._source.sign_ins()).complete(
+                parameters, user, request.cookies.get(COOKIE, "")
+            )
         except AgenticRagError as exc:
             return _page("The sign-in failed", str(exc), 400)
-        whom = f" as {found.account}" if found.account else ""
-        words = f"“{found.server}” may be used{whom}. Waiting calls continue. You can close this page."
+        whom = f" as {completed.account}" if completed.account else ""
+        words = f"“{completed.server}” may be used{whom}. Waiting calls continue. You can close this page."
         return _page("Signed in", words, 200)
 
     @route("GET", "/client-metadata.json", allow="anyone", errors=[NotFound])
@@ -103,28 +106,28 @@ class OAuthRoutes:
 
         It identifies this client to authorization servers without registration.
         """
-        found = (await self._source.sign_ins()).document()
-        if found is None:
+        metadata = (await self._source.sign_ins()).document()
+        if metadata is None:
             raise NotFound("client_document", "client-metadata.json")
-        return JSONResponse(found, headers={"cache-control": "public, max-age=3600"})
+        return JSONResponse(metadata, headers={"cache-control": "public, max-age=3600"})
 
     @route("GET", SIGN_INS, allow="member")
     async def list_sign_ins(self, user: User, domain: str, name: str) -> Items[SignedIn]:
         """List the sign-ins at an MCP server: the caller's own, or all of them for an admin."""
         await self._directory.get(domain)
-        found = await (await self._source.sign_ins()).accounts(user, domain, name)
+        accounts = await (await self._source.sign_ins()).accounts(user, domain, name)
         return Items(
             [
                 SignedIn(
-                    each.user_id,
-                    each.account,
-                    each.issuer,
-                    each.scope.split(),
-                    each.signed_in_by,
-                    each.signed_in_at,
-                    each.expires_at,
+                    account.user_id,
+                    account.account,
+                    account.issuer,
+                    account.scope.split(),
+                    account.signed_in_by,
+                    account.signed_in_at,
+                    account.expires_at,
                 )
-                for each in found
+                for account in accounts
             ]
         )
 
@@ -132,8 +135,8 @@ class OAuthRoutes:
     async def list_open(self, user: User, domain: str, name: str) -> Items[OpenSignIn]:
         """List the sign-ins at an MCP server that wait for the caller."""
         await self._directory.get(domain)
-        found = await (await self._source.sign_ins()).open_for(user, domain, name)
-        return Items([answer_from(OpenSignIn, each, id=each.sign_in) for each in found])
+        open_sign_ins = await (await self._source.sign_ins()).open_for(user, domain, name)
+        return Items([answer_from(OpenSignIn, sign_in, id=sign_in.sign_in) for sign_in in open_sign_ins])
 
     @route("DELETE", f"{SIGN_INS}/{{owner}}", allow="member", status=200, errors=[NotFound])
     async def revoke(self, user: User, domain: str, name: str, owner: str) -> EndedSignIn:
@@ -155,7 +158,7 @@ def _bind(response: R, cookie: str, *, secure: bool) -> R:
 
 def _page(title: str, words: str, status: int) -> HTMLResponse:
     """Return a page that loads nothing and sends no referrer, because its address contains a code."""
-    said = f"<h1>{html.escape(title)}</h1><p>{html.escape(words)}</p>"
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>{said}</html>'
+    body = f"<h1>{html.escape(title)}</h1><p>{html.escape(words)}</p>"
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>{body}</html>'
     headers = {"content-security-policy": POLICY, "referrer-policy": "no-referrer", "cache-control": "no-store"}
     return HTMLResponse(page, status, headers)

@@ -126,30 +126,30 @@ class OidcRoutes:
     @route("GET", f"{OIDC}/begin", allow="anyone", errors=[NotFound])
     async def begin(self, request: Request, caller: Caller, query: BeginQuery) -> RedirectResponse:
         """Redirect this browser to the provider to sign in."""
-        there, source, at = self._there(), source_of(request.scope), time.monotonic()
+        logins, source, at = self._provider_logins(), source_of(request.scope), time.monotonic()
         try:
             self._begun.check(at, source)
             self._begun.count(at, source)
-            begun = await there.begin(self._redirect(request), query.return_to)
+            sign_in = await logins.begin(self._redirect(request), query.return_to)
         except AgenticRagError as exc:
             return RedirectResponse(await _refused_at(request, caller, exc), status_code=303)
         secure = self._gate.is_secure(request.scope)
         # Lax, not strict: the provider's page redirects here, and the browser has to send this cookie with that
         # request.
-        cookie = make_cookie(BEGUN, begun.browser, BEGUN_SECONDS, secure=secure, strict=False)
+        cookie = make_cookie(BEGUN, sign_in.browser, BEGUN_SECONDS, secure=secure, strict=False)
         set_cookie(request.scope, cookie)
-        return RedirectResponse(begun.url, status_code=303)
+        return RedirectResponse(sign_in.url, status_code=303)
 
     @route("GET", CALLBACK, allow="anyone", errors=[NotFound])
     async def finish(self, request: Request, caller: Caller, query: CallbackQuery) -> HTMLResponse:
         """Sign in the browser that returns from the provider, then send it to the page it asked for."""
         from agentic_rag.access.oidc.logins import Returned
 
-        there, secure = self._there(), self._gate.is_secure(request.scope)
+        logins, secure = self._provider_logins(), self._gate.is_secure(request.scope)
         browser = read_cookie(request.headers, BEGUN, secure=secure) or ""
         returned = Returned(query.state, query.code, query.iss, query.error, browser)
         try:
-            ended = await there.finish(self._redirect(request), returned)
+            ended = await logins.finish(self._redirect(request), returned)
         except AgenticRagError as exc:
             place = root_path_of(request.scope) + await _refused_at(request, caller, exc)
             return _page_to(place, "Not signed in", exc.status)
@@ -162,8 +162,8 @@ class OidcRoutes:
     @route("GET", f"{OIDC}/mapping", allow="operator", errors=[NotFound])
     async def mapping(self, request: Request, query: MappingQuery) -> ProviderMapping:
         """Show the provider and the rights of its groups; `groups` shows the combined rights of these groups."""
-        there = self._there()
-        client = there.client
+        logins = self._provider_logins()
+        client = logins.client
         shown = ProviderMapping(
             issuer=client.issuer,
             client_id=client.id,
@@ -175,15 +175,15 @@ class OidcRoutes:
             lines=[],
         )
         try:
-            lines = await anyio.to_thread.run_sync(there.grants.lines)
-            rights = await anyio.to_thread.run_sync(there.grants.rights_of, query.groups.split("\n"))
+            lines = await anyio.to_thread.run_sync(logins.grants.lines)
+            rights = await anyio.to_thread.run_sync(logins.grants.rights_of, query.groups.split("\n"))
         except BadConfiguration as exc:
             return replace(shown, problem=str(exc))
-        found = [MappingLine(each.groups, each.domain, each.grant, each.operator) for each in lines]
+        mapping_lines = [MappingLine(line.groups, line.domain, line.grant, line.operator) for line in lines]
         mapped = MappedRights(rights.operator, rights.grants) if query.groups else None
-        return replace(shown, lines=found, rights=mapped)
+        return replace(shown, lines=mapping_lines, rights=mapped)
 
-    def _there(self) -> "ProviderLogins":
+    def _provider_logins(self) -> "ProviderLogins":
         if self._login is None:
             raise NotFound("provider", "oidc")
         return self._login

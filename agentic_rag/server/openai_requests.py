@@ -251,11 +251,13 @@ def read_chat(call: ChatCall) -> ConvertedCall:
         ("audio", call.audio is not None, "answers are text."),
     ]
     _refuse(refused)
-    entries = [_read_message(f"messages.{at}", each) for at, each in enumerate(call.messages)]
+    entries = [_read_message(f"messages.{at}", message) for at, message in enumerate(call.messages)]
     read_stops(call)
-    given = call.response_format or {}
-    inner = given.get("json_schema")
-    form = _read_form("response_format", given.get("type"), inner.get("schema") if isinstance(inner, Mapping) else None)
+    response_format = call.response_format or {}
+    inner = response_format.get("json_schema")
+    form = _read_form(
+        "response_format", response_format.get("type"), inner.get("schema") if isinstance(inner, Mapping) else None
+    )
     functions = replace(_functions_of(call, "function"), form=form)
     _check_form_kept("response_format", call, functions)
     return replace(_question_of(entries, "messages"), functions=functions)
@@ -294,12 +296,14 @@ def read_response(call: ResponseCall) -> ConvertedCall:
     if isinstance(call.input, str):
         entries: list[_Entry] = [_Words("user", call.input)]
     else:
-        items = [_read_item(f"input.{at}", each) for at, each in enumerate(call.input)]
-        entries = [each for each in items if each is not None]
+        items = [_read_item(f"input.{at}", item) for at, item in enumerate(call.input)]
+        entries = [entry for entry in items if entry is not None]
     first = [_Words("system", call.instructions)] if call.instructions else []
-    given = (call.text or {}).get("format")
-    given = given if isinstance(given, Mapping) else {}
-    functions = replace(_functions_of(call, ""), form=_read_form("text.format", given.get("type"), given.get("schema")))
+    text_format = (call.text or {}).get("format")
+    text_format = text_format if isinstance(text_format, Mapping) else {}
+    functions = replace(
+        _functions_of(call, ""), form=_read_form("text.format", text_format.get("type"), text_format.get("schema"))
+    )
     _check_form_kept("text.format", call, functions)
     if functions.form is not None and call.previous_response_id is not None:
         raise InvalidInput("text.format", _KEPT)
@@ -353,9 +357,9 @@ def _functions_of(call: Call, inner: str) -> ClientFunctions:
             path, tool = f"{path}.{inner}", tool.get(inner)
         functions.append(_read_function(path, tool, functions))
     choice, named = _read_choice(call.tool_choice)
-    known = [each.name for each in functions]
+    names = [function.name for function in functions]
     for name in named:
-        if name not in known:
+        if name not in names:
             raise InvalidInput("tool_choice", f"{name[:80]!r} is none of the `tools`.")
     if choice == "none":
         return NO_FUNCTIONS
@@ -363,7 +367,7 @@ def _functions_of(call: Call, inner: str) -> ClientFunctions:
         raise InvalidInput("tool_choice", "'required' needs `tools`: the domain's own tools are the model's choice.")
     if choice == _ONE:
         return ClientFunctions(tuple(functions), named[0])
-    offered = tuple(each for each in functions if not named or each.name in named)
+    offered = tuple(function for function in functions if not named or function.name in named)
     return ClientFunctions(offered, ANY_FUNCTION if choice == ANY_FUNCTION else "")
 
 
@@ -379,6 +383,7 @@ def _read_function(path: str, tool: Any, others: Iterable[ClientFunction]) -> Cl
         raise InvalidInput(f"{path}.description", "a text is expected.")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise InvalidInput(f"{path}.parameters", "a JSON Schema is expected.")
+    # OpenAI's clients leave the parameters out if a function has none.
     schema = {"type": "object", "properties": {}, **(parameters or {})}
     if schema["type"] != "object":
         raise InvalidInput(f"{path}.parameters.type", f"{str(schema['type'])[:80]!r}: 'object' is expected.")
@@ -388,24 +393,24 @@ def _read_function(path: str, tool: Any, others: Iterable[ClientFunction]) -> Cl
 _ONE = "one"
 
 
-def _read_choice(given: Any) -> tuple[str, list[str]]:
+def _read_choice(choice: Any) -> tuple[str, list[str]]:
     """Return the mode of a ``tool_choice`` (`_ONE` for a single function) and the functions that it names."""
-    if given is None:
+    if choice is None:
         return "auto", []
-    if isinstance(given, str) and given in ("auto", "none", ANY_FUNCTION):
-        return given, []
-    if isinstance(given, Mapping) and given.get("type") == "function":
-        return _ONE, [_chosen_name(given)]
-    if isinstance(given, Mapping) and given.get("type") == "allowed_tools":
-        allowed = given["allowed_tools"] if isinstance(given.get("allowed_tools"), Mapping) else given
+    if isinstance(choice, str) and choice in ("auto", "none", ANY_FUNCTION):
+        return choice, []
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        return _ONE, [_chosen_name(choice)]
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = choice["allowed_tools"] if isinstance(choice.get("allowed_tools"), Mapping) else choice
         tools, mode = allowed.get("tools"), allowed.get("mode", "auto")
         if isinstance(tools, list) and tools and mode in ("auto", "none", ANY_FUNCTION):
-            return mode, [_chosen_name(each) for each in tools]
+            return mode, [_chosen_name(tool) for tool in tools]
     raise InvalidInput("tool_choice", "'auto', 'none', 'required', or one or several of the `tools` are expected.")
 
 
-def _chosen_name(given: Any) -> str:
-    function = given.get("function", given) if isinstance(given, Mapping) else None
+def _chosen_name(choice: Any) -> str:
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise InvalidInput("tool_choice", "the name of a function is expected.")
@@ -466,8 +471,8 @@ def _role(path: str, role: str) -> Role:
             raise InvalidInput(f"{path}.role", f"{role!r} is not known: user, assistant, system or developer.")
 
 
-def _words(path: str, given: str, content: str | Sequence[ContentPart] | None) -> _Words:
-    role = _role(path, given)
+def _words(path: str, role_name: str, content: str | Sequence[ContentPart] | None) -> _Words:
+    role = _role(path, role_name)
     if content is None or isinstance(content, str):
         return _Words(role, content or "")
     texts: list[str] = []
@@ -498,38 +503,43 @@ def _text_of(path: str, content: str | Sequence[ContentPart] | None) -> str:
     return clean_text(text)
 
 
-def _image(place: str, given: Any) -> PlacedImage:
+def _image(place: str, image_url: Any) -> PlacedImage:
     """Return an image. Chat completions put its address into an object, responses do not."""
-    if isinstance(given, dict):
-        return image_at(f"{place}.url", given.get("url"))
-    return image_at(place, given)
+    if isinstance(image_url, dict):
+        return image_at(f"{place}.url", image_url.get("url"))
+    return image_at(place, image_url)
 
 
 def _question_of(entries: Sequence[_Entry], place: str) -> ConvertedCall:
     """Return the question with its earlier exchanges, or the results of functions if they come last."""
     if len(entries) > MAX_MESSAGES:
         raise InvalidInput(place, f"{len(entries)} messages; at most {MAX_MESSAGES} are possible.")
-    wishes = "\n\n".join(each.text for each in entries if isinstance(each, _Words) and each.role == "system")
-    said = [each for each in entries if not isinstance(each, _Words) or each.role != "system"]
+    wishes = "\n\n".join(entry.text for entry in entries if isinstance(entry, _Words) and entry.role == "system")
+    conversation = [entry for entry in entries if not isinstance(entry, _Words) or entry.role != "system"]
+    # Results at the end continue a paused turn. Results before other messages belong to earlier calls.
     results: list[FunctionResult] = []
-    while said and isinstance(last := said[-1], FunctionResult):
+    while conversation and isinstance(last := conversation[-1], FunctionResult):
         results.insert(0, last)
-        said.pop()
+        conversation.pop()
     if results:
-        if len({each.call_id for each in results}) < len(results):
+        if len({result.call_id for result in results}) < len(results):
             raise InvalidInput(results[-1].path, "a call has only one result.")
         return ConvertedCall("", (), wishes, results=tuple(results))
-    outputs = {each.call_id: each.output for each in said if isinstance(each, FunctionResult)}
-    words = [each for each in said if isinstance(each, _Words) and (each.text.strip() or each.images or each.calls)]
+    outputs = {entry.call_id: entry.output for entry in conversation if isinstance(entry, FunctionResult)}
+    words = [
+        entry
+        for entry in conversation
+        if isinstance(entry, _Words) and (entry.text.strip() or entry.images or entry.calls)
+    ]
     rounds = _rounds_of(words)
     if not rounds or rounds[-1].answers:
         raise InvalidInput(
             place, "the last message has to be the user's, with at least one visible character or an image."
         )
     *earlier, question = rounds
-    before = tuple(each.exchange(outputs) for each in earlier)
-    images = tuple(image for each in earlier for image in each.images)
-    names = tuple((call.path, call.name) for each in words for call in each.calls)
+    before = tuple(earlier_round.exchange(outputs) for earlier_round in earlier)
+    images = tuple(image for earlier_round in earlier for image in earlier_round.images)
+    names = tuple((call.path, call.name) for message in words for call in message.calls)
     return ConvertedCall(question.text, before, wishes, question.images, images, past_names=names)
 
 
@@ -548,34 +558,34 @@ class _Round:
     def exchange(self, outputs: Mapping[str, str]) -> Exchange:
         """Return the exchange. ``outputs``: results by call. Calls without a result are left out."""
         steps: list[PastStep] = []
-        said: list[str] = []
+        texts: list[str] = []
         for answer in self.answers:
             if answer.text:
-                said.append(answer.text)
+                texts.append(answer.text)
             calls = tuple(_past_call(call, outputs[call.id]) for call in answer.calls if call.id in outputs)
             if not calls:
                 continue
-            if steps and not said:  # items of parallel calls
+            if steps and not texts:  # items of parallel calls
                 steps[-1] = PastStep(steps[-1].text, (*steps[-1].calls, *calls))
             else:
-                steps.append(PastStep("\n\n".join(said), calls))
-            said = []
-        return Exchange(self.text or IMAGE_ALONE, "\n\n".join(said) or NO_ANSWER, tuple(steps))
+                steps.append(PastStep("\n\n".join(texts), calls))
+            texts = []
+        return Exchange(self.text or IMAGE_ALONE, "\n\n".join(texts) or NO_ANSWER, tuple(steps))
 
 
 def _rounds_of(words: Iterable[_Words]) -> list[_Round]:
     """Return the exchanges in a list of messages; the last one may have no answer."""
     rounds: list[_Round] = []
-    for each in words:
-        if each.role == "assistant":
+    for message in words:
+        if message.role == "assistant":
             if not rounds:
                 rounds.append(_Round([ASSISTANT_FIRST]))
-            rounds[-1].answers.append(each)
+            rounds[-1].answers.append(message)
             continue
         if not rounds or rounds[-1].answers:
             rounds.append(_Round())
-        rounds[-1].texts.append(each.text)
-        rounds[-1].images += each.images
+        rounds[-1].texts.append(message.text)
+        rounds[-1].images += message.images
     return rounds
 
 

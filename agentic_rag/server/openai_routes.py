@@ -156,10 +156,11 @@ class OpenAiRoutes:
 
         Without ``store`` or ``conversation`` nothing is stored.
         """
-        asked = read_chat(body)
-        call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
+        converted = read_chat(body)
+        call = await self._ask(user, body.model, converted, store=bool(body.store), conversation=body.conversation)
         passages = _passages(request, body.model)
-        form = (call.functions if call.answered else asked.functions).form
+        # A request with results continues a turn, whose form was in its first request.
+        form = (call.functions if call.answered else converted.functions).form
         stops = read_stops(body)
         if not body.streamed:
             return CollectedAnswer(
@@ -183,7 +184,8 @@ class OpenAiRoutes:
 
         Without ``store``, ``conversation`` or ``previous_response_id`` nothing is stored.
         """
-        asked = read_response(body)
+        converted = read_response(body)
+        # Made before the question is asked, because it refuses unknown forms: no turn may begin for those.
         frame = await self._frame(
             request,
             user,
@@ -193,17 +195,20 @@ class OpenAiRoutes:
                 body.previous_response_id,
                 effort=body.reasoning.effort if body.reasoning else None,
                 summary=body.reasoning.summary if body.reasoning else None,
-                functions=asked.functions,
+                functions=converted.functions,
             ),
         )
-        if body.previous_response_id is not None and not asked.results:
-            question = FullQuestion(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
+        # Results name the calls of a paused turn, which tell its conversation.
+        if body.previous_response_id is not None and not converted.results:
+            question = FullQuestion(
+                converted.question, (), converted.wishes, converted.images, functions=converted.functions
+            )
             turn_id = TurnId(turn_of(body.previous_response_id))
             call = await self._calls.go_on_after(user, body.model, turn_id, question)
         else:
-            call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
-        kept = call.conversation.id if call.kept else None
-        frame = replace(frame, conversation_id=kept, answered=call.answered)
+            call = await self._ask(user, body.model, converted, store=bool(body.store), conversation=body.conversation)
+        conversation_id = call.conversation.id if call.in_conversation else None
+        frame = replace(frame, conversation_id=conversation_id, answered=call.answered)
         frame = replace(frame, functions=call.functions) if call.answered else frame
         if not body.streamed:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
@@ -223,9 +228,11 @@ class OpenAiRoutes:
         ``input_type: "query"`` embeds questions instead of passages, for embedders that distinguish them.
         """
         texts = read_texts(body)
+        # The domain stands in the body, so the route's rule does not check it.
         if not user.sees(body.model):
             raise NotFound("domain", body.model, hidden=True)
         await self._directory.get(body.model)
+        # If it is not ready by then, the calls below fail and the reason is sent.
         with anyio.move_on_after(EMBEDDER_SECONDS):
             await self._embedding.prepare()
         try:
@@ -236,7 +243,7 @@ class OpenAiRoutes:
         except EmbeddingError as exc:
             raise EmbedderUnavailable(self._embedding.reason or str(exc)) from exc
         encode = _in_base64 if body.encoding_format == "base64" else list
-        data = [{"object": "embedding", "index": at, "embedding": encode(each)} for at, each in enumerate(vectors)]
+        data = [{"object": "embedding", "index": at, "embedding": encode(vector)} for at, vector in enumerate(vectors)]
         usage = {"prompt_tokens": 0, "total_tokens": 0}  # the embedder's tokens are not counted
         return json_response({"object": "list", "data": data, "model": body.model, "usage": usage})
 
@@ -245,13 +252,13 @@ class OpenAiRoutes:
         self, request: Request, user: User, response: str, query: ResponseQuery
     ) -> EventStream | Redacted[Json]:
         """Show the current state of a stored response, or its events."""
-        kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
-        frame = await self._frame(request, user, replace(frame_of(kept), part=part_of(response)))
+        stored = await self._calls.find_stored(user, TurnId(turn_of(response)))
+        frame = await self._frame(request, user, replace(frame_of(stored), part=part_of(response)))
         if query.streamed:
-            await check_place(self._conversations, user, kept, frame, query.starting_after)
+            await check_place(self._conversations, user, stored, frame, query.starting_after)
             encoder = OpenAiResponses(frame, after=query.starting_after)
-            return EventStream(stored_events(self._conversations, user, kept), encoder)
-        return Redacted(kept.conversation.domain_id, await stored_response(self._conversations, user, kept, frame))
+            return EventStream(stored_events(self._conversations, user, stored), encoder)
+        return Redacted(stored.conversation.domain_id, await stored_response(self._conversations, user, stored, frame))
 
     @route("DELETE", RESPONSE, allow="user", audited=True, status=200, errors=[NotFound, OtherResponses])
     async def delete_response(self, user: User, response: str) -> Json:
@@ -279,22 +286,36 @@ class OpenAiRoutes:
         return replace(frame, form=_form_of(request), passages=passages, temperature=temperature)
 
     async def _ask(
-        self, user: User, domain: str, asked: ConvertedCall, *, store: bool, conversation: str | ConversationName | None
+        self,
+        user: User,
+        domain: str,
+        converted: ConvertedCall,
+        *,
+        store: bool,
+        conversation: str | ConversationName | None,
     ) -> AcceptedCall:
         if not user.sees(domain):
             raise NotFound("domain", domain, hidden=True)
-        if asked.results:
-            return await self._calls.resume(user, domain, asked.results)
+        if converted.results:
+            return await self._calls.resume(user, domain, converted.results)
         servers = (await self._directory.settings(domain)).mcp_servers
-        for path, name in asked.past_names:
+        # The model would take a past call of such a name for a call of this server's tool.
+        for path, name in converted.past_names:
             check_function_name(path, name, servers)
         if conversation is None:
             whole = FullQuestion(
-                asked.question, asked.before, asked.wishes, asked.all_images, functions=asked.functions
+                converted.question,
+                converted.before,
+                converted.wishes,
+                converted.all_images,
+                functions=converted.functions,
             )
             return await self._calls.ask(user, domain, whole, keep=store)
         ident = conversation if isinstance(conversation, str) else conversation.id
-        question = FullQuestion(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
+        # The stored conversation has its own history, so the earlier messages of the request are left out.
+        question = FullQuestion(
+            converted.question, (), converted.wishes, converted.images, functions=converted.functions
+        )
         return await self._calls.go_on(user, domain, ConversationId(ident), question)
 
 
@@ -383,8 +404,8 @@ def _form_of(request: Request) -> ResponseForm:
     try:
         return ResponseForm(named)
     except ValueError:
-        known = ", ".join(ResponseForm)
-        raise InvalidInput(FORM_HEADER, f"{named[:80]!r} is not known: {known}.") from None
+        names = ", ".join(ResponseForm)
+        raise InvalidInput(FORM_HEADER, f"{named[:80]!r} is not known: {names}.") from None
 
 
 def _in_base64(vector: Sequence[float]) -> str:

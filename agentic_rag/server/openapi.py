@@ -178,8 +178,8 @@ def _responses(declared: Declaration, schema: Json | None) -> Json:
         elif kind in (Attachment, OriginalFile, PageFile, PageAnswer, BundleStream):
             responses |= _file_responses(kind)
         elif kind in _TEXTS:
-            answered = responses.setdefault("200", {"description": "Done.", "content": {}})
-            answered["content"][_TEXTS[kind]] = {"schema": {"type": "string"}}
+            response = responses.setdefault("200", {"description": "Done.", "content": {}})
+            response["content"][_TEXTS[kind]] = {"schema": {"type": "string"}}
         elif kind is RedirectResponse:
             responses["303"] = {"description": "Where to go on."}
         elif kind is StreamAnswer:
@@ -202,8 +202,8 @@ def _responses(declared: Declaration, schema: Json | None) -> Json:
         elif kind is types.NoneType:
             responses[str(declared.status)] = {"description": "Done."}
         else:
-            answered = responses.setdefault(str(declared.status), {"description": "Done.", "content": {}})
-            answered["content"] |= _content(schema or {"type": "object"})["content"]
+            response = responses.setdefault(str(declared.status), {"description": "Done.", "content": {}})
+            response["content"] |= _content(schema or {"type": "object"})["content"]
     return responses
 
 
@@ -224,9 +224,10 @@ def _refusals(declared: Declaration, schema: Json) -> Json:
     refusals: Json = {
         str(status): {"$ref": f"#/components/responses/{_name_of(status)}"} for status in _common(declared)
     }
-    for status in sorted({each.status for each in declared.errors}):
-        kinds = [each for each in declared.errors if each.status == status]
-        lines = [f"`{_code_of(each)}`: {inspect.getdoc(each) or ''}".partition("\n")[0] for each in kinds]
+    for status in sorted({error.status for error in declared.errors}):
+        kinds = [error for error in declared.errors if error.status == status]
+        lines = [f"`{_code_of(error)}`: {inspect.getdoc(error) or ''}".partition("\n")[0] for error in kinds]
+        # The own refusals replace the reference to the common ones of this status, so its text is added to theirs.
         if str(status) in refusals:
             lines.append(_COMMON[status])
         refusals[str(status)] = {"description": "\n\n".join(lines), **_content(schema)}
@@ -237,6 +238,7 @@ def _common(declared: Declaration) -> list[int]:
     """Return the statuses of the common refusals that apply to an operation."""
     names = set(re.findall(r"{(\w+)", declared.path))
     body, query = declared.reads.keys() & {"body"}, declared.reads.keys() & {"query"}
+    # Statuses that are not listed here apply to every operation.
     some = {
         404: names,
         409: names & {"domain"},
@@ -312,7 +314,7 @@ def _content(schema: Json) -> Json:
 def _name_in_camel_case(schema: Any) -> Any:
     """Return a schema with property names in camelCase, as in the JSON form (see ``json_form``)."""
     if isinstance(schema, list):
-        return [_name_in_camel_case(each) for each in schema]
+        return [_name_in_camel_case(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     renamed = {key: _name_in_camel_case(value) for key, value in schema.items()}

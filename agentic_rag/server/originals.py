@@ -20,14 +20,14 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class OriginalFile:
-    """The ASGI answer that sends a document's file, or the range in ``asked`` (a ``Range`` header).
+    """The ASGI answer that sends a document's file, or the range in ``range_header`` (a ``Range`` header).
 
     A malformed header, or one with several ranges, is ignored. The file is closed at the end.
     """
 
-    def __init__(self, original: Original, asked: str | None) -> None:
+    def __init__(self, original: Original, range_header: str | None) -> None:
         self._original = original
-        self._asked = asked
+        self._range_header = range_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -37,7 +37,7 @@ class OriginalFile:
 
     async def _send(self, send: Send) -> None:
         size = self._original.size
-        part = None if self._asked is None else part_named(self._asked, size)
+        part = None if self._range_header is None else part_named(self._range_header, size)
         start, end = (0, size) if part is None else part
         status, headers = 200, self._headers()
         if part is not None:
@@ -67,20 +67,20 @@ class OriginalFile:
         ]
 
 
-def part_named(asked: str, size: int) -> tuple[int, int] | None:
+def part_named(range_header: str, size: int) -> tuple[int, int] | None:
     """Return the start and end of the range in a ``Range`` header, for a file of ``size`` bytes.
 
     Returns None for the whole file, and start equal to end if the range is not satisfiable.
     """
-    found = _RANGE.fullmatch(asked.strip())
-    if found is None or found.groups() == ("", ""):
+    match = _RANGE.fullmatch(range_header.strip())
+    if match is None or match.groups() == ("", ""):
         return None
-    first, last = found.groups()
-    if not first:
+    first, last = match.groups()
+    if not first:  # ``bytes=-500`` names the last 500 bytes
         start, end = max(0, size - int(last)), size
     else:
         start, end = int(first), min(size, int(last) + 1) if last else size
-        if last and int(last) < start:
+        if last and int(last) < start:  # invalid (RFC 9110, 14.1.1): the header is ignored
             return None
     return (start, end) if start < end else (0, 0)
 

@@ -22,7 +22,7 @@ def tag_of(*facts: object) -> str:
 def knows(request: Request, tag: str) -> bool:
     """Return True if the client already has the content with this tag (``If-None-Match``)."""
     named = request.headers.get("if-none-match", "")
-    return tag in [each.strip().removeprefix("W/") for each in named.split(",")]
+    return tag in [candidate.strip().removeprefix("W/") for candidate in named.split(",")]
 
 
 class PageFile:

@@ -44,8 +44,8 @@ def uid_of(peer: Address, own: Address) -> int | None:
 def _answers() -> bool:
     """Return True if netlink works. This is tested once with a connection of our own."""
     try:
-        with socket.create_server(("127.0.0.1", 0)) as own, socket.create_connection(own.getsockname()) as made:
-            return ask_system(made.getsockname(), own.getsockname()) == os.geteuid()
+        with socket.create_server(("127.0.0.1", 0)) as own, socket.create_connection(own.getsockname()) as client:
+            return ask_system(client.getsockname(), own.getsockname()) == os.geteuid()
     except OSError:
         return False
 
@@ -61,12 +61,13 @@ def ask_system(peer: Address, own: Address) -> int | None:
             system.setblocking(False)  # the answer is available as soon as the request was accepted
             system.send(_HEADER.pack(_HEADER.size + len(wish), _BY_FAMILY, _REQUEST, 1, 0) + wish)
             answer = system.recv(8192)
+        # Byte 17 is the socket's state: a listening socket is no peer.
         if _HEADER.unpack_from(answer)[1] != _BY_FAMILY or answer[17] == _LISTENS:
             return None
-        uid, inode = struct.unpack_from("=II", answer, 80)
+        uid, inode = struct.unpack_from("=II", answer, 80)  # ``idiag_uid`` and ``idiag_inode`` of inet_diag_msg
     except (AttributeError, OSError, ValueError, struct.error):
         return None
-    return int(uid) if inode else None
+    return int(uid) if inode else None  # without an inode, no process has the socket any more
 
 
 def _plain(address: Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -80,10 +81,10 @@ def look_up(peer: Address, own: Address) -> int | None:
     for table in TABLES:
         try:
             rows = table.read_bytes()
-            wanted = f" {_text_of(peer, table.name)} {_text_of(own, table.name)} ".encode()
+            pair = f" {_text_of(peer, table.name)} {_text_of(own, table.name)} ".encode()
         except (OSError, ValueError):
             continue
-        at = rows.find(wanted)
+        at = rows.find(pair)
         if at >= 0:
             fields = rows[rows.rfind(b"\n", 0, at) + 1 : rows.find(b"\n", at)].split()
             return int(fields[_UID]) if fields[_INODE] != b"0" else None

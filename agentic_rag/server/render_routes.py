@@ -46,7 +46,7 @@ class Texts(Form):
     @field_validator("texts")
     @classmethod
     def _fit(cls, texts: list[Text]) -> list[Text]:
-        if sum(len(each.text) for each in texts) > MAX_ALL_CHARACTERS:
+        if sum(len(text.text) for text in texts) > MAX_ALL_CHARACTERS:
             raise ValueError(f"at most {MAX_ALL_CHARACTERS} characters are possible in all texts together")
         return texts
 
@@ -67,14 +67,15 @@ class RenderRoutes:
     @route("POST", "/api/render", allow="user")
     async def render(self, user: User, body: Texts) -> Items[Rendered]:
         """Render texts as messages are rendered with `format=html`. Nothing is stored."""
-        return Items([await self._thread.run(user.id, _render, each) for each in body.texts])
+        return Items([await self._thread.run(user.id, _render, text) for text in body.texts])
 
 
-def _render(given: Text) -> Rendered:
+def _render(source: Text) -> Rendered:
     from agentic_rag.conversations.message_html import to_html  # imported here, because it adds 0.1 s to a start
 
-    citations = [ShownCitation(each.end, each.number) for each in given.citations]
+    citations = [ShownCitation(mark.end, mark.number) for mark in source.citations]
     references = [
-        Reference(each.number, each.document_id, each.document_name, each.chunk_id, "", 0.0) for each in given.citations
+        Reference(mark.number, mark.document_id, mark.document_name, mark.chunk_id, "", 0.0)
+        for mark in source.citations
     ]
-    return Rendered(to_html(given.text, citations, references, breaks=given.breaks))
+    return Rendered(to_html(source.text, citations, references, breaks=source.breaks))

@@ -180,6 +180,7 @@ class Replies:
 
     def json(self, value: object) -> Any:
         """Return the JSON of an answer. Values that are nested too deeply are cut."""
+        # Item by item, so that one that is nested too deeply is cut and the others stay whole.
         if isinstance(value, Items):
             shown: Json = to_json(answer_from(type(value), value, items=()))
             return {**shown, "items": [self.json(item) for item in value.items]}
@@ -196,6 +197,7 @@ class Replies:
     def attachment(self, answer: Attachment) -> Response:
         """Return a file as an answer that no browser renders: text, JSON and images by type, others as bytes."""
         redact = self._redactor.of(answer.domain_id)
+        # Everything but images is treated as text: no secret leaves in a file, even if other bytes are damaged by it.
         as_it_is = redact.idle or answer.media_type.startswith("image/")
         data = answer.data if as_it_is else redact(answer.data.decode(errors="replace")).encode()
         media_type = answer.media_type if answer.media_type in FILE_ENDINGS else "application/octet-stream"
@@ -264,10 +266,12 @@ def refusal(
     response.headers.update(headers_at(path, retryable=error.retryable))
     retry_after = getattr(error, "retry_after", None)
     if error.status in (429, 503) and retry_after is not None:
+        # HTTP takes whole seconds, and 0 would invite the client to try again at once.
         response.headers["retry-after"] = str(max(1, ceil(retry_after)))
     if error.status == 401:
         response.headers["www-authenticate"] = f"Bearer {challenge}".strip()
     elif isinstance(error, InsufficientScope) and challenge:
+        # Only the address of the metadata is taken over: the scope is the one that this request lacks.
         metadata = challenge[challenge.index("resource_metadata=") :].partition(",")[0]
         response.headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}", {metadata}'
     return response

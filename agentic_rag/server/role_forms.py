@@ -31,7 +31,7 @@ class DraftedFiles(Form):
     files: tuple[NewFile, ...] | None = Field(None, min_length=1, max_length=MAX_FILES)
 
     def to_files(self) -> tuple[RoleFile, ...] | None:
-        return None if self.files is None else tuple(each.to_file() for each in self.files)
+        return None if self.files is None else tuple(file.to_file() for file in self.files)
 
 
 class NewRole(DraftedFiles):
@@ -50,4 +50,4 @@ class TriedFiles(Form):
     files: tuple[NewFile, ...] = Field(min_length=1, max_length=MAX_FILES)
 
     def to_tried(self) -> TriedRole:
-        return TriedRole(self.role, tuple(each.to_file() for each in self.files))
+        return TriedRole(self.role, tuple(file.to_file() for file in self.files))

@@ -472,7 +472,7 @@ class SkillRoutes:
     @route("GET", f"{DOMAIN}/skills", allow="author")
     async def list_skills(self, domain: str) -> Items[SkillLine]:
         """List the skills of the workspace, including broken ones, with their files and findings."""
-        return Items([answer_from(SkillLine, each) for each in await self._skills.list_of(domain)])
+        return Items([answer_from(SkillLine, skill) for skill in await self._skills.list_of(domain)])
 
     @route("GET", f"{ROLE}/skill", allow="author")
     async def export(self, domain: str, role: str) -> ExportedSkill:
@@ -498,17 +498,17 @@ class MemoryRoutes:
     @route("GET", f"{MEMORIES}/recall", allow="member")
     async def recall(self, user: User, domain: str, query: RecallQuery) -> Redacted[Recall]:
         """Show which memories a role would recall, and the network it uses. No recall is counted."""
-        found = await self._memories.recall(user, domain, query.role, query.asked, query.mode)
+        recalled = await self._memories.recall(user, domain, query.role, query.asked, query.mode)
         return Redacted(
             domain,
             answer_from(
                 Recall,
-                found,
+                recalled,
                 role=query.role,
-                activated=found.mind.activated,
-                edges=[RecallEdge(each.source, each.target, each.weight) for each in found.edges],
-                engrams=[_memory(query.role, each) for each in found.found],
-                overview=[_memory(query.role, each) for each in found.overview],
+                activated=recalled.mind.activated,
+                edges=[RecallEdge(edge.source, edge.target, edge.weight) for edge in recalled.edges],
+                engrams=[_memory(query.role, engram) for engram in recalled.answer],
+                overview=[_memory(query.role, engram) for engram in recalled.overview],
             ),
         )
 
@@ -516,7 +516,9 @@ class MemoryRoutes:
     async def export(self, user: User, domain: str, query: WholeMemory) -> Redacted[MemoryExport]:
         """Show all memories of a role, in the form of an import."""
         export = await self._memories.export(user, domain, query.role)
-        return Redacted(domain, answer_from(MemoryExport, export, engrams=[each.to_json() for each in export.engrams]))
+        return Redacted(
+            domain, answer_from(MemoryExport, export, engrams=[engram.to_json() for engram in export.engrams])
+        )
 
     @route(
         "POST", f"{MEMORIES}/import", allow="member", audited=True, max_values=IMPORTED_VALUES, errors=[QuotaExceeded]
@@ -525,16 +527,16 @@ class MemoryRoutes:
         """Add memories to a role. Memories with known ids stay unchanged."""
         engrams = [
             Engram(
-                each.id,
-                each.content,
-                each.type,
-                each.strength,
-                each.created_at,
-                each.cues,
-                replaces=each.replaces,
-                replaced_by=each.replaced_by,
+                engram.id,
+                engram.content,
+                engram.type,
+                engram.strength,
+                engram.created_at,
+                engram.cues,
+                replaces=engram.replaces,
+                replaced_by=engram.replaced_by,
             )
-            for each in body.engrams
+            for engram in body.engrams
         ]
         added = await self._memories.add(user, domain, query.role, engrams, body.frequencies)
         return ImportedMemories(added, len(engrams) - added)
@@ -546,7 +548,7 @@ class MemoryRoutes:
 
 
 def _role(view: RoleView) -> Role:
-    files = [answer_from(RoleText, each) for each in view.files]
+    files = [answer_from(RoleText, file) for file in view.files]
     return answer_from(Role, view, source=view.files[0].source, files=files)
 
 
@@ -556,22 +558,22 @@ def _drafts(components: Sequence[DraftComponent]) -> dict[str, str | None]:
     Raises:
         InvalidInput: a name is not valid.
     """
-    for at, each in enumerate(components):
-        check_name(each.name, f"components.{at}.name")
-    return {each.name: each.content for each in components}
+    for at, component in enumerate(components):
+        check_name(component.name, f"components.{at}.name")
+    return {component.name: component.content for component in components}
 
 
 def _prompt(prompt: EffectivePrompt) -> Prompt:
     listed = [part for part in (prompt.skills, prompt.catalogue) if part]
     parts = [prompt.bootstrap, *prompt.components, *listed, prompt.present]
-    size = Size(sum(each.characters for each in parts), sum(each.tokens for each in parts))
+    size = Size(sum(part.characters for part in parts), sum(part.tokens for part in parts))
     role = None if prompt.role is None else _role(prompt.role)
     if role is not None and role.text is not None:
         part = PromptPart("role", role.text)
         role = answer_from(Role, role, characters=part.characters, tokens=part.tokens)
     return Prompt(
         bootstrap=answer_from(PromptPreviewPart, prompt.bootstrap),
-        components=[answer_from(PromptPreviewPart, each) for each in prompt.components],
+        components=[answer_from(PromptPreviewPart, component) for component in prompt.components],
         skills=answer_from(PromptPreviewPart, prompt.skills) if prompt.skills else None,
         catalogue=answer_from(PromptPreviewPart, prompt.catalogue) if prompt.catalogue else None,
         present=answer_from(PromptPreviewPart, prompt.present),
@@ -579,7 +581,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
         role=role,
         role_id=prompt.role_id,
         tools=prompt.tools,
-        servers=[answer_from(ServerCost, each) for each in prompt.servers],
+        servers=[answer_from(ServerCost, server) for server in prompt.servers],
         system=size,
         tool_tokens=prompt.tool_tokens,
         request_tokens=size.tokens + prompt.tool_tokens,
@@ -591,8 +593,9 @@ def _version(request: Request) -> str | None:
     """Return the version that a component must have by the request's conditions; None: any."""
     if request.headers.get("if-none-match", "").strip() == "*":
         return NOT_THERE
-    given = request.headers.get("if-match", "*").strip()
-    return None if given == "*" else given.removeprefix("W/").strip('"')
+    condition = request.headers.get("if-match", "*").strip()
+    # A proxy that compresses answers makes their tags weak.
+    return None if condition == "*" else condition.removeprefix("W/").strip('"')
 
 
 def _memory(role: str, engram: Engram) -> Memory:

@@ -179,7 +179,7 @@ def route(
 
     def declare(handler: Handler) -> Declaration:
         signature = inspect.signature(handler)
-        reads = {name: each.annotation for name, each in list(signature.parameters.items())[1:]}
+        reads = {name: parameter.annotation for name, parameter in list(signature.parameters.items())[1:]}
         unknown = set(reads) - _GIVEN - set(re.findall(r"{(\w+)", path))
         answer = signature.return_annotation
         if "view" in reads and "{domain}" not in path:
@@ -208,7 +208,7 @@ def route(
 
 def declarations_of(kind: type) -> list[Declaration]:
     """Return the routes that a class declares, in order."""
-    return [each for each in vars(kind).values() if isinstance(each, Declaration)]
+    return [declaration for declaration in vars(kind).values() if isinstance(declaration, Declaration)]
 
 
 class Edge:
@@ -259,6 +259,7 @@ class Edge:
     async def _refuse(self, request: Request, exc: Exception) -> Response:
         """Write a refusal to the audit log and send it."""
         assert isinstance(exc, AgenticRagError)
+        # Other causes are the database's errors, or none: a limit that the server sets itself.
         if isinstance(exc, StorageFull) and isinstance(exc.__cause__, OSError):
             self._note_refused(exc.reason)
         self._observer.note_error(exc.code)
@@ -318,10 +319,12 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared, caller, request = self.declared, caller_of(scope), Request(scope, receive, send)
+        # The rule comes first: no other check may tell a caller without rights anything about the domain.
         declared.rule.check(caller.user, scope["path_params"].get("domain"))
         _check_ids(scope["path_params"])
         if declared.rule.streams:
             caller.check_connections()
+        # Counted before the message is read, so malformed ones use up the rate, too.
         if declared.rule.sends:
             caller.take_message()
         if declared.refuses_parameters:
@@ -399,6 +402,7 @@ def check_announced(request: Request, limit: int) -> None:
         BodyTooLarge: ``Content-Length`` is more than ``limit`` bytes.
     """
     announced = request.headers.get("content-length", "")
+    # Numbers of so many digits are not converted: Python refuses those of more than 4 300 digits with an error.
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise BodyTooLarge(limit)
 
@@ -410,6 +414,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         BodyTooLarge: the body is longer than ``limit`` bytes.
     """
     check_announced(request, limit)
+    # A body that comes in chunks has no announced length, so its bytes are counted as well.
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -424,7 +429,7 @@ def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:
     Raises:
         InvalidInput: a parameter that takes one value is given twice.
     """
-    lists = {
+    lists = {  # forms accept a field's own name besides its alias
         alias
         for name, field in kind.model_fields.items()
         if typing.get_origin(field.annotation) is list

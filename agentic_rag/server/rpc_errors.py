@@ -21,10 +21,10 @@ def plain_words(error: str) -> str | None:
     """Return a readable form of the library's validation error, or None for other texts."""
     if not error.startswith(_LIBRARY):
         return None
-    found = _PLACE.search(error)
-    if found is None:
+    match = _PLACE.search(error)
+    if match is None:
         return str(InvalidInput("body", "a message of JSON-RPC 2.0 is expected: `jsonrpc`, `id`, `method`, `params`."))
-    place, problem = found.groups()
+    place, problem = match.groups()
     problem = "this key is required" if problem == "Field required" else problem
     return str(InvalidInput(place, f"{problem.replace('a valid dictionary', 'an object')}."))
 
@@ -36,23 +36,23 @@ class PlainAnswer:
         """Wrap ``send``. ``reference`` is the id under which the request is logged."""
         self._send = send
         self._reference = reference
-        self._held: Message | None = None
+        self._start: Message | None = None
 
     async def __call__(self, message: Message) -> None:
         """Send an ASGI message."""
         if message["type"] == "http.response.start" and message["status"] == 400:
-            self._held = message  # held until its body arrives
+            self._start = message  # held until its body arrives
             return
-        start, self._held = self._held, None
+        start, self._start = self._start, None
         if start is None:
             await self._send(message)
             return
         body = message.get("body", b"")
-        told = b"" if message.get("more_body") else self._rewrite(body)
-        if told:
-            others = [each for each in start["headers"] if each[0].lower() != b"content-length"]
-            start = {**start, "headers": [*others, (b"content-length", str(len(told)).encode())]}
-            message = {**message, "body": told}
+        rewritten = b"" if message.get("more_body") else self._rewrite(body)
+        if rewritten:
+            others = [field for field in start["headers"] if field[0].lower() != b"content-length"]
+            start = {**start, "headers": [*others, (b"content-length", str(len(rewritten)).encode())]}
+            message = {**message, "body": rewritten}
         await self._send(start)
         await self._send(message)
 

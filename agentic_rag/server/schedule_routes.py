@@ -28,7 +28,7 @@ from agentic_rag.reach.schedules import (
 )
 from agentic_rag.server.endpoint_routes import NewSecret
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
-from agentic_rag.server.routes import check_announced, route
+from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.schedules import CatchUp, FiringRecord, FiringState, ScheduleRecord
 
 SCHEDULES = "/api/domains/{domain}/schedules"
@@ -101,7 +101,7 @@ class ScheduleRoutes:
     @route("GET", SCHEDULES)
     async def list(self, domain: str) -> Redacted[Items[Schedule]]:
         """List the schedules of a domain by name."""
-        return Redacted(domain, Items([_show(each) for each in await self._schedules.list_of(domain)]))
+        return Redacted(domain, Items([_show(record) for record in await self._schedules.list_of(domain)]))
 
     @route("POST", SCHEDULES, status=201, errors=[LimitReached, ScheduleExists])
     async def create(self, user: User, domain: str, body: ScheduleForm) -> Schedule:
@@ -137,8 +137,8 @@ class ScheduleRoutes:
     @route("GET", f"{SCHEDULES}/{{schedule}}/firings")
     async def firings(self, domain: str, schedule: str, query: FiringQuery) -> Redacted[Items[Firing]]:
         """List the runs of a schedule, newest first."""
-        found = await self._schedules.firings(domain, schedule, query.limit)
-        return Redacted(domain, Items([_show_firing(each) for each in found]))
+        firings = await self._schedules.firings(domain, schedule, query.limit)
+        return Redacted(domain, Items([_show_firing(firing) for firing in firings]))
 
     @route(
         "POST",
@@ -152,13 +152,8 @@ class ScheduleRoutes:
 
         The body, at most 32 KiB, reaches the model as data of an untrusted sender. A repeated message starts nothing.
         """
-        check_announced(request, MAX_BODY)
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_BODY:
-                raise BodyTooLarge(MAX_BODY)
-        return Fired((await self._schedules.trigger(schedule, request.headers, bytes(body))).id)
+        body = await read_body(request, MAX_BODY)
+        return Fired((await self._schedules.trigger(schedule, request.headers, body)).id)
 
 
 def _show(record: ScheduleRecord, secret: str = "") -> Schedule:

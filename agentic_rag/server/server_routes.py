@@ -259,7 +259,7 @@ class ServerRoutes:
     @route("GET", SERVERS)
     async def list_servers(self, domain: str) -> Items[Json]:
         """List the effective servers of a domain, each with the state of its connections."""
-        return Items([each.to_json() for each in await self._servers.effective(domain)])
+        return Items([server.to_json() for server in await self._servers.effective(domain)])
 
     @route("POST", f"{SERVERS}/check", lenient=True, max_values=PASTED_VALUES)
     async def check(self, user: User, domain: str, body: object) -> Redacted[CheckedPaste]:
@@ -268,7 +268,7 @@ class ServerRoutes:
         The body is JSON as other clients write it, with comments and trailing commas.
         """
         checked = await self._checks.check(user, domain, body)
-        rows = [_row(each) for each in checked.rows]
+        rows = [_row(row) for row in checked.rows]
         return Redacted(domain, CheckedPaste(rows, checked.changes, checked.warnings))
 
     @route("POST", f"{SERVERS}/add", errors=[ServerReserved, CommandNotAllowed, SecretLimit])
@@ -285,7 +285,7 @@ class ServerRoutes:
     async def test(self, user: User, domain: str, body: object) -> ServerTrial:
         """Start the servers of a document without saving their entries."""
         trial = await self._servers.trial(user, domain, body)
-        return ServerTrial([_connection(each) for each in trial.servers], trial.changes, trial.warnings)
+        return ServerTrial([_connection(server) for server in trial.servers], trial.changes, trial.warnings)
 
     @route("POST", f"{SERVERS}/{{name}}/restart", errors=START_ERRORS)
     async def restart(self, user: User, domain: str, name: str) -> Connection:
@@ -312,7 +312,7 @@ def _row(row: CheckedRow) -> PastedServer:
         PastedServer,
         row,
         status=str(row.status),
-        secrets=[each.name for each in row.needs if each.kind == "secret"],
+        secrets=[need.name for need in row.needs if need.kind == "secret"],
         tested=row.connection is not None,
         connection=None if row.connection is None else _connection(row.connection),
     )

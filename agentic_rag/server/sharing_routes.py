@@ -93,7 +93,7 @@ class SharingRoutes:
         """Export a conversation with its sources, as Markdown, JSON or a page for printing."""
         record, exported = await self._sharing.export(user, conversation, query.language)
         if query.format == "json":
-            messages = [show_message(each) for each in exported.messages]
+            messages = [show_message(message) for message in exported.messages]
             shown = ExportedConversation(
                 record.id, record.title, record.domain_id, exported.domain_name, exported.exported_at, messages
             )
@@ -126,5 +126,6 @@ class SharingRoutes:
         shared = await self._sharing.read(user, token[:200], query.language)
         page = await self._thread.run(user.id, to_page, shared.exported)
         redact = self._redactor.of(shared.domain_id)
+        # Secrets are replaced by their names, which only members of the domain may know.
         shown = redact(page) if shared.is_member else redact.without_names(page)
         return HTMLResponse(shown, headers=PAGE_HEADERS)

@@ -113,7 +113,7 @@ class SourceRoutes:
     @route("GET", SOURCES)
     async def list(self, domain: str) -> Redacted[Items[DocumentSource]]:
         """List the sources of a domain by name."""
-        return Redacted(domain, Items([_show(each) for each in await self._sources.list_of(domain)]))
+        return Redacted(domain, Items([_show(source) for source in await self._sources.list_of(domain)]))
 
     @route("POST", SOURCES, status=201, errors=[LimitReached, SourceExists])
     async def create(self, user: User, domain: str, body: SourceForm) -> Redacted[DocumentSource]:
@@ -143,8 +143,8 @@ class SourceRoutes:
     @route("GET", f"{SOURCE}/items")
     async def items(self, domain: str, source: str, query: ItemQuery) -> Redacted[Part[ListedItem]]:
         """List the items of a source by address."""
-        found = await self._sources.items(domain, source, query.after, query.limit + 1, failed=query.failed)
-        return Redacted(domain, Part([_show_item(each) for each in found[: query.limit]], len(found) > query.limit))
+        items = await self._sources.items(domain, source, query.after, query.limit + 1, failed=query.failed)
+        return Redacted(domain, Part([_show_item(item) for item in items[: query.limit]], len(items) > query.limit))
 
 
 def _show(shown: ShownSource) -> DocumentSource:

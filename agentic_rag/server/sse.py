@@ -48,10 +48,10 @@ class TakesEvents(Protocol):
 
 async def read_settled(reader: TakesEvents) -> AsyncGenerator[AgentEvent]:
     """Yield the events of a turn from the start; retracted content is left out of those already available."""
-    there: list[AgentEvent] = []
+    available: list[AgentEvent] = []
     while batch := await reader.take():
-        there += batch
-    for event in settle(there):
+        available += batch
+    for event in settle(available):
         yield event
     while batch := await reader.next():
         for event in batch:
@@ -75,7 +75,7 @@ class EventStream:
             AgenticRagError: reading failed before anything was sent; the caller answers with it.
         """
         refused: AgenticRagError | None = None
-        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+        with anyio.CancelScope() as lifetime, caller_of(scope).connection(lifetime):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 group.start_soon(self._beat, send, group.cancel_scope)
@@ -86,7 +86,7 @@ class EventStream:
                 group.cancel_scope.cancel()
         if refused is not None:
             raise refused
-        if held.cancelled_caught:  # the key was revoked: end the answer properly
+        if lifetime.cancelled_caught:  # the key was revoked: end the answer properly
             with anyio.move_on_after(_LAST_SECONDS):
                 await self._start(send)
                 await self._body(send, b"", more=False)
@@ -108,7 +108,7 @@ class EventStream:
 
     async def _start(self, send: Send) -> None:
         if not self._started:
-            self._started = True
+            self._started = True  # before the send, during which the other task may call this method
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *self._dialect.headers]})
 
     async def _body(self, send: Send, data: bytes, *, more: bool) -> None:

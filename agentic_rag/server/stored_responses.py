@@ -29,7 +29,7 @@ from agentic_rag.base.events import (
 from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
-from agentic_rag.operations.calls import KeptTurn
+from agentic_rag.operations.calls import StoredTurn
 from agentic_rag.runtime.core.window import result_text
 from agentic_rag.runtime.log.encoder import Encoder
 from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, response_id
@@ -41,70 +41,73 @@ MAX_CALLS = 1_000
 """Maximum calls of a conversation in which to look for those of a turn."""
 
 
-def frame_of(kept: KeptTurn) -> ResponseFrame:
+def frame_of(stored: StoredTurn) -> ResponseFrame:
     """Return the parts of a response that do not come from the turn. The instructions of the request are not stored."""
-    before = None if kept.follows is None else response_id(kept.follows)
-    return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id, functions=kept.functions)
+    before = None if stored.follows is None else response_id(stored.follows)
+    return ResponseFrame(
+        stored.conversation.domain_id, None, before, stored.conversation.id, functions=stored.functions
+    )
 
 
-async def stored_response(conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame) -> Json:
+async def stored_response(conversations: Conversations, user: User, stored: StoredTurn, frame: ResponseFrame) -> Json:
     """Return the response of a turn in its current state, without waiting for its end."""
     encoder = OpenAiResponses(frame, retracts=True)
-    for event in await turn_events(conversations, user, kept):
+    for event in await turn_events(conversations, user, stored):
         encoder.take(event)
     return encoder.response()
 
 
 async def check_place(
-    conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame, after: int
+    conversations: Conversations, user: User, stored: StoredTurn, frame: ResponseFrame, after: int
 ) -> None:
     """Check that a finished response has events after number ``after``, the last one that the client has.
 
     Raises:
         BeyondLog: the response has no event with this number.
     """
-    if after < 0 or kept.turn.status not in FINISHED:
+    if after < 0 or stored.turn.status not in FINISHED:  # a turn that runs can still write an event of this number
         return
     encoder = OpenAiResponses(frame)
-    written = sum(len(encoder.frames(event)) for event in await turn_events(conversations, user, kept))
+    written = sum(len(encoder.frames(event)) for event in await turn_events(conversations, user, stored))
     if after >= written:
-        raise BeyondLog(kept.turn.id, after)
+        raise BeyondLog(stored.turn.id, after)
 
 
-async def stored_events(conversations: Conversations, user: User, kept: KeptTurn) -> AsyncGenerator[AgentEvent]:
+async def stored_events(conversations: Conversations, user: User, stored: StoredTurn) -> AsyncGenerator[AgentEvent]:
     """Yield the events of a turn from the start. For a finished turn, retracted content is left out."""
-    if kept.turn.status in FINISHED:
-        for event in await turn_events(conversations, user, kept):
+    if stored.turn.status in FINISHED:
+        for event in await turn_events(conversations, user, stored):
             yield event
         return
-    async with aclosing(conversations.events(kept.turn.id)) as events:
+    async with aclosing(conversations.events(stored.turn.id)) as events:
         async for event in events:
             yield event
 
 
-async def turn_events(conversations: Conversations, user: User, kept: KeptTurn) -> Sequence[AgentEvent]:
+async def turn_events(conversations: Conversations, user: User, stored: StoredTurn) -> Sequence[AgentEvent]:
     """Return the events of a turn up to now. Retracted content is left out."""
     try:
-        await conversations.check_replay(user, kept.turn)
-        reader = conversations.log(kept.turn.id)
+        await conversations.check_replay(user, stored.turn)
+        reader = conversations.log(stored.turn.id)
         events: list[AgentEvent] = []
         while batch := await reader.take():
             events += batch
         return settle(events)
     except LogGone:
-        pass
-    conversation = kept.conversation
-    message = await conversations.message(user, conversation.id, kept.turn.message_id)
+        pass  # events of old turns are deleted; what follows is made from the stored records
+    conversation = stored.conversation
+    message = await conversations.message(user, conversation.id, stored.turn.message_id)
     calls = await conversations.tool_calls(user, conversation.id, limit=MAX_CALLS)
-    mine = [call for call in calls if call.turn_id == kept.turn.id]
-    delegated = [call for child in await conversations.children(user, kept.turn.id) for call in child.tool_calls]
-    return list(events_of(kept.turn, message, [*mine, *delegated]))
+    own_calls = [call for call in calls if call.turn_id == stored.turn.id]
+    delegated = [call for child in await conversations.children(user, stored.turn.id) for call in child.tool_calls]
+    return list(events_of(stored.turn, message, [*own_calls, *delegated]))
 
 
 def events_of(turn: TurnRecord, message: ShownMessage, calls: Sequence[ToolCallRecord]) -> Iterator[AgentEvent]:
     """Yield events equivalent to those of a finished turn, rebuilt from its stored records."""
     encoder = Encoder(turn.conversation_id, turn.id)
     for seq, (body, agent) in enumerate(_bodies(turn, message, calls), 1):
+        # The records do not tell when the events between start and end were sent.
         at = turn.ended_at if isinstance(body, Terminal) else None
         yield encoder.encode(body, seq, at or turn.started_at, agent)
 
@@ -122,7 +125,7 @@ def _bodies(
     yield IterationStart(1, False), None
     if message.content:
         yield Text(message.content), None
-    references = {each.number: each for each in message.references}
+    references = {reference.number: reference for reference in message.references}
     for cited in message.citations:
         reference = references.get(cited.number)
         if reference is not None:

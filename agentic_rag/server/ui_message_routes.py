@@ -111,6 +111,7 @@ class UiMessageRoutes:
         question = _question_of(body.messages)
         conversation = await self._names.find_or_begin(user, domain, body.id)
         accepted = await self._accept(user, conversation, body, question)
+        # A new turn has no waits yet.
         ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
         return EventStream(self._conversations.events(accepted.turn_id), UiMessage(KnownWaits(ended)))
 
@@ -132,17 +133,18 @@ class UiMessageRoutes:
         Repeating the same answers returns the same events.
         """
         conversation = await self._names.find(user, domain, chat)
-        asked = [(response, await self._waits.get(user, response.wait_id)) for response in responses]
-        turn_id = asked[0][1].root_turn_id
-        for _, wait in asked:
+        pairs = [(response, await self._waits.get(user, response.wait_id)) for response in responses]
+        turn_id = pairs[0][1].root_turn_id
+        # All are checked before the first is settled: a request with a wrong one changes nothing.
+        for _, wait in pairs:
             elsewhere = conversation is None or wait.conversation_id != conversation.id
             if elsewhere or wait.root_turn_id != turn_id or wait.kind is not WaitKind.APPROVAL:
                 raise NotFound("wait", wait.id)
-        for response, wait in asked:
+        for response, wait in pairs:
             action, content = _answer_of(response, wait.request["arguments"])
             await self._waits.settle(user, wait, action, content)
         await self._conversations.check_replay(user, await self._conversations.turn(user, turn_id))
-        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
+        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in pairs))
         return EventStream(self._conversations.events(turn_id), UiMessage(waits))
 
     async def _accept(
@@ -152,9 +154,12 @@ class UiMessageRoutes:
         if again or body.message_id is not None:
             content, images = (None, None) if again else (question.content, question.images)
             for candidate in filter(None, (body.message_id, question.id)):
-                found = await self._message(conversation, candidate)
-                if found is not None:
-                    return await self._conversations.answer_again(user, conversation.id, found, content, images=images)
+                message_id = await self._message(conversation, candidate)
+                if message_id is not None:
+                    return await self._conversations.answer_again(
+                        user, conversation.id, message_id, content, images=images
+                    )
+            # A question that never arrived, for example, is asked now instead of again.
             if not again:
                 raise NotFound("message", body.message_id or "")
         return await self._conversations.send(
@@ -179,7 +184,7 @@ def _responses_of(messages: Sequence[UiMessageForm]) -> list[Response]:
     Raises:
         InvalidInput: a decision is malformed.
     """
-    last, found = messages[-1], list[Response]()
+    last, responses = messages[-1], list[Response]()
     for number, part in enumerate(last.parts if last.role == "assistant" else ()):
         if part.get("state") != "approval-responded":
             continue
@@ -191,8 +196,8 @@ def _responses_of(messages: Sequence[UiMessageForm]) -> list[Response]:
             raise InvalidInput(f"{place}.approved", "true or false is expected.")
         if reason is not None and not isinstance(reason, str):
             raise InvalidInput(f"{place}.reason", "a string is expected.")
-        found.append(Response(WaitId(_string(approval, "id", place)), approved, reason or "", part.get("input")))
-    return found
+        responses.append(Response(WaitId(_string(approval, "id", place)), approved, reason or "", part.get("input")))
+    return responses
 
 
 def _answer_of(response: Response, arguments: object) -> tuple[WaitAction, Json]:

@@ -18,7 +18,7 @@ from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.documents.files import Incoming
 from agentic_rag.server.routes import check_announced
 
-Taken = TypeVar("Taken")
+Received = TypeVar("Received")
 
 MAX_FILES = 100
 """Maximum files in one upload."""
@@ -36,12 +36,12 @@ class RefusedFile:
 
 async def receive_files(
     request: Request,
-    receive: Callable[[str], Awaitable[Incoming[Taken]]],
+    receive: Callable[[str], Awaitable[Incoming[Received]]],
     max_bytes: int,
     *,
     max_files: int = MAX_FILES,
     refuses_whole: bool = True,
-) -> list[Taken | RefusedFile]:
+) -> list[Received | RefusedFile]:
     """Receive the files of a multipart body, and return a record or a refusal for each, in order.
 
     If the body cannot be read any further, the result ends with the file that caused this.
@@ -58,28 +58,28 @@ async def receive_files(
         AgenticRagError: all files were refused; this is the reason of the first.
     """
     check_announced(request, max_files * (max_bytes + MULTIPART_BYTES))
-    taking = _Taking(receive, max_bytes, max_files, _length(request))
+    state = _UploadState(receive, max_bytes, max_files, _length(request))
     try:
         async with aclosing(read_files(request)) as parts:
             async for part in parts:
                 if isinstance(part, FilePart):
-                    await taking.begin(part.name)
+                    await state.begin(part.name)
                 elif part is not None:
-                    await taking.write(part)
+                    await state.write(part)
                 else:
-                    await taking.end()
+                    await state.end()
     except NotFound:
         raise
     except AgenticRagError as exc:
-        taking.refuse(exc)
+        state.refuse(exc)  # the files before this one are in, so their records are returned with the refusal
     finally:
-        await taking.drop()
-    if not taking.items:
+        await state.drop()
+    if not state.items:
         raise InvalidInput("body", "no file was sent.")
-    first = taking.items[0]
-    if refuses_whole and isinstance(first, RefusedFile) and all(isinstance(item, RefusedFile) for item in taking.items):
+    first = state.items[0]
+    if refuses_whole and isinstance(first, RefusedFile) and all(isinstance(item, RefusedFile) for item in state.items):
         raise first.error
-    return taking.items
+    return state.items
 
 
 def _length(request: Request) -> int | None:
@@ -88,24 +88,24 @@ def _length(request: Request) -> int | None:
     return int(announced) if announced.isdecimal() else None
 
 
-class _Taking(Generic[Taken]):
+class _UploadState(Generic[Received]):
     """State of an upload: the current file, and the results of the earlier ones."""
 
     def __init__(
         self,
-        receive: Callable[[str], Awaitable[Incoming[Taken]]],
+        receive: Callable[[str], Awaitable[Incoming[Received]]],
         max_bytes: int,
         max_files: int,
         length: int | None,
     ) -> None:
-        self.items: list[Taken | RefusedFile] = []
+        self.items: list[Received | RefusedFile] = []
         self._receive = receive
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._left = length
         self._name = ""
         self._size = 0
-        self._incoming: Incoming[Taken] | None = None
+        self._incoming: Incoming[Received] | None = None
         self._error: AgenticRagError | None = None
 
     async def begin(self, name: str) -> None:
@@ -113,8 +113,8 @@ class _Taking(Generic[Taken]):
         if len(self.items) == self._max_files:
             raise InvalidInput("body", f"more than {self._max_files} files.")
         try:
-            begun = await self._receive(name)
-            self._incoming = await begun.__aenter__()
+            incoming = await self._receive(name)
+            self._incoming = await incoming.__aenter__()
         except NotFound:
             raise
         except AgenticRagError as exc:
@@ -130,6 +130,7 @@ class _Taking(Generic[Taken]):
             except AgenticRagError as exc:
                 self._error = exc
                 await self.drop()
+        # The file is refused, and reading the rest of the body would cost more than the other files are worth.
         if self._error is not None and self._size > self._max_bytes and not self._is_nearly_over:
             raise self._error
 
@@ -235,7 +236,7 @@ async def read_files(request: Request) -> AsyncGenerator[FilePart | bytes | None
             for item in items:
                 open_part = item is not None
                 yield item
-        parser.finalize()
+        parser.finalize()  # accepts a body that ends inside a file, hence ``open_part``
     except FormParserError as exc:
         raise InvalidInput("body", "not a valid multipart body.") from exc
     if open_part:

@@ -56,5 +56,5 @@ class UsageRoutes:
         If the operator has set prices, the answer includes costs as exact decimal text. ``format=csv`` is for
         spreadsheets.
         """
-        found = await self._usage.totals(user, query.groups, query.since or "", query.until or "")
-        return CsvTable("usage", table_of(query.groups, found)) if query.format == "csv" else Items(found)
+        totals = await self._usage.totals(user, query.groups, query.since or "", query.until or "")
+        return CsvTable("usage", table_of(query.groups, totals)) if query.format == "csv" else Items(totals)

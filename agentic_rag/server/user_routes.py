@@ -84,15 +84,15 @@ class UserRoutes:
     @route("POST", USERS, status=201)
     async def create(self, body: NewUser) -> Person:
         """Create a user. The user can sign in once there is a key."""
-        made = await self._people.create(body.name, body.display_name, operator=body.operator, grants=body.grants)
-        return _person(made)
+        user = await self._people.create(body.name, body.display_name, operator=body.operator, grants=body.grants)
+        return _person(user)
 
     @route("GET", ONE)
     async def get(self, person: str) -> PersonWithKeys:
         """Show a user with their keys."""
-        found = await self._people.get(person)
+        user = await self._people.get(person)
         keys = [answer_from(Key, key) for key in await self._access.list_all() if key.user_id == person]
-        return answer_from(PersonWithKeys, found, name=found.id, keys=keys)
+        return answer_from(PersonWithKeys, user, name=user.id, keys=keys)
 
     @route("PATCH", ONE)
     async def change(self, person: str, body: ChangedUser) -> Person:

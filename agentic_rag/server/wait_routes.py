@@ -107,11 +107,11 @@ class WaitRoutes:
     @route("GET", WAITS, allow="user")
     async def list(self, user: User, query: WaitQuery) -> Page[Redacted[Wait]]:
         """List the waits of the caller's turns, and those that the caller may answer as an admin; newest first."""
-        found = await self._waits.list_page(
+        page = await self._waits.list_page(
             user, query.state, query.conversation_id, page=query.page, page_size=query.page_size
         )
-        more = query.page * query.page_size < found.total
-        return Page([show_wait(each) for each in found.items], more, found.total, query.page, query.page_size)
+        more = query.page * query.page_size < page.total
+        return Page([show_wait(wait) for wait in page.items], more, page.total, query.page, query.page_size)
 
     @route("GET", f"{WAITS}/{{wait}}", allow="user")
     async def show(self, user: User, wait: WaitId) -> Redacted[Wait]:

@@ -107,7 +107,7 @@ class WebFiles:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
-        self._kept: dict[str, tuple[tuple[object, ...], WebFile]] = {}
+        self._cache: dict[str, tuple[tuple[object, ...], WebFile]] = {}
         self._version: tuple[object, str] = (None, "")
         self._pages: dict[tuple[str, str], tuple[str, WebFile]] = {}
 
@@ -116,21 +116,21 @@ class WebFiles:
         page = self.find(INDEX)
         if page is None or (language == "en" and not theme):
             return page
-        kept = self._pages.get((language, theme))
-        if kept is not None and kept[0] == page.tag:
-            return kept[1]
+        cached = self._pages.get((language, theme))
+        if cached is not None and cached[0] == page.tag:
+            return cached[1]
         chosen = f' data-theme="{theme}"' if theme else ""
         data = page.data.replace(_ROOT_TAG, f'<html lang="{LANGUAGES[language]}"{chosen}>'.encode())
         own = replace(page, data=data, packed=_pack(data), tag=_tag_of(data))
         self._pages[language, theme] = page.tag, own
         return own
 
-    def find_kept(self, path: str) -> WebFile | None:
+    def find_cached(self, path: str) -> WebFile | None:
         """Return a file below the present version if it was sent before. Does not read the disk."""
         versioned = _VERSIONED.fullmatch(path)
         if versioned is None or versioned[1] != self._version[1]:
             return None
-        stamps, file = self._kept.get(f"True:{versioned[2]}", ((), None))
+        stamps, file = self._cache.get(f"True:{versioned[2]}", ((), None))
         return file if stamps[1:] == (versioned[1],) else None
 
     def pack(self) -> None:
@@ -149,15 +149,15 @@ class WebFiles:
         try:
             stamp = self._stamp(self._folder / name)
             if name in (INDEX, DIAGRAM_FRAME):
-                present = self.version()
+                present = self.version()  # looks at all files; requests for the page's parts do not
             else:
                 present = (self._version[1] or self.version()) if version else ""
         except OSError:
             return None
         key = f"{version == present}:{name}"
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] == (stamp, present):
-            return kept[1]
+        cached = self._cache.get(key)
+        if cached is not None and cached[0] == (stamp, present):
+            return cached[1]
         data = (self._folder / name).read_bytes()
         if name == INDEX:
             data = data.replace(b'"/web/', f'"web/{present}/'.encode())
@@ -169,7 +169,7 @@ class WebFiles:
             headers["cache-control"] = IMMUTABLE
         packed = None if ending == ".woff2" else _pack(data)
         file = WebFile(data, packed, MEDIA_TYPES[ending], _tag_of(data), headers)
-        self._kept[key] = (stamp, present), file
+        self._cache[key] = (stamp, present), file
         return file
 
     def version(self) -> str:
@@ -197,8 +197,9 @@ class WebFiles:
         """Return a page with its scripts inside it, and the policy that lets exactly these run."""
         hashes: list[str] = []
 
-        def inline(found: re.Match[bytes]) -> bytes:
-            script = (self._folder / found[1].decode()).read_bytes()
+        def inline(match: re.Match[bytes]) -> bytes:
+            script = (self._folder / match[1].decode()).read_bytes()
+            # Inside the page, the first text would end the element, and the second would begin a comment.
             script = script.replace(b"</script", b"<\\/script").replace(b"<!--", b"<\\!--")
             hashes.append(f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'")
             return b"<script>" + script + b"</script>"
@@ -208,8 +209,8 @@ class WebFiles:
 
     @staticmethod
     def _stamp(path: Path) -> tuple[int, int]:
-        found = path.stat()
-        return found.st_mtime_ns, found.st_size
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
 
 
 _packed_by_tag: dict[str, bytes] = {}

@@ -52,21 +52,21 @@ class WebRoutes:
     @route("GET", f"{FOLDER}{{path:path}}", allow="anyone")
     async def file(self, request: Request, path: str) -> PageAnswer:
         """Send a file of the console."""
-        kept = self._files.find_kept(path)
-        return self._answer(request, kept or await anyio.to_thread.run_sync(self._files.find, path))
+        cached = self._files.find_cached(path)
+        return self._answer(request, cached or await anyio.to_thread.run_sync(self._files.find, path))
 
-    def _answer(self, request: Request, found: WebFile | None) -> PageAnswer:
-        if found is None:
+    def _answer(self, request: Request, file: WebFile | None) -> PageAnswer:
+        if file is None:
             raise HTTPException(404, f"There is no {request.url.path!r}.")
-        packed = found.packed if accepts_gzip(request.headers) else None
-        tag = found.tag if packed is None else f'{found.tag[:-1]}-gzip"'
-        headers = {**found.headers, "etag": tag, "vary": "accept-encoding"}
-        given = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-        if tag in given:
+        packed = file.packed if accepts_gzip(request.headers) else None
+        tag = file.tag if packed is None else f'{file.tag[:-1]}-gzip"'
+        headers = {**file.headers, "etag": tag, "vary": "accept-encoding"}
+        client_tags = {name.strip().removeprefix("W/") for name in request.headers.get("if-none-match", "").split(",")}
+        if tag in client_tags:
             return PageAnswer(status_code=304, headers=headers)
         if packed is not None:
             headers["content-encoding"] = "gzip"
-        return PageAnswer(found.data if packed is None else packed, media_type=found.media_type, headers=headers)
+        return PageAnswer(file.data if packed is None else packed, media_type=file.media_type, headers=headers)
 
 
 def preferred_language(headers: Headers) -> str:

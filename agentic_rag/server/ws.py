@@ -224,15 +224,15 @@ def websocket_endpoint(
     async def endpoint(websocket: WebSocket) -> None:
         caller, reference = caller_of(websocket.scope), request_id(websocket.scope)
         try:
-            asked = websocket.query_params.get(DIALECT_PARAMETER)
-            dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"], asked, default_dialect)
+            requested = websocket.query_params.get(DIALECT_PARAMETER)
+            dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"], requested, default_dialect)
             caller.check_connections()
         except AgenticRagError as exc:
             await caller.note_refusal(exc, "WS", websocket.url.path, reference)
             response = refusal(exc, reference, redaction_for(redactor, caller.user))
             await send_refusal(response, websocket.scope, websocket.receive, websocket.send)
             return
-        with anyio.CancelScope() as held, caller.connection(held):
+        with anyio.CancelScope() as lifetime, caller.connection(lifetime):
             await websocket.accept(subprotocol)
             connection = fast_connection(websocket.scope) or PlainConnection(websocket)
             socket = Socket(
@@ -240,7 +240,7 @@ def websocket_endpoint(
             )
             serve = partial(_serve_plainly, connection) if isinstance(connection, PlainConnection) else Socket.serve
             closing = await serve(socket)
-        if held.cancelled_caught:
+        if lifetime.cancelled_caught:
             keyless = caller.entrant.key_id == KEYLESS
             closing = Closing(POLICY_VIOLATION, "A key is needed now." if keyless else "The key was revoked.")
         if closing is not None:
@@ -491,8 +491,8 @@ class Socket:
 
     def _wakes(self, reader: Subscription, accepted: Accepted) -> bool:
         """Return whether an accepted message has woken a reader that waits for exactly this turn."""
-        found = reader.last is not None and not self._turns.shared  # also if it has already ended
-        return reader.waiting and found and not (accepted.queued or accepted.duplicate)
+        knows_next = reader.last is not None and not self._turns.shared  # also if it has already ended
+        return reader.waiting and knows_next and not (accepted.queued or accepted.duplicate)
 
     async def _subscribe(self, frame: SubscribeFrame) -> None:
         self._check_room(frame.conversation_id)
@@ -585,25 +585,25 @@ class Socket:
             if not self._connection.ready or not self._is_current(subscription) or encoder.ended:
                 return 0
             texts: list[bytes] = []
-            taken = size = 0
+            sent_count = size = 0
             for event in events:
-                said = (event.data,) if is_native else encode(event)
-                for text in said:
+                encoded = (event.data,) if is_native else encode(event)
+                for text in encoded:
                     texts.append(text)
                     size += len(text)
-                taken += 1
+                sent_count += 1
                 if size >= PIECE_BYTES or encoder.ended:
                     break
             if texts:
                 self._connection.write(texts)
-            return taken
+            return sent_count
 
         reader = await self._open_reader(turn, after, from_start=encoder.needs_start)
         events = await reader.next(push)
         if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract text
             events, subscription.joined = settle(events), False
         while events:
-            while events:
+            while events:  # `push` takes a piece at a time, so that a long replay waits for room between its pieces
                 await self._connection.room()
                 if not self._is_current(subscription) or encoder.ended:
                     return
@@ -618,7 +618,7 @@ class Socket:
         subscription.waiting = True
         coming = await self._turns.next_turn(session_id, subscription.last)
         subscription.waiting = False
-        if self._announced is not None:
+        if self._announced is not None:  # a message is being accepted: `accepted` goes out before its turn's events
             await self._announced.wait()
         return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 

@@ -52,7 +52,9 @@ class Admitted:
 
     @property
     def transformations(self) -> list[Json]:
-        return [{"type": "thinking_dropped", "path": each.path, "reason": each.reason} for each in self.dropped]
+        return [
+            {"type": "thinking_dropped", "path": failure.path, "reason": failure.reason} for failure in self.dropped
+        ]
 
 
 @dataclass(slots=True)
@@ -77,19 +79,20 @@ class Admission:
         Raises:
             Inadmissible: With the service's texts.
         """
-        found = problems(request, also_allowed=self.also_allowed, unknown=self.unknown, betas=betas)
+        reasons = problems(request, also_allowed=self.also_allowed, unknown=self.unknown, betas=betas)
         rules = rules_of(request.get("model"))
         if rules is None and str(request.get("model")).startswith(LINES):
             raise Inadmissible(404, [f"model: {request['model']}"])
-        if found:
-            raise Inadmissible(400, found)
+        if reasons:
+            raise Inadmissible(400, reasons)
         window = self.context_window or (rules.context_window if rules else None)
+        # `tokens_of_prompt` counts as the cache does, with three bytes for a token.
         tokens = tokens_of_prompt(request) * 3 // BYTES_PER_TEXT_TOKEN
         if window is not None and tokens > window:
             raise Inadmissible(400, [f"prompt is too long: {tokens} tokens > {window} maximum"])
         dropped = self._bind(request, rules, betas) if rules else ()
-        seen = without(request, dropped) if dropped else request
-        return Admitted(seen, rules, dropped, not self._refused.isdisjoint(_questions(request)))
+        visible = without(request, dropped) if dropped else request
+        return Admitted(visible, rules, dropped, not self._refused.isdisjoint(_questions(request)))
 
     def refuse(self, request: Json) -> None:
         """Record that a user's last message was refused; it stays refused as long as a request contains it."""
@@ -111,7 +114,7 @@ class Admission:
 
 def _questions(request: Json) -> list[str]:
     """Return the user's messages as hashes, each together with its model."""
-    said = []
+    hashes = []
     for message in request["messages"]:
         if message["role"] != "user":
             continue
@@ -119,8 +122,8 @@ def _questions(request: Json) -> list[str]:
         texts = (
             [content] if isinstance(content, str) else [block["text"] for block in content if block["type"] == "text"]
         )
-        said += [
+        hashes += [
             hashlib.sha256(json.dumps([request["model"], text]).encode("utf-8", "replace")).hexdigest()
             for text in texts
         ]
-    return said
+    return hashes

@@ -2,7 +2,7 @@
 
 Both run in process, over sockets. The server checks everything that RFC 6749, 7591, 7636, 8414, 8707, 9207 and 9728
 allow it to check, and answers accordingly. A test changes the behaviour by a field of `Habits`. All requests are in
-``seen``.
+``requests``.
 """
 
 import base64
@@ -45,7 +45,7 @@ class Habits:
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """One request to the server."""
 
     path: str
@@ -60,7 +60,7 @@ class AuthorizationServer:
         self.habits = habits or Habits()
         self.issuer = ""
         self.resource = ""
-        self.seen: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.codes: dict[str, dict[str, str]] = {}
         self.live: dict[str, str] = {}
         """Valid access tokens, with their scopes."""
@@ -77,9 +77,9 @@ class AuthorizationServer:
             ]
         )
 
-    def find(self, path: str) -> list[Asked]:
+    def find(self, path: str) -> list[ReceivedRequest]:
         """Return the requests of one path."""
-        return [each for each in self.seen if each.path == path]
+        return [request for request in self.requests if request.path == path]
 
     async def _handle(self, request: Request) -> Response:
         body, path = (await request.body()).decode(), request.url.path
@@ -87,7 +87,7 @@ class AuthorizationServer:
         pairs = parse_qs(body or request.url.query, keep_blank_values=True) if "json" not in kind else {}
         assert all(len(values) == 1 for values in pairs.values()), "a parameter is given twice (RFC 6749, 3.2)"
         form = {"body": body} if "json" in kind else {name: values[0] for name, values in pairs.items()}
-        self.seen.append(Asked(path, form, request.headers.get("authorization", "")))
+        self.requests.append(ReceivedRequest(path, form, request.headers.get("authorization", "")))
         override = self.habits.instead.get(path)
         answer = await override(request) if override is not None else None
         usual = {
@@ -113,12 +113,12 @@ class AuthorizationServer:
         return JSONResponse({name: value for name, value in document.items() if value is not None})
 
     def _register(self, request: Request, form: dict[str, str]) -> Response:
-        wanted = json.loads(form["body"])
+        metadata = json.loads(form["body"])
         ident = f"client-{len(self.habits.clients) + 1}"
-        method = wanted.get("token_endpoint_auth_method", "client_secret_basic")
+        method = metadata.get("token_endpoint_auth_method", "client_secret_basic")
         secret = "" if method == "none" else f"secret-of-{ident}-0123456789"
         self.habits.clients[ident] = secret
-        answer = {**wanted, "client_id": ident, **({"client_secret": secret} if secret else {})}
+        answer = {**metadata, "client_id": ident, **({"client_secret": secret} if secret else {})}
         return JSONResponse({**answer, **self.habits.registration}, 201)
 
     def _authorize(self, request: Request, form: dict[str, str]) -> Response:
@@ -151,12 +151,17 @@ class AuthorizationServer:
             if self.habits.rotates:
                 del self.refresh[form["refresh_token"]]
             return self._grant(scope)
-        asked = self.codes.pop(form["code"], None)
+        # Taken out even if the rest does not match: a code can be tried only once.
+        code_grant = self.codes.pop(form["code"], None)
         digest = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
-        if asked is None or asked["redirect_uri"] != form["redirect_uri"] or asked["code_challenge"] != digest:
+        if (
+            code_grant is None
+            or code_grant["redirect_uri"] != form["redirect_uri"]
+            or code_grant["code_challenge"] != digest
+        ):
             return JSONResponse({"error": "invalid_grant"}, 400)
-        assert asked["client_id"] == client
-        return self._grant(asked.get("scope", ""))
+        assert code_grant["client_id"] == client
+        return self._grant(code_grant.get("scope", ""))
 
     def _grant(self, scope: str, *, refresh: bool = True) -> Response:
         self.count += 1
@@ -187,10 +192,11 @@ class AuthorizationServer:
             assert self.habits.client_key is not None
             claims = jwt.decode(form["client_assertion"], self.habits.client_key, algorithms=["ES256"]).claims
             return ident if claims["iss"] == claims["sub"] == ident and claims["aud"] == self.issuer else None
+        # A client whose id is the address of its metadata document has no secret.
         if ident.startswith("https://"):
             return ident
-        known = self.habits.clients.get(ident)
-        return ident if known is not None and known == form.get("client_secret", "") else None
+        registered = self.habits.clients.get(ident)
+        return ident if registered is not None and registered == form.get("client_secret", "") else None
 
 
 def _make_unsigned(claims: dict[str, Any]) -> str:
@@ -219,6 +225,7 @@ class Guarded:
             document = {"resource": self.granting.resource, "authorization_servers": [self.granting.issuer]}
             await JSONResponse({**document, **self.granting.habits.resource_metadata})(scope, receive, send)
             return
+        # Clients look for metadata at several well-known paths, and without a token.
         if path.startswith("/.well-known"):
             await Response(status_code=404)(scope, receive, send)
             return
@@ -228,16 +235,16 @@ class Guarded:
         where = f'resource_metadata="{base}/.well-known/oauth-protected-resource/mcp"'
         if token not in self.granting.live:
             self.refused += 1
-            wanted = self.granting.habits.challenge_scope
-            said = f"Bearer {where}" + (f', scope="{wanted}"' if wanted else "")
-            await Response(status_code=401, headers={"www-authenticate": said})(scope, receive, send)
+            scope_wanted = self.granting.habits.challenge_scope
+            challenge = f"Bearer {where}" + (f', scope="{scope_wanted}"' if scope_wanted else "")
+            await Response(status_code=401, headers={"www-authenticate": challenge})(scope, receive, send)
             return
         body, replay = await _buffer(receive)
         needed = self.scopes.get(body.get("method", ""))
         if needed and needed not in self.granting.live[token].split():
             self.refused += 1
-            said = f'Bearer error="insufficient_scope", scope="{needed}", {where}'
-            await Response(status_code=403, headers={"www-authenticate": said})(scope, receive, send)
+            challenge = f'Bearer error="insufficient_scope", scope="{needed}", {where}'
+            await Response(status_code=403, headers={"www-authenticate": challenge})(scope, receive, send)
             return
         await self.app(scope, replay, send)
 

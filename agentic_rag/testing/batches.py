@@ -29,18 +29,18 @@ def _problems(body: Json) -> Iterator[str]:
     if not isinstance(requests, list) or not 1 <= len(requests) <= MAX_REQUESTS:
         yield f"requests: List should have at least 1 and at most {MAX_REQUESTS} items"
         return
-    seen: set[Any] = set()
-    for index, each in enumerate(requests):
-        if not isinstance(each, dict) or each.keys() != {"custom_id", "params"}:
+    idents: set[Any] = set()
+    for index, entry in enumerate(requests):
+        if not isinstance(entry, dict) or entry.keys() != {"custom_id", "params"}:
             yield f"requests.{index}: Input should have custom_id and params, and nothing else"
             continue
-        ident, params = each["custom_id"], each["params"]
+        ident, params = entry["custom_id"], entry["params"]
         if not isinstance(ident, str) or not _CUSTOM_ID.fullmatch(ident):
             yield f"requests.{index}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
-        elif ident in seen:
+        elif ident in idents:
             yield f"requests.{index}.custom_id: {ident!r} must be unique within the batch"
         else:
-            seen.add(ident)
+            idents.add(ident)
         if not isinstance(params, dict):
             yield f"requests.{index}.params: Input should be a valid dictionary"
         elif params.get("stream"):
@@ -58,15 +58,15 @@ class FakeBatch:
 
     def end(self, answer: Callable[[Json], Json], expired: int) -> None:
         """Process the requests. A canceled batch answers none, and the last ``expired`` ones expire."""
-        kept = len(self.requests) - expired
+        answered_count = len(self.requests) - expired
         results = []
-        for index, each in enumerate(self.requests):
+        for index, entry in enumerate(self.requests):
             if self.canceled:
                 result: Json = {"type": "canceled"}
             else:
-                result = answer(each["params"]) if index < kept else {"type": "expired"}
-            results.append({"custom_id": each["custom_id"], "result": result})
-        self.results = results[::-1]
+                result = answer(entry["params"]) if index < answered_count else {"type": "expired"}
+            results.append({"custom_id": entry["custom_id"], "result": result})
+        self.results = results[::-1]  # the service promises no order, so no client may rely on one
 
     def cancel(self) -> None:
         """Note that a client canceled the batch. Requests that are not answered yet get a ``canceled`` result."""

@@ -64,7 +64,7 @@ def failures(request: Json, rules: ModelRules) -> list[Failure]:
 
     If a block fails, so does the other thinking of its message, and all later thinking.
     """
-    prefix, found = _Prefix(request), []
+    prefix, unusable = _Prefix(request), []
     last: str | None = None
     broken: int | None = None
     for message, index, role, block in _blocks_of(request):
@@ -73,16 +73,18 @@ def failures(request: Json, rules: ModelRules) -> list[Failure]:
             continue
         signature = _signature(block)
         _, before, previous, model = _read(signature)
+        # Thinking of a model that this one cannot read does not break what follows: ``last`` stays as it was.
         if model and model != request["model"] and model not in rules.reads:
-            found.append(Failure(message, index, "model_binding_mismatch"))
+            unusable.append(Failure(message, index, "model_binding_mismatch"))
             continue
+        # The first block may follow any other one: thinking may be left out at the start of a conversation.
         fits = before == prefix.digest and (last is None or previous == _short(last)) and message != broken
         if rules.bound and not fits:
-            found.append(Failure(message, index, "prefix_binding_mismatch"))
+            unusable.append(Failure(message, index, "prefix_binding_mismatch"))
             broken = message
             continue
         last = signature
-    return found
+    return unusable
 
 
 def fits(signature: Any, thinking: str) -> bool:
@@ -126,6 +128,7 @@ class _Prefix:
         inner = block.get("content") if block["type"] == "tool_result" else None
         for part in inner if isinstance(inner, list) else ():
             if part["type"] == "tool_reference":
+                # Taken out, because only the first reference to a deferred tool shows it to the model.
                 self._add(self._deferred.pop(part["tool_name"], None))
 
     def _add(self, value: Any) -> None:

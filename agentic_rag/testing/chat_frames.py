@@ -123,8 +123,8 @@ class ChatAnswer:
         text = use.raw if use.raw is not None else orjson.dumps(dict(use.input)).decode()
         named = {"type": "function", **({} if ident is None else {"id": ident})}
         if whole:
-            given: Any = dict(use.input) if self.shape.as_objects else text
-            yield {**index, **named, "function": {"name": use.name, "arguments": given}}
+            arguments: Any = dict(use.input) if self.shape.as_objects else text
+            yield {**index, **named, "function": {"name": use.name, "arguments": arguments}}
             return
         pieces: Sequence[str] = use.pieces or [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
         yield {**index, **named, "function": {"name": use.name, "arguments": ""}}

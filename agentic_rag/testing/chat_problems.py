@@ -117,7 +117,7 @@ def _messages(request: Json, rules: ChatRules) -> Iterator[str]:
         yield "[] is too short - 'messages'"
         return
     open_ids: list[str] = []
-    asked = max((place for place, each in enumerate(messages) if each.get("role") == "user"), default=0)
+    last_question = max((place for place, entry in enumerate(messages) if entry.get("role") == "user"), default=0)
     for place, message in enumerate(messages):
         where, role = f"messages[{place}]", message.get("role")
         if role not in _KEYS:
@@ -134,7 +134,12 @@ def _messages(request: Json, rules: ChatRules) -> Iterator[str]:
         also = {"reasoning_content"} if rules.replays and role == "assistant" else set()
         if unknown := message.keys() - _KEYS[role] - also:
             yield f"Unrecognized request argument supplied: {where}.{', '.join(sorted(unknown))}"
-        if rules.replays and message.get("tool_calls") and place > asked and not message.get("reasoning_content"):
+        if (
+            rules.replays
+            and message.get("tool_calls")
+            and place > last_question
+            and not message.get("reasoning_content")
+        ):
             yield "Missing reasoning_content field in the assistant message: thinking is on"
         yield from _content(message, role, where, rules)
         if role == "assistant" and "tool_calls" in message:
@@ -206,12 +211,12 @@ def _parts(parts: Sequence[Json], where: str, rules: ChatRules) -> Iterator[str]
 def _length(request: Json, rules: ChatRules) -> Iterator[str]:
     if rules.context_window is None:
         return
-    asked = tokens_of(request)
+    prompt_tokens = tokens_of(request)
     most = request.get("max_tokens", request.get("max_completion_tokens", 0))
-    if isinstance(most, int) and asked + most > rules.context_window:
+    if isinstance(most, int) and prompt_tokens + most > rules.context_window:
         yield (
             f"This model's maximum context length is {rules.context_window} tokens. However, you requested "
-            f"{asked + most} tokens ({asked} in the messages, {most} in the completion)."
+            f"{prompt_tokens + most} tokens ({prompt_tokens} in the messages, {most} in the completion)."
         )
 
 

@@ -18,9 +18,9 @@ def failpoint_of(setting: str) -> Callable[[str], None]:
     name, _, number = setting.partition(":")
     reached: Counter[str] = Counter()
 
-    def failpoint(here: str) -> None:
-        reached[here] += 1
-        if here == name and reached[here] == int(number or 1):
+    def failpoint(point: str) -> None:
+        reached[point] += 1
+        if point == name and reached[point] == int(number or 1):
             os._exit(EXIT_CODE)  # no handler, no flush: only the kernel's state survives
 
     return failpoint

@@ -371,10 +371,10 @@ class FakeMessagesAPI(FakeService):
     async def _create_batch(self, request: Request) -> Response:
         try:
             body = await self._accept(request)
-            found = batch_problems(body)
-            if found:
-                self.refused += found
-                raise Refused(400, found[0])
+            reasons = batch_problems(body)
+            if reasons:
+                self.refused += reasons
+                raise Refused(400, reasons[0])
         except Refused as refused:
             return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
         batch = FakeBatch(f"msgbatch_{uuid.uuid4().hex[:24]}", body["requests"])
@@ -407,6 +407,7 @@ class FakeMessagesAPI(FakeService):
         try:
             body = await self._accept(request)
             peer = f"{request.client.host}:{request.client.port}" if request.client else ""
+            # Recorded before the checks: a test can look at a request that the service refused.
             call = Call(body, {**request.headers, "x-peer": peer})
             self.calls.append(call)
             betas = [beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",")]
@@ -430,7 +431,7 @@ class FakeMessagesAPI(FakeService):
             self.refused += exc.reasons
             raise Refused(exc.status, exc.reasons[0]) from exc
         self.dropped += admitted.transformations
-        self.sticky += admitted.refuses
+        self.sticky += admitted.refuses  # a bool counts as 0 or 1
         return admitted
 
     async def _model(self, request: Request) -> Response:
@@ -447,8 +448,8 @@ class FakeMessagesAPI(FakeService):
 
     def _authenticate(self, request: Request) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not given or (self._key is not None and given != self._key):
+        key = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if not key or (self._key is not None and key != self._key):
             raise Refused(401, "invalid x-api-key")
         if not request.headers.get("anthropic-version"):
             raise Refused(400, "anthropic-version: header is required")
@@ -471,8 +472,9 @@ class FakeMessagesAPI(FakeService):
         events, long_writes = self._events(admitted, reply)
         message_id = f"msg_{uuid.uuid4().hex[:24]}"
         diagnosis = self._diagnoses.diagnose(call.request, message_id)
-        asked = call.request.get("diagnostics") is not None
-        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category, diagnosis, asked)
+        wants_diagnosis = call.request.get("diagnostics") is not None
+        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category, diagnosis, wants_diagnosis)
+        # An answer that repeats an earlier refusal adds nothing: its message is known to be refused.
         if reply.step.stop_reason == "refusal" and not admitted.refuses:
             self._admission.refuse(call.request)
         if reply.fault.refuse:
@@ -506,6 +508,7 @@ class FakeMessagesAPI(FakeService):
         completed = events[-1]
         if step.usage is not None or not isinstance(completed, MessageCompleted):
             return events, 0
+        # One token for each delta, as `step_events` counts them too.
         output = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
         least = self._cache_minimum or (admitted.rules.cache_minimum if admitted.rules else None)
         counted = self._cache.count(body, max(1, output), least)
@@ -557,6 +560,7 @@ class FaultyStream(Response):
     ) -> None:
         headers = {"request-id": request_id, "cache-control": "no-cache", "content-type": fault.content_type}
         super().__init__(headers=headers)
+        # Starlette has counted an empty body. Without a length uvicorn sends chunks, and a body can be cut off.
         del self.headers["content-length"]
         self._frames = _with_faults(frames, fault, request_id)
         self._fault = fault
@@ -584,6 +588,7 @@ class FaultyStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         cut = fault.drop_at if fault.drop_at is not None else fault.end_at
         if cut is not None or fault.chunk is not None:
+            # Cuts and pieces count bytes of the whole body, so they do not follow frames and ignore the rate.
             body = b"".join(self._frames)[:cut]
             size = fault.chunk or max(1, len(body))
             for at in range(0, len(body), size):
@@ -601,17 +606,17 @@ class FaultyStream(Response):
     async def _send_paced(self, send: Send) -> None:
         """Send the frames, deltas at the rate; late ones follow at once, so that the mean rate holds."""
         start, deltas = anyio.current_time(), 0
-        for each in self._frames:
-            if self._rate and each.startswith(_DELTA):
+        for data in self._frames:
+            if self._rate and data.startswith(_DELTA):
                 deltas += 1
                 await anyio.sleep_until(start + deltas / self._rate)
-            await self._write(send, each)
+            await self._write(send, data)
 
     async def _silence(self, send: Send) -> None:
         while self._fault.ping_seconds is not None:
             await self._write(send, PING)
             await anyio.sleep(self._fault.ping_seconds)
-        await anyio.sleep_forever()
+        await anyio.sleep_forever()  # ends when the client leaves (`_watch`) or the server stops
 
     @staticmethod
     async def _write(send: Send, data: bytes) -> None:
@@ -621,6 +626,7 @@ class FaultyStream(Response):
 def _with_faults(frames: Sequence[bytes], fault: Fault, request_id: str) -> list[bytes]:
     """Return the frames with the fault applied, apart from pieces and cuts."""
     result = list(frames)
+    # In this order: places count the frames of the intact answer, up to the one that a fault cuts off.
     if fault.error_after is not None:
         kind = fault.error_type or "overloaded_error"
         result[fault.error_after :] = [frame(error_json(kind, fault.message or "Overloaded", request_id))]
@@ -629,7 +635,7 @@ def _with_faults(frames: Sequence[bytes], fault: Fault, request_id: str) -> list
     if fault.silent_after is not None:
         del result[fault.silent_after :]
     if fault.newline != "\n":
-        result = [each.replace(b"\n", fault.newline.encode()) for each in result]
+        result = [data.replace(b"\n", fault.newline.encode()) for data in result]
     return result
 
 

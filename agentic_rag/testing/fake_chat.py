@@ -63,10 +63,10 @@ class FakeChatAPI(FakeService):
             body = await self._accept(request)
             call = Call(body, dict(request.headers))
             self.calls.append(call)
-            found = chat_problems(body, self.rules)
-            if found:
-                self.refused += found
-                raise Refused(400, found[0])
+            reasons = chat_problems(body, self.rules)
+            if reasons:
+                self.refused += reasons
+                raise Refused(400, reasons[0])
             if self._models is not None and body["model"] not in self._models:
                 raise Refused(404, f"The model {body['model']!r} does not exist or you do not have access to it.")
             reply = self._reply(body)
@@ -96,8 +96,8 @@ class FakeChatAPI(FakeService):
         self._seen = messages
         sent = max(1, tokens_of(body))
         read = min(sent - 1, tokens_of({"messages": messages[:cached]}) if cached else 0)
-        said = sum(len(block.text) for block in reply.step.blocks if isinstance(block, Say | Think))
-        return Usage(input=sent - read, cache_read=read, output=max(1, said // 4))
+        characters = sum(len(block.text) for block in reply.step.blocks if isinstance(block, Say | Think))
+        return Usage(input=sent - read, cache_read=read, output=max(1, characters // 4))
 
     def _authenticate(self, request: Request) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")

@@ -28,8 +28,8 @@ SENT = ("uri", "name", "title", "mimeType", "annotations", "_meta")
 def state() -> Json:
     """Return the present content of the file."""
     with open(STATE, encoding="utf-8") as file:
-        found: Json = json.load(file)
-    return found
+        content: Json = json.load(file)
+    return content
 
 
 def note(line: str) -> None:
@@ -62,7 +62,7 @@ def list_resources(now: Json, cursor: str) -> Json:
         return dict(now["raw"])
     size, start = now.get("page", 100), 0 if "cursor" in now else int(cursor or 0)
     resources = now.get("resources", [])
-    answer: Json = {"resources": [describe(each) for each in resources[start : start + size]]}
+    answer: Json = {"resources": [describe(resource) for resource in resources[start : start + size]]}
     if "cursor" in now:
         answer["nextCursor"] = now["cursor"]
     elif start + size < len(resources):
@@ -72,20 +72,22 @@ def list_resources(now: Json, cursor: str) -> Json:
 
 def read(now: Json, uri: str) -> Json | None:
     """Return the content of a resource, or None if there is none."""
-    found = [each for each in now.get("resources", []) if isinstance(each, dict) and each.get("uri") == uri]
-    if not found or uri in now.get("fails", ()):
+    matching = [
+        resource for resource in now.get("resources", []) if isinstance(resource, dict) and resource.get("uri") == uri
+    ]
+    if not matching or uri in now.get("fails", ()):
         return None
-    parts = {name: found[-1][name] for name in ("mimeType", "text", "blob") if name in found[-1]}
+    parts = {name: matching[-1][name] for name in ("mimeType", "text", "blob") if name in matching[-1]}
     return {"contents": [{"uri": uri, **parts}]}
 
 
 def call(now: Json, name: str, arguments: Json) -> Json:
     """Return the result of a tool."""
     if name == "read":
-        found = read(now, str(arguments.get("id")))
-        if found is None:
+        content = read(now, str(arguments.get("id")))
+        if content is None:
             return {"content": [{"type": "text", "text": "there is no such item"}], "isError": True}
-        return {"content": [{"type": "text", "text": found["contents"][0].get("text", "")}]}
+        return {"content": [{"type": "text", "text": content["contents"][0].get("text", "")}]}
     result: Json = now["tools"][name]
     return result
 

@@ -50,6 +50,7 @@ NO_FACTS = Facts()
 
 def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> list[bytes]:
     """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
+    # `message_start`, the first frame, shows the input's usage, so the last event is looked at first.
     usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
     result: list[bytes] = []
     written = {event.index for event in events if isinstance(event, InputDelta)}
@@ -130,6 +131,7 @@ def _last_deltas(event: BlockStopped) -> list[Json]:
         return [_delta(event.index, {"type": "signature_delta", "signature": event.block["signature"]})]
     if event.block["type"] == "tool_use":
         text = input_json(event.block)
+        # The service begins with an empty piece.
         pieces = ["", *(text[at : at + JSON_PIECE] for at in range(0, len(text), JSON_PIECE))]
         return [_delta(event.index, {"type": "input_json_delta", "partial_json": piece}) for piece in pieces]
     return []

@@ -62,13 +62,14 @@ class ModelRules:
                 "citations": _supports(True),
                 "code_execution": _supports(True),
                 "context_management": _supports(True),
-                "effort": _supports(bool(self.efforts)) | {each: _supports(each in self.efforts) for each in EFFORTS},
+                "effort": _supports(bool(self.efforts))
+                | {effort: _supports(effort in self.efforts) for effort in EFFORTS},
                 "image_input": _supports(self.images),
                 "pdf_input": _supports(self.images),
                 "server_tools": _supports(True) | {"code_execution": _supports(True), "web_search": _supports(True)},
                 "structured_outputs": _supports(True),
                 "thinking": _supports(bool(self.thinking - {"disabled"}))
-                | {"types": {each: _supports(each in self.thinking) for each in THINKING_TYPES}},
+                | {"types": {kind: _supports(kind in self.thinking) for kind in THINKING_TYPES}},
             },
         }
 

@@ -62,12 +62,12 @@ def problems(
     if surrogates:
         return surrogates
     rules = rules_of(request.get("model"))
-    known = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())} - {*unknown}
+    allowed = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())} - {*unknown}
     config = request.get("output_config")
     if "output_config.format" in unknown and isinstance(config, dict) and "format" in config:
         return ["output_config.format: Extra inputs are not permitted"]
-    found = [*_top_level(request, known), *_system(request), *_tools(request), *_conversation(request, rules)]
-    return [*found, *(parameter_problems(request, rules, betas) if rules else ())]
+    reported = [*_top_level(request, allowed), *_system(request), *_tools(request), *_conversation(request, rules)]
+    return [*reported, *(parameter_problems(request, rules, betas) if rules else ())]
 
 
 def _surrogates(path: str, value: Any) -> Iterator[str]:
@@ -86,9 +86,9 @@ def _surrogates(path: str, value: Any) -> Iterator[str]:
 # --- parameters ---------------------------------------------------------------------------------------------
 
 
-def _top_level(request: Json, known: Collection[str]) -> Iterator[str]:
+def _top_level(request: Json, allowed: Collection[str]) -> Iterator[str]:
     for key in request:
-        if key not in known:
+        if key not in allowed:
             yield f"{key}: Extra inputs are not permitted"
     for key in ("model", "max_tokens", "messages"):
         if key not in request:
@@ -163,15 +163,15 @@ def _output_config(request: Json) -> Iterator[str]:
 
 
 def _diagnostics(request: Json) -> Iterator[str]:
-    given = request.get("diagnostics")
-    if given is None:
+    diagnostics = request.get("diagnostics")
+    if diagnostics is None:
         return
-    if not isinstance(given, dict):
+    if not isinstance(diagnostics, dict):
         yield "diagnostics: Input should be a valid dictionary"
         return
-    for key in sorted(given.keys() - {"previous_message_id"}):
+    for key in sorted(diagnostics.keys() - {"previous_message_id"}):
         yield f"diagnostics.{key}: Extra inputs are not permitted"
-    previous = given.get("previous_message_id")
+    previous = diagnostics.get("previous_message_id")
     if previous is not None and not (isinstance(previous, str) and _MESSAGE_ID.fullmatch(previous)):
         yield "diagnostics.previous_message_id: String should match pattern '^msg_[a-zA-Z0-9]+$'"
 
@@ -195,15 +195,15 @@ _NOT_IN_OUTPUTS: Final = frozenset(
 
 
 def _unsupported_keywords(schema: Any) -> set[str]:
-    found: set[str] = set()
+    keywords: set[str] = set()
     if isinstance(schema, dict):
-        found |= schema.keys() & _NOT_IN_OUTPUTS
+        keywords |= schema.keys() & _NOT_IN_OUTPUTS
         for key, value in schema.items():
-            for each in value.values() if key in ("properties", "$defs") and isinstance(value, dict) else [value]:
-                found |= _unsupported_keywords(each)
+            for inner in value.values() if key in ("properties", "$defs") and isinstance(value, dict) else [value]:
+                keywords |= _unsupported_keywords(inner)
     elif isinstance(schema, list):
-        found = set().union(*map(_unsupported_keywords, schema))
-    return found
+        keywords = set().union(*map(_unsupported_keywords, schema))
+    return keywords
 
 
 def _cites(value: Any) -> bool:
@@ -217,19 +217,21 @@ def _cites(value: Any) -> bool:
 
 
 def _cache_controls(request: Json) -> Iterator[str]:
-    found = list(_breakpoints("", {key: request[key] for key in ("tools", "system", "messages") if key in request}))
+    breakpoints = list(
+        _breakpoints("", {key: request[key] for key in ("tools", "system", "messages") if key in request})
+    )
     if request.get("cache_control") is not None:
-        found.append(("cache_control", request["cache_control"]))
-    for path, value in found:
+        breakpoints.append(("cache_control", request["cache_control"]))
+    for path, value in breakpoints:
         if not isinstance(value, dict) or value.get("type") != "ephemeral" or value.keys() - {"type", "ttl"}:
             yield f"{path}: must be {{'type': 'ephemeral'}}, optionally with a ttl"
         elif value.get("ttl", "5m") not in ("5m", "1h"):
             yield f"{path}.ttl: Input should be '5m' or '1h'"
-    if len(found) > MAX_BREAKPOINTS:
-        fifth = found[MAX_BREAKPOINTS][0]
-        yield f"{fifth}: A maximum of 4 blocks with cache_control may be provided. Found {len(found)}."
+    if len(breakpoints) > MAX_BREAKPOINTS:
+        fifth = breakpoints[MAX_BREAKPOINTS][0]
+        yield f"{fifth}: A maximum of 4 blocks with cache_control may be provided. Found {len(breakpoints)}."
     short = False
-    for path, value in found:
+    for path, value in breakpoints:
         ttl = value.get("ttl", "5m") if isinstance(value, dict) else ""
         if ttl == "1h" and short:
             yield (
@@ -436,7 +438,7 @@ def _pairs(joined: Joined) -> Iterator[str]:
 
 def _results(blocks: list[tuple[str, Json]], waiting: dict[str, str]) -> Iterator[str]:
     """Check the results of one user message and remove the answered calls from ``waiting``."""
-    answered: set[str] = set()
+    answered_ids: set[str] = set()
     other_seen = False
     for path, block in blocks:
         if block["type"] != "tool_result":
@@ -445,11 +447,11 @@ def _results(blocks: list[tuple[str, Json]], waiting: dict[str, str]) -> Iterato
         ident = block["tool_use_id"]
         if other_seen:
             yield f"{path}: `tool_result` blocks must come first in their message"
-        if ident in answered:
+        if ident in answered_ids:
             yield f"{path}.tool_use_id: each `tool_use` must have a single result ({ident!r})"
         elif ident not in waiting:
             yield f"{path}.tool_use_id: unexpected id {ident!r}: no such `tool_use` in the previous message"
-        answered.add(ident)
+        answered_ids.add(ident)
         waiting.pop(ident, None)
 
 

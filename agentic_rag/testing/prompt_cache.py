@@ -72,14 +72,16 @@ class PromptCache:
             prefixes.append((digest.digest(), -(-size // BYTES_PER_TOKEN)))
         total = prefixes[-1][1]
         hits = [at for at in self._readable(breakpoints) if self._lives(prefixes[at][0], present)]
+        # Reading an entry renews it, and comes before the writes: what this call writes is no hit of its own.
         for at in hits:
             entry = self._known[prefixes[at][0]]
             entry.until = present + entry.seconds
         read = max((prefixes[at][1] for at in hits), default=0)
         written = [(at, ttl) for at, ttl in breakpoints if prefixes[at][1] >= least]
         for at, ttl in written:
-            known = self._known.get(prefixes[at][0])
-            seconds = max(SECONDS[ttl], known.seconds if known and known.until > present else 0.0)
+            earlier = self._known.get(prefixes[at][0])
+            # A breakpoint of five minutes does not shorten an entry that was written for an hour and still lives.
+            seconds = max(SECONDS[ttl], earlier.seconds if earlier and earlier.until > present else 0.0)
             self._known[prefixes[at][0]] = _Entry(seconds, present + seconds)
         end = max((prefixes[at][1] for at, _ in written), default=0)
         end = max(end, read)
@@ -108,11 +110,11 @@ class CacheDiagnoses:
 
     def diagnose(self, request: Json, message_id: str) -> Json | None:
         """Return the ``diagnostics`` of an answer, None if nothing changed or nothing was asked."""
-        asked = request.get("diagnostics")
-        if asked is None:
+        diagnostics = request.get("diagnostics")
+        if diagnostics is None:
             return None
         self._requests[message_id] = request
-        previous_id = asked.get("previous_message_id")
+        previous_id = diagnostics.get("previous_message_id")
         if previous_id is None:
             return None
         before = self._requests.get(previous_id)

@@ -56,8 +56,8 @@ def chat_schema_problems(place: int, name: Any, schema: Any, refuses: frozenset[
     """
     where = f"Invalid schema for function {name!r}"
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        got = schema.get("type") if isinstance(schema, dict) else schema
-        yield f"{where}: schema must be a JSON Schema of 'type: \"object\"', got 'type: {got!r}'."
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        yield f"{where}: schema must be a JSON Schema of 'type: \"object\"', got 'type: {kind!r}'."
         return
     if any(key in schema for key in (*COMBINATORS, "enum", "not")):
         yield f"{where}: schema must not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level."
@@ -106,9 +106,9 @@ def find_draft_problem(schema: Json) -> str:
             return f"{where}: unresolvable $ref {reference!r}"
         stack += [((*path, name), current[name]) for name in _ONE if name in current]
         for name in _LIST:
-            stack += [((*path, name, str(n)), each) for n, each in enumerate(current.get(name) or ())]
+            stack += [((*path, name, str(n)), inner) for n, inner in enumerate(current.get(name) or ())]
         for name in _NAMED:
-            stack += [((*path, name, key), each) for key, each in (current.get(name) or {}).items()]
+            stack += [((*path, name, key), inner) for key, inner in (current.get(name) or {}).items()]
     return ""
 
 
@@ -198,10 +198,10 @@ def _subschemas(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str
         yield path, current
         inside: list[tuple[tuple[str, ...], Any]] = [((*path, name), current.get(name)) for name in _ONE]
         for name in _LIST:
-            inside += [((*path, name, str(n)), each) for n, each in enumerate(current.get(name) or ())]
+            inside += [((*path, name, str(n)), inner) for n, inner in enumerate(current.get(name) or ())]
         for name in _NAMED:
-            inside += [((*path, name, key), each) for key, each in (current.get(name) or {}).items()]
-        stack += [(where, each) for where, each in inside if isinstance(each, dict)]
+            inside += [((*path, name, key), inner) for key, inner in (current.get(name) or {}).items()]
+        stack += [(where, inner) for where, inner in inside if isinstance(inner, dict)]
 
 
 def _is_recursive(schema: Json) -> bool:

@@ -110,29 +110,31 @@ class ScriptedModel(Model):
     @asynccontextmanager
     async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         call, plain = self.take(request, check=True)
-        said = step_events(step_of(plain), model=request.model, results=search_results(request.messages))
-        async with self.play(call, plain, _one_by_one(said)) as events:
+        scripted_events = step_events(step_of(plain), model=request.model, results=search_results(request.messages))
+        async with self.play(call, plain, _one_by_one(scripted_events)) as events:
             yield events
 
     @asynccontextmanager
     async def play(
-        self, call: int, plain: Running, said: AsyncIterator[ModelEvent]
+        self, call: int, plain: Running, source: AsyncIterator[ModelEvent]
     ) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         """Yield the events of a call with its fault. Argument pieces count as events only if the step lists them."""
         self.open_streams += 1
         try:
-            async with aclosing(self._events(call, plain, said)) as events:
+            async with aclosing(self._events(call, plain, source)) as events:
                 yield events
         finally:
             self.open_streams -= 1
 
     async def _events(
-        self, call: int, plain: Running, said: AsyncIterator[ModelEvent]
+        self, call: int, plain: Running, source: AsyncIterator[ModelEvent]
     ) -> AsyncGenerator[ModelEvent, None]:
         fault_at = -1 if isinstance(plain, Step) else plain.after
         pieces = any(isinstance(block, Use) and block.pieces for block in step_of(plain).blocks)
         number = 0
-        async for event in said:
+        async for event in source:
+            # Progress is no part of a step, and pieces that the step does not list depend on the service's form:
+            # if they counted, the same script would break off at different places.
             counts = not isinstance(event, ModelProgress) and (pieces or not isinstance(event, InputDelta))
             if counts and number == fault_at:
                 await self._fault(plain)
@@ -140,6 +142,7 @@ class ScriptedModel(Model):
                 await self._pause(call, number, event)
             yield event
             number += counts
+        # Else a test of a fault would pass without its fault.
         if fault_at >= number:
             raise AssertionError(f"the step has {number} events; its fault at {fault_at} never came")
 
@@ -159,10 +162,10 @@ class ScriptedModel(Model):
         return self._then
 
     def _check(self, request: ModelRequest) -> None:
-        found = problems(request_body(request), also_allowed={"temperature"})
-        if found:
-            self.refused += found
-            raise ModelError(found[0], http_status=400, kind="invalid_request_error")
+        reasons = problems(request_body(request), also_allowed={"temperature"})
+        if reasons:
+            self.refused += reasons
+            raise ModelError(reasons[0], http_status=400, kind="invalid_request_error")
 
     def _look_for_end(self) -> None:
         if len(self.requests) >= len(self._steps):

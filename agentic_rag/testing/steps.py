@@ -180,6 +180,7 @@ def _block_events(index: int, block: StepBlock, results: Sequence[Block], signer
     if isinstance(block, Think):
         return _thinking_events(index, block, signer.sign(block.text))
     if isinstance(block, Redacted):
+        # A redacted block has no field for a signature; `bindings` looks for it behind the last bar of the data.
         seal = "" if isinstance(signer, Unbound) else "|" + signer.sign(block.data)
         redacted: Block = {"type": "redacted_thinking", "data": block.data + seal}
         return [BlockStarted(index, redacted), BlockStopped(index, redacted)]

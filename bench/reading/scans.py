@@ -172,10 +172,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for scan in scans(languages):
             start = time.process_time()
-            asked, errors, right = score(scan, recogniser, Path(folder))
+            length, errors, right = score(scan, recogniser, Path(folder))
             seconds += time.process_time() - start
-            print(f"{scan.name:12} {errors:3} of {asked} characters wrong, {right} of {len(scan.lines)} lines marked")
-            count, characters, wrong = count + 1, characters + asked, wrong + errors
+            print(f"{scan.name:12} {errors:3} of {length} characters wrong, {right} of {len(scan.lines)} lines marked")
+            count, characters, wrong = count + 1, characters + length, wrong + errors
             lines, marked = lines + len(scan.lines), marked + right
     if not count:
         return 1

@@ -261,11 +261,11 @@ def cases() -> Iterator[Case]:
 
 def cells_of(rows: list[tuple[str, ...]] | Rows) -> dict[tuple[str, int, str], str]:
     """Return the cells by key: the first cell of the row, its occurrence, and the cell's header."""
-    header, seen, cells = rows[0], {}, {}
+    header, occurrences, cells = rows[0], {}, {}
     for row in rows[1:]:
-        seen[row[0]] = seen.get(row[0], -1) + 1
+        occurrences[row[0]] = occurrences.get(row[0], -1) + 1
         for name, cell in zip(header[1:], row[1:], strict=False):
-            cells[row[0], seen[row[0]], name] = cell
+            cells[row[0], occurrences[row[0]], name] = cell
     return cells
 
 
@@ -273,8 +273,9 @@ def read_rows(path: Path) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for block in parse(path, path.name).blocks:
         if block.kind == "table":
-            found = [split_row(line) for line in block.text.split("\n")]
-            rows += found if not rows else found[1:] if found[0] == rows[0] else found
+            part = [split_row(line) for line in block.text.split("\n")]
+            # a table that continues on the next page repeats its header there
+            rows += part if not rows else part[1:] if part[0] == rows[0] else part
     return rows
 
 
@@ -284,22 +285,22 @@ def score(case: Case, folder: Path) -> tuple[int, int, int]:
     case.write(path)
     wanted = cells_of(case.rows)
     rows = read_rows(path)
-    found = cells_of(rows) if rows else {}
-    right = sum(found.get(key) == cell for key, cell in wanted.items())
-    wrong = sum(bool(found.get(key)) and found[key] != cell for key, cell in wanted.items())
+    cells = cells_of(rows) if rows else {}
+    right = sum(cells.get(key) == cell for key, cell in wanted.items())
+    wrong = sum(bool(cells.get(key)) and cells[key] != cell for key, cell in wanted.items())
     return len(wanted), right, wrong
 
 
 def main() -> int:
     """Print a line for each file and the total. The exit code is 1 below 95 %."""
-    asked = right = wrong = 0
+    expected = right = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in cases():
             counts = score(case, Path(folder))
             print(f"{case.name:28} {counts[1]:4} of {counts[0]:4} right, {counts[2]} wrong")
-            asked, right, wrong = asked + counts[0], right + counts[1], wrong + counts[2]
-    print(f"{right} of {asked} cells right ({right / asked:.1%}), {wrong} wrong")
-    return 0 if right >= 0.95 * asked else 1
+            expected, right, wrong = expected + counts[0], right + counts[1], wrong + counts[2]
+    print(f"{right} of {expected} cells right ({right / expected:.1%}), {wrong} wrong")
+    return 0 if right >= 0.95 * expected else 1
 
 
 if __name__ == "__main__":

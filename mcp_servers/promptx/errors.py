@@ -60,15 +60,15 @@ class SkillError(PromptXError):
 
 
 class UnknownSkill(SkillError):
-    """No usable skill has this name. ``known``: names of the usable skills."""
+    """No usable skill has this name. ``skills``: names of the usable ones."""
 
-    def __init__(self, skill: str, known: Sequence[str]) -> None:
-        super().__init__(skill, known)
+    def __init__(self, skill: str, skills: Sequence[str]) -> None:
+        super().__init__(skill, skills)
         self.skill = skill
-        self.known = tuple(known)
+        self.skills = tuple(skills)
 
     def __str__(self) -> str:
-        return f"Unknown skill {self.skill[:80]!r}. Skills: {', '.join(self.known) or 'none'}."
+        return f"Unknown skill {self.skill[:80]!r}. Skills: {', '.join(self.skills) or 'none'}."
 
 
 class SkillUnreadable(SkillError):
@@ -85,15 +85,15 @@ class SkillUnreadable(SkillError):
 
 
 class UnknownRole(RoleError):
-    """No role has this id. `known`: ids of the existing roles."""
+    """No role has this id. ``roles``: ids of the existing ones."""
 
-    def __init__(self, role: str, known: Sequence[str]) -> None:
-        super().__init__(role, known)
+    def __init__(self, role: str, roles: Sequence[str]) -> None:
+        super().__init__(role, roles)
         self.role = role
-        self.known = tuple(known)
+        self.roles = tuple(roles)
 
     def __str__(self) -> str:
-        return f"Unknown role {self.role!r}. Known roles: {', '.join(self.known) or 'none'}."
+        return f"Unknown role {self.role!r}. Known roles: {', '.join(self.roles) or 'none'}."
 
 
 class RoleNotReachable(RoleError):

@@ -335,6 +335,7 @@ class Ledger:
             with closing(sqlite3.connect(path)) as copy:
                 connection.backup(copy)
         except sqlite3.Error as exc:
+            # These two are about the file of the copy, not about the memory. Extended codes have more than 8 bits.
             if exc.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN):
                 raise OSError(errno.ENOSPC, str(exc), str(path)) from exc
             raise MemoryUnavailable(self._folder.path, str(exc)) from exc
@@ -395,6 +396,7 @@ class Ledger:
             "INSERT OR IGNORE INTO cue_index (word, engram_id) VALUES (?,?)",
             [(word, e.id) for e in engrams if not e.replaced_by for word in e.cues],
         )
+        # Counted afterwards, because ids that exist add nothing. The error rolls the transaction back.
         if limit is not None and added:
             (count,) = connection.execute("SELECT count(*) FROM engrams").fetchone()
             if count > limit:
@@ -430,7 +432,7 @@ class Ledger:
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete engrams by id in one transaction and erase their bytes. Return the number of deleted engrams."""
-        if not self._rows("SELECT 1 FROM engrams LIMIT 1"):
+        if not self._rows("SELECT 1 FROM engrams LIMIT 1"):  # writing would create a database that does not exist
             return 0
         removed = 0
         with self.writing() as connection:
@@ -481,6 +483,7 @@ class Ledger:
                 (after, upto.rowid),
             )
             for number, (key, schema, kind, strength, timestamp, replaced) in enumerate(rows):
+                # The caller works between the rows, so the time limit holds for so many rows, not for all.
                 if number % RENEWED_EVERY == 0:
                     self._begin()
                 yield str(key), keywords_of(schema), (str(kind), _number(strength), _number(timestamp)), not replaced

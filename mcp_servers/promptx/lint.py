@@ -67,6 +67,7 @@ def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
     """Return the first `MAX_FINDINGS` findings of one file, ordered by position."""
     findings = _examine(kind, text)
     if kind == "role":
+        # One finding for each place and code: the lint of the text may have reported a reference already.
         leading = {(at, code): (at, severity, code, message, hint) for at, severity, code, message, hint in findings}
         for item in _lint_references(text, lookup):
             leading.setdefault((item[0], item[2]), item)

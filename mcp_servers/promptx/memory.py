@@ -118,10 +118,10 @@ def _user_folder(user: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Stored engrams (``known``) that are similar to a new one (``engram``), the most similar first."""
+    """A new engram and the stored ones that are similar to it, the most similar first."""
 
     engram: Engram
-    known: tuple[Engram, ...]
+    similar: tuple[Engram, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,13 @@ class Remembered:
     """The result of a batch: the saved engrams, stored duplicates, and stored engrams similar to the new ones."""
 
     saved: tuple[Engram, ...]
-    known: tuple[Engram, ...]
+    duplicates: tuple[Engram, ...]
     near: tuple[Near, ...]
 
     @property
     def others(self) -> list[Engram]:
         """The stored engrams that are shown: duplicates and similar ones."""
-        return [*self.known, *(old for pair in self.near for old in pair.known)]
+        return [*self.duplicates, *(old for pair in self.near for old in pair.similar)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ class Recollection:
     """The result of a recall.
 
     `engrams`: engrams of the activated cues, in PromptX's ranking. `overview`: the strongest engrams of the memory, if
-    the query named no cue or there was no query; else empty. `found`: the answer to the query. It has first the engrams
-    with words of the query, then the other `engrams`; similar ones are ordered newest first. `matched`: the number of
-    engrams in `found` with words of the query.
+    the query named no cue or there was no query; else empty. `answer`: first the engrams with words of the query, then
+    the other `engrams`; similar ones are ordered newest first. `matched`: the number of
+    engrams in `answer` with words of the query.
     """
 
     mind: RecallActivation
@@ -155,10 +155,10 @@ class Recollection:
     engrams: tuple[Engram, ...]
     overview: tuple[Engram, ...]
     mindmap: tuple[str, ...]
-    found: tuple[Engram, ...]
+    answer: tuple[Engram, ...]
     matched: int
     relevance: Mapping[str, float]
-    """Relevance of each id in `found`, from 0 to 1: the share of the query's words that the engram has.
+    """Relevance of each id in `answer`, from 0 to 1: the share of the query's words that the engram has.
 
     For engrams that were only reached through the network, it is less than `ASSOCIATED` and falls with their distance.
     """
@@ -189,15 +189,15 @@ class Memory:
     is half saved then.
     """
 
-    def __init__(self, folder: Folder, kept: CachedMemory | None = None) -> None:
-        """``kept``: the storage of the memory. None: the folder itself."""
-        kept = FILES.place(folder) if kept is None else kept
+    def __init__(self, folder: Folder, storage: CachedMemory | None = None) -> None:
+        """``storage``: the storage of the memory. None: the folder itself."""
+        storage = FILES.place(folder) if storage is None else storage
         self.folder = folder
         self._lock = threading.RLock()
-        self._ledger = kept.reader
+        self._ledger = storage.reader
         self._write_lock = threading.Lock()
-        self._writer = kept.writer
-        self._counts = kept.counts
+        self._writer = storage.writer
+        self._counts = storage.counts
         self._network: Network | None = None
         self._traces: dict[str, Trace] = {}
         """Ranking data of every engram, by id; complete after `_current_network()`."""
@@ -243,6 +243,7 @@ class Memory:
         engrams = [
             replace(make_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
         ]
+        # Compared and written under one lock, so that two calls cannot save the same engram.
         with self._write_lock:
             replaced = {
                 engram.id: engram
@@ -253,23 +254,25 @@ class Memory:
                     raise UnknownReplaced(index, engram.replaces)
             if own_only:
                 _check_author(replaced.values(), author)
-            there = [(engram, self._writer.near(near_words(engram))) for engram in engrams]
+            comparisons = [(engram, self._writer.near(near_words(engram))) for engram in engrams]
             same = {
-                engram.id: next((old for old in old_ones if is_same(engram, old)), None) for engram, old_ones in there
+                engram.id: next((old for old in old_ones if is_same(engram, old)), None)
+                for engram, old_ones in comparisons
             }
             new = [engram for engram in engrams if engram.replaces or same[engram.id] is None]
             if new:
                 self._lag += self._writer.replace(new, limit)
         self.save_if_behind()
+        # An engram is expected to be similar to the one that it replaces.
         replaced_ids = {engram.replaces for engram in new}
         near = [
             Near(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
-            for engram, old_ones in there
+            for engram, old_ones in comparisons
         ]
         return Remembered(
             tuple(new),
             tuple(old for engram in engrams if engram not in new and (old := same[engram.id])),
-            tuple(pair for pair in near if pair.known and pair.engram in new),
+            tuple(pair for pair in near if pair.similar and pair.engram in new),
         )
 
     def propose(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
@@ -335,6 +338,7 @@ class Memory:
         best = nsmallest(
             limit,
             (key for key in fits if key in self._traces),
+            # Rounded, so that the order of the network decides between fits that hardly differ.
             key=lambda key: (-round(fits[key], 2), places.get(key, last), -self._traces[key][2]),
         )
         by_id = {engram.id: engram for engram in engrams}
@@ -355,7 +359,7 @@ class Memory:
         words = query.split() if isinstance(query, str) else query
         if words and all(word in network.edges for word in words):
             shares = Counter(key for word in dict.fromkeys(words) for key in network.engrams_of(word))
-            if shares:
+            if shares:  # none if other engrams have replaced all those of the cues
                 return {key: count / len(words) for key, count in shares.items()}
         index = self._words = self._words or WordIndex()
         for row, key, cues, content in giving_way(self._ledger.texts(index.upto), ENGRAMS_AT_ONCE):
@@ -402,6 +406,7 @@ class Memory:
         """Return an engram and its predecessors, each of which the one before replaced. Empty if it does not exist."""
         chain: list[Engram] = []
         following = self.fetch([engram_id])
+        # A damaged file may name an engram as its own predecessor.
         while following and following[0].id not in {engram.id for engram in chain}:
             chain += following
             older = self.fetch([following[0].replaces])
@@ -449,7 +454,7 @@ class Memory:
         with self._lock:
             parts = [unique_ids[start : start + BATCH] for start in range(0, len(unique_ids), BATCH)]
             stored_count = sum(len(self._ledger.fetch(part)) for part in parts)
-            total, _ = self._ledger.page(0, 0, "", "all")
+            total, _ = self._ledger.page(0, 0, "", "all")  # an empty page has the total as well
         if stored_count < len(unique_ids) and total + len(unique_ids) - stored_count > limit:
             raise MemoryFull(self.folder.path, limit)
 
@@ -549,6 +554,7 @@ class Memory:
             MemoryUnavailable: the file could not be written. Nothing is lost: the engrams have everything except the
                 frequencies, which stay in memory.
         """
+        # The lock between processes comes first, so that recalls go on while another process holds it.
         with self._counts.lock():
             with self._lock:
                 network = self._current_network()
@@ -560,6 +566,7 @@ class Memory:
                     network.frequency = {word: count for word, count in both.items() if word in network.edges}
                 saved, self._unsaved = self._unsaved, Counter()
                 words = object_order(network.edges)
+            # Written without `_lock`: recalls meanwhile are counted for the next file.
             try:
                 self._counts.write(network, words, tip, saved, time.time_ns() // 1_000_000)
             except MemoryUnavailable:
@@ -579,7 +586,7 @@ class Memory:
         if not self._lag:
             return
         try:
-            if self._counts.is_there():
+            if self._counts.is_there():  # a memory that was removed meanwhile gets no new file
                 self.save()
         except MemoryUnavailable as exc:
             log.warning("%s", exc)
@@ -620,6 +627,7 @@ class MemoryCache:
             while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
                 evicted.append(self._memories.popitem(last=False)[1])
                 engrams -= evicted[-1].size
+        # Closing writes files. On a slow disk the caller waits only for so long, and the thread goes on.
         if evicted:
             closing = threading.Thread(target=_close_all, args=(evicted,), name=CLOSER, daemon=True)
             closing.start()

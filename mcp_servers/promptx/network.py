@@ -199,6 +199,7 @@ def choose_centres(network: Network, query: Query) -> tuple[list[str], Fallback 
 
 def _hubs(network: Network) -> list[str]:
     """Return the cues with the most outgoing edges; equal ones in the order of the network's file."""
+    # Only the words that can be among the hubs are sorted: a network has many thousands of others.
     degrees = nlargest(DMN_CENTRES, map(len, network.edges.values()))
     least = max(1, degrees[-1]) if degrees else 1
     candidates = object_order(word for word, edges in network.edges.items() if len(edges) >= least)

@@ -43,7 +43,7 @@ def describe_recollection(recollection: Recollection, *, others_text: bool = Fal
     marks = {"othersText": True} if others_text else {}
     if len(recollection.mind.depth) == 1:
         return "This role has no memories yet.", _structure(recollection)
-    lines = "\n".join(map(_line, recollection.found))
+    lines = "\n".join(map(_line, recollection.answer))
     mindmap = "\n".join(recollection.mindmap)
     if recollection.fallback == "dmn" and recollection.matched:
         parts = ["Found by the words of the query:", lines, "This is the map of your memories:", mindmap]
@@ -53,7 +53,7 @@ def describe_recollection(recollection: Recollection, *, others_text: bool = Fal
         parts = ["No word of the query is a cue; found by cues contained in it:", mindmap, lines]
     else:
         parts = [mindmap, lines]
-    if recollection.overview and not recollection.found:
+    if recollection.overview and not recollection.answer:
         parts.append("\n".join(["Strongest memories:", *map(_line, recollection.overview)]))
     return "\n\n".join(part for part in parts if part), _structure(recollection) | marks
 
@@ -79,12 +79,12 @@ def _structure(recollection: Recollection) -> Json:
         "overview": [engram.to_json() for engram in recollection.overview],
         "found": [
             {**engram.to_json(), "relevance": recollection.relevance.get(engram.id, 0.0)}
-            for engram in recollection.found
+            for engram in recollection.answer
         ],
         "center": recollection.center,
         "mode": recollection.mode,
         "fallback": recollection.fallback,
-        "turns": sorted({engram.turn for engram in (*recollection.found, *recollection.overview) if engram.turn}),
+        "turns": sorted({engram.turn for engram in (*recollection.answer, *recollection.overview) if engram.turn}),
     }
 
 
@@ -95,21 +95,21 @@ def describe_saved(done: Remembered, role: str, *, others_text: bool = False) ->
     """
     cues = dict.fromkeys(cue for engram in done.saved for cue in engram.cues)
     parts: list[str] = []
-    if done.saved or not done.known:
+    if done.saved or not done.duplicates:
         count = f"{len(done.saved)} {'memory' if len(done.saved) == 1 else 'memories'}"
         parts.append(f"Saved {count} under the role {role}. Cues: {' · '.join(cues)}")
-    if done.known:
-        parts += ["Known already, not saved again:", *(_line(engram, MAX_NAMED) for engram in done.known)]
+    if done.duplicates:
+        parts += ["Known already, not saved again:", *(_line(engram, MAX_NAMED) for engram in done.duplicates)]
     if done.near:
         parts.append("These are about the same; what no longer holds, save anew with replaces, or promptx_forget:")
-        near = {old.id: old for pair in done.near for old in pair.known}
+        near = {old.id: old for pair in done.near for old in pair.similar}
         parts += [_line(engram, MAX_NAMED) for engram in near.values()]
     return "\n".join(parts), ({"othersText": True} if others_text else {}) | {
         "role": role,
         "saved": len(done.saved),
         "engrams": [engram.to_json() for engram in done.saved],
-        "known": [engram.to_json() for engram in done.known],
-        "near": [{"id": pair.engram.id, "known": [engram.to_json() for engram in pair.known]} for pair in done.near],
+        "known": [engram.to_json() for engram in done.duplicates],
+        "near": [{"id": pair.engram.id, "known": [engram.to_json() for engram in pair.similar]} for pair in done.near],
     }
 
 
@@ -169,7 +169,7 @@ def describe_error(exc: PromptXError) -> Json:
     """Return an error as structured content: its class, its text and its values."""
     details: Json = {"error": type(exc).__name__, "message": str(exc)}
     if isinstance(exc, UnknownRole):
-        details["known"] = list(exc.known)
+        details["known"] = list(exc.roles)
     if isinstance(exc, RoleNotReachable):
         details["possible"] = list(exc.possible)
     if isinstance(exc, BadEngram):

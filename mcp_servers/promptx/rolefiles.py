@@ -116,7 +116,7 @@ class Reading:
         if text is not None:
             document = parse(kind, text)
             if document.complete or (kind != "role" and document.body is None):
-                if file not in self.index.drafts:
+                if file not in self.index.drafts:  # a draft may never be written, so it is no version of the file
                     _GOOD.keep(file.path, text)
                 return text
         if file in self.index.drafts:  # the author wants to see the draft unchanged

@@ -126,10 +126,11 @@ class RoleLibrary:
         reading = Reading(self._scan())
         file, text = self._role(reading, role)
         document = parse("role", text)
+        # The hash and the findings are those of the whole role, whichever part of it is asked for.
         whole = render(document, "all", reading.lookup)
         rendered = whole if resources == "all" else render(document, resources, reading.lookup)
         used = [file, *(reading.index.find(kind, key) for kind, key in whole.inlined)]
-        findings = [finding for one in dict.fromkeys(used) if one for finding in reading.lint(one)]
+        findings = [finding for used_file in dict.fromkeys(used) if used_file for finding in reading.lint(used_file)]
         noted = [finding for finding in findings if finding.severity != "info"]
         notes = [*reading.notes, *map(str, noted[:NOTED_FINDINGS])]
         return Activation(role, _digest(reading, text, whole), rendered.text, tuple(notes), tuple(findings))
@@ -154,7 +155,7 @@ class RoleLibrary:
         if role is not None:
             file = self._find(reading.index, role)
             files = [file, *_find_references(reading, file)]
-            names = {one.shown for one in files}
+            names = {member.shown for member in files}
             findings = [finding for finding in findings if finding.file in names]
         findings += [finding for file in files for finding in reading.lint(file)]
         return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.column))
@@ -178,6 +179,7 @@ class RoleLibrary:
             problems.append(f"there is no role {role!r} yet; write its role file in the same call")
         findings: Findings = []
         targets: list[tuple[str, str]] = []
+        # The role file comes last, so that no reader finds a role whose other files are not written yet.
         for file in sorted(files, key=lambda file: file.kind == "role"):
             path, target_problems = self._target(reading, role, file, replace)
             problems += target_problems
@@ -263,6 +265,7 @@ def _digest(reading: Reading, text: str, whole: Rendered) -> str:
     digest = hashlib.sha256(text.encode())
     for kind, key in whole.inlined:
         digest.update(f"\0{kind}\0{key}\0{reading.lookup(kind, key)}".encode())
+    # A missing file that is written later changes the text.
     digest.update("\0".join(whole.missing).encode())
     return digest.hexdigest()
 
@@ -303,6 +306,6 @@ def _find_references(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
     text, _ = reading.raw(file)
     for reference in references(text or ""):
         if target := resolve(reference, reading.lookup):
-            one = reading.index.find(target[0], target[1])
-            if one is not None:
-                yield one
+            target_file = reading.index.find(target[0], target[1])
+            if target_file is not None:
+                yield target_file

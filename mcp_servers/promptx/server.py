@@ -155,7 +155,7 @@ class _Caller:
             BadRoleId, UnknownRole, RoleNotReachable, BadScope.
         """
         role = self.role_named(role)
-        if self.role:
+        if self.role:  # the host binds roles that exist
             return self.shelf.memory(memory_folder(self.workspace, self.scope, self.user, role))
         folder = memory_folder(self.workspace, self.scope, self.user, role)
         if not self.shelf.has(folder) and folder.name not in (role_ids := self.roles.ids()):
@@ -268,7 +268,7 @@ class _Tools:
             with caller.memory(role) as memory:
                 recollection = memory.recall(query or None, mode, _now_ms())
             return describe_recollection(
-                recollection, others_text=caller.is_of_others((*recollection.found, *recollection.overview))
+                recollection, others_text=caller.is_of_others((*recollection.answer, *recollection.overview))
             )
 
         return await self._run(ctx, work)
@@ -294,6 +294,8 @@ class _Tools:
 
     async def forget_as(self, ctx: Context, role: RoleId, id: str) -> CallToolResult:
         def work(caller: _Caller) -> Result:
+            # Looked up in the visible part, where a hidden engram does not exist, and deleted from the whole memory,
+            # so that its predecessors are deleted even if they are hidden.
             with caller.memory(role) as memory:
                 memory.check_known(id)
             whole = caller.whole_memory(role)
@@ -430,6 +432,7 @@ def _lifespan(shelf: MemoryCache) -> Callable[[MCPServer[Any]], AbstractAsyncCon
         try:
             yield
         finally:
+            # Shielded, because a session often ends by being cancelled. A thread that takes longer is left behind.
             with anyio.move_on_after(SAVE_SECONDS, shield=True):
                 await anyio.to_thread.run_sync(shelf.save, abandon_on_cancel=True)
 

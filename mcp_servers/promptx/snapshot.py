@@ -111,7 +111,7 @@ def _network_text(network: Network, words: Sequence[str], newest: str, now_ms: i
     yield f'  "newestEngram": {_text(newest)},\n  "cues": {{'.encode()
     for number, word in enumerate(giving_way(words, WORDS_AT_ONCE)):
         yield (",\n" if number else "\n").encode() + _entry(word, network).encode()
-    yield b"\n  }\n}" if words else b"}\n}"
+    yield b"\n  }\n}" if words else b"}\n}"  # `JSON.stringify` writes an empty object without a line break
 
 
 def _entry(word: str, network: Network) -> str:
@@ -182,6 +182,7 @@ class NetworkFiles:
     def read_changed(self) -> NetworkFile | None:
         if signature(self._folder) == self._signature:
             return None
+        # The signature is taken over by `write`, which follows. If that fails, the file is read again.
         return read_network(self._folder)
 
     def write(

@@ -58,6 +58,7 @@ _stemmer: Final = SnowballStemmer("english")
 
 def fold(text: str) -> str:
     """Return a text in the form for comparison, without differences of case and of compatible characters."""
+    # Twice, because folding the case can produce characters that are not in normal form.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -80,7 +81,7 @@ def split_words(text: str, *, pairs: bool = True) -> list[str]:
             tokens += run
         else:
             tokens += (pair for pair in map("".join, pairwise(run)) if pair not in _STOP)
-    return [word for word in tokens if word not in _STOP]
+    return [word for word in tokens if word not in _STOP]  # stems and single characters were not looked up yet
 
 
 def words_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:

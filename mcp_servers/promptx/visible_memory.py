@@ -70,9 +70,11 @@ class _VisibleLedger:
         return self._visible(self._ledger.fetch(ids))
 
     def strongest(self, limit: int) -> list[Engram]:
+        # All hidden engrams may be among the strongest.
         return self._visible(self._ledger.strongest(limit + len(self._hidden)))[:limit]
 
     def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
+        # The ledger cannot count without the hidden engrams, so all matching ones are read.
         engrams = self._visible(self._ledger.page(0, ALL, text, which)[1])
         return len(engrams), engrams[offset : offset + limit]
 

@@ -46,9 +46,9 @@ class Admin:
 
     async def told(self) -> list[AuditRecord]:
         """Return the audit rows added since the last call, oldest first."""
-        found = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
-        self.seen = max([self.seen, *(row.seq for row in found)])
-        return found[::-1]
+        rows = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
+        self.seen = max([self.seen, *(row.seq for row in rows)])
+        return rows[::-1]
 
     async def state(self) -> list[Any]:
         """Return all possible traces of an entry: settings, secrets, tool lists, files, processes, heartbeats."""
@@ -57,8 +57,8 @@ class Admin:
         lists = await database.read(lambda conn: tool_lists.of_domain(conn, self.domain))
         folder = self.rig.settings.data
         # A separate process writes the index, at any time.
-        found = (path for path in folder.rglob("*") if path.name not in STORES)
-        files = sorted(str(path) for path in found if not path.is_relative_to(folder / "index"))
+        paths = (path for path in folder.rglob("*") if path.name not in STORES)
+        files = sorted(str(path) for path in paths if not path.is_relative_to(folder / "index"))
         shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
         return [shown, lists, files, marked(policy.marker), beats(policy.homes)]
 
@@ -68,9 +68,9 @@ async def admin(folder: Path, *steps: Any, **settings: Any) -> AsyncIterator[Adm
     """Run mallory's server. At the end the audit log's chain must be intact."""
     async with Rig(folder, *steps, requests_per_second=10_000, **settings) as rig:
         domain = await rig.domain()
-        found = Admin(rig, await make_key(rig, "mallory", "admin", domain), domain)
-        await found.told()
-        yield found
+        administrator = Admin(rig, await make_key(rig, "mallory", "admin", domain), domain)
+        await administrator.told()
+        yield administrator
         as_operator(rig)
         verdict = await rig.ok("GET", "/api/audit/verify")
         assert verdict["intact"], verdict

@@ -51,9 +51,9 @@ class Issuer:
     def claims(self, **others: Any) -> Claims:
         """Return the claims of ann, a member of legal. None removes a claim."""
         now = int(time.time())
-        given = {"iss": self.url, "sub": "a-1", "aud": CLIENT, "iat": now, "exp": now + 300, "groups": ["legal"]}
-        given = {**given, "preferred_username": "ann", "name": "Ann", **others}
-        return {name: value for name, value in given.items() if value is not None}
+        claims = {"iss": self.url, "sub": "a-1", "aud": CLIENT, "iat": now, "exp": now + 300, "groups": ["legal"]}
+        claims = {**claims, "preferred_username": "ann", "name": "Ann", **others}
+        return {name: value for name, value in claims.items() if value is not None}
 
     def sign(self, claims: Claims, key: Any = None, alg: str = "RS256", **header: Any) -> str:
         """Return a token signed with a key, by default with the issuer's first one."""

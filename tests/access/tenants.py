@@ -47,14 +47,14 @@ async def audited(rig: Rig, **wanted: Any) -> list[Json]:
     as_operator(rig)
     verdict = await rig.ok("GET", "/api/audit/verify")
     assert verdict["intact"], verdict
-    found: list[Json] = []
+    rows: list[Json] = []
     before: int | None = None
     while before is None or before > 1:
         params = {"limit": "200", **({"before": str(before)} if before is not None else {})}
         items = (await rig.ok("GET", "/api/audit", params=params))["items"]
-        found += items
+        rows += items
         before = items[-1]["seq"] if items else 0
-    return [row for row in found if all(row[name] == value for name, value in wanted.items())]
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 async def count_refused(rig: Rig, actor: str, code: str | None = None) -> int:
@@ -106,27 +106,27 @@ async def tenants(
         ann = await make_key(rig, "ann", "admin", theirs)
         mallory = await make_key(rig, "mallory", role, own)
         keys = (await rig.ok("GET", "/api/keys"))["items"]
-        found = Tenants(rig, ann, mallory, own, "", "")
-        made = await found.ask(ann, "POST", "/api/conversations", {"domainId": theirs, "title": "Annstitle"})
+        pair = Tenants(rig, ann, mallory, own, "", "")
+        made = await pair.ask(ann, "POST", "/api/conversations", {"domainId": theirs, "title": "Annstitle"})
         conversation = made.json()["id"]
-        turn = await found.ask(ann, "POST", f"/api/conversations/{conversation}/messages", {"content": "Annsquestion"})
+        turn = await pair.ask(ann, "POST", f"/api/conversations/{conversation}/messages", {"content": "Annsquestion"})
         assert "Annsanswer" in turn.text
-        messages = (await found.ask(ann, "GET", f"/api/conversations/{conversation}/messages")).json()["items"]
-        own_made = await found.ask(mallory, "POST", "/api/conversations", {"domainId": own})
-        found.own_conversation = own_made.json()["id"]
-        found.message = messages[0]["id"]
-        kept = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
-        await PayloadFiles(rig.settings.data / "payloads").write(kept.ref, b"Annsresult")
-        await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+        messages = (await pair.ask(ann, "GET", f"/api/conversations/{conversation}/messages")).json()["items"]
+        own_made = await pair.ask(mallory, "POST", "/api/conversations", {"domainId": own})
+        pair.own_conversation = own_made.json()["id"]
+        pair.message = messages[0]["id"]
+        payload = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
+        await PayloadFiles(rig.settings.data / "payloads").write(payload.ref, b"Annsresult")
+        await rig.application.database.write(lambda conn: payloads.put(conn, payload))
         attached = AttachmentRecord(
             id=new_id("att"),
-            session_id=kept.session_id,
+            session_id=payload.session_id,
             name="Annsresult.txt",
             media_type="text/plain",
-            size=kept.size,
-            sha256=kept.sha256,
-            ref=kept.ref,
-            text_ref=kept.ref,
+            size=payload.size,
+            sha256=payload.sha256,
+            ref=payload.ref,
+            text_ref=payload.ref,
             passages=1,
             created_at=now(),
         )
@@ -135,7 +135,7 @@ async def tenants(
             id=WaitId(new_id("wait")),
             turn_id=TurnId(messages[0]["turnId"]),
             root_turn_id=TurnId(messages[0]["turnId"]),
-            session_id=kept.session_id,
+            session_id=payload.session_id,
             conversation_id=ConversationId(conversation),
             domain_id=theirs,
             user_id="ann",
@@ -146,7 +146,7 @@ async def tenants(
             expires_at=later(3600),
         )
         await rig.application.database.write(lambda conn: wait.insert(conn))
-        found.ids = {
+        pair.ids = {
             "domain": theirs,
             "conversation": conversation,
             "turn": messages[0]["turnId"],
@@ -154,19 +154,21 @@ async def tenants(
             "document": document["id"],
             "role": "assistant",
             "key": keys[0]["id"],
-            "ref": kept.ref,
+            "ref": payload.ref,
             "attachment": attached.id,
             "wait": wait.id,
-            "image": (await found.ask(ann, "GET", f"/api/turns/{messages[0]['turnId']}")).json()["imageId"],
+            "image": (await pair.ask(ann, "GET", f"/api/turns/{messages[0]['turnId']}")).json()["imageId"],
         }
-        yield found
+        yield pair
 
 
 @asynccontextmanager
 async def socket(address: str, *protocols: str, key: str | None = None, **headers: str) -> AsyncIterator[Client]:
     """Connect to `/ws` with a key or with other offered protocols."""
-    given = {**({} if key is None else bearer(key)), **headers}
+    sent_headers = {**({} if key is None else bearer(key)), **headers}
     offered = [Subprotocol(protocol) for protocol in protocols] or None
     url = f"ws://{address}/ws"
-    async with connect(url, subprotocols=offered, additional_headers=given, compression=None, proxy=None) as connection:
+    async with connect(
+        url, subprotocols=offered, additional_headers=sent_headers, compression=None, proxy=None
+    ) as connection:
         yield Client(connection)

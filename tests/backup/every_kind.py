@@ -154,7 +154,7 @@ async def _talk(rig: Rig, talk: str) -> None:
     picture = {"mediaType": "image/png", "data": base64.b64encode(png()).decode()}
     for words in ("Search", "Remember at once", "Delegate"):
         await rig.say(talk, words)
-    seen = await rig.say(talk, "What is it?", images=[picture])
+    events = await rig.say(talk, "What is it?", images=[picture])
     (attached,) = await attach(rig, talk, ("terms.md", b"# Terms\n\nThe pump is rented for a year.\n"))
     for number in range(7):
         await rig.say(talk, f"Question {number}?", attachments=[] if number else [attached["id"]])
@@ -163,15 +163,15 @@ async def _talk(rig: Rig, talk: str) -> None:
     await rig.ok("PUT", f"/api/conversations/{talk}/messages/{shown['items'][-1]['id']}/feedback", feedback)
     await rig.ok("POST", f"/api/conversations/{talk}/compact")
     last = (await rig.say(talk, "How much does the pump hold?"))[0]["userMessageId"]
-    assert last != seen[0]["userMessageId"]
+    assert last != events[0]["userMessageId"]
     path = f"/api/conversations/{talk}/messages/{last}/edit"
     assert (await rig.http.post(path, json={"content": BRANCHED})).is_success
 
 
 async def _sign_in_at_a_server(rig: Rig) -> None:
     """Sign in at one MCP server for a domain, and begin a sign-in at another."""
-    async with places() as found, places() as later_found:
-        web, after = {"url": found.url}, {"url": later_found.url}
+    async with places() as place, places() as later_found:
+        web, after = {"url": place.url}, {"url": later_found.url}
         domain = await rig.domain(mcpServers={"web": web})
         servers = f"/api/domains/{domain}/mcp-servers"
         await sign_in(rig, (await rig.ok("POST", f"{servers}/web/restart"))["signIn"])
@@ -195,12 +195,12 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
     assert record is not None
     ref, data = new_id("ref"), b"a large result " * 2000
     await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
-    kept = payloads.record_of(ref, record.session_id, "text/plain", data)
+    payload = payloads.record_of(ref, record.session_id, "text/plain", data)
     expires = later(CENTURY_HOURS * 3600)
     begun = BegunRecord(
         id="5" * 64, browser_sha256="6" * 64, nonce="n", verifier="v", return_to="/", expires_at=expires
     )
-    await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+    await rig.application.database.write(lambda conn: payloads.put(conn, payload))
     await rig.application.database.write(lambda conn: logins.begin(conn, begun, now(), 10))
     await rig.application.database.write(
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))

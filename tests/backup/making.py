@@ -47,8 +47,8 @@ async def fill(folder: Path, **settings: Any) -> Path:
         record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
         ref, data = new_id("ref"), b"a large result " * 2000
         await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
-        kept = payloads.record_of(ref, record.session_id, "text/plain", data)
-        await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+        payload = payloads.record_of(ref, record.session_id, "text/plain", data)
+        await rig.application.database.write(lambda conn: payloads.put(conn, payload))
         await anyio.to_thread.run_sync(_write_files, rig.settings.data, domain)
         return rig.settings.data
 
@@ -73,12 +73,12 @@ def read_rows(database: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def read_files(data: Path) -> dict[str, str]:
     """Return the digests of all files that a backup contains, by name. Memories are represented by their rows."""
-    found = {}
+    digests = {}
     for place in ("workspaces", "payloads", "mcp"):
         for path in sorted((data / place).rglob("*")):
             name = str(path.relative_to(data))
             if not path.is_file() or path.name.startswith(".engrams.lock") or path.name.endswith(("-wal", "-shm")):
                 continue
             content = repr(read_rows(path)).encode() if path.name == "engrams.db" else path.read_bytes()
-            found[name] = hashlib.sha256(content).hexdigest()
-    return found
+            digests[name] = hashlib.sha256(content).hexdigest()
+    return digests

@@ -78,9 +78,9 @@ def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
     def work() -> None:
         anyio.run(lambda: make_backup(data / DATABASE, data, target, BackupOptions(with_key=True)))
 
-    found = places(count(work, folder / "report"), "backup.")[::every]
+    kill_places = places(count(work, folder / "report"), "backup.")[::every]
     problems = []
-    for place in found:
+    for place in kill_places:
         target.unlink(missing_ok=True)
         code = run(work, place)
         if code != EXIT_CODE:
@@ -89,25 +89,25 @@ def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
             verify(target)
         elif run(work) != 0:
             problems.append(f"{place}: the next backup failed")
-        left = sorted(each.name for each in folder.iterdir())
+        left = sorted(path.name for path in folder.iterdir())
         verify(target)
         if any(name.startswith(".") for name in left):
             problems.append(f"{place}: left {left}")
-    return len(found), problems
+    return len(kill_places), problems
 
 
 def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
     backup = folder / "b.tar.zst"
     expected = read_files(data)
-    rows = {name: found for name, found in read_rows(data / DATABASE).items() if name not in SETTLED | {"domains"}}
+    rows = {name: content for name, content in read_rows(data / DATABASE).items() if name not in SETTLED | {"domains"}}
 
     def into(name: str) -> Callable[[], object]:
         return lambda: anyio.run(lambda: restore(Plan(backup, folder / name, folder / name / DATABASE)))
 
     reached = count(into("whole"), folder / "report")
-    found = (places(reached, "restore.") + places(reached, "commit."))[::every]
+    kill_places = (places(reached, "restore.") + places(reached, "commit."))[::every]
     problems = []
-    for number, place in enumerate(found):
+    for number, place in enumerate(kill_places):
         copy = folder / f"copy{number}"
         if run(into(copy.name), place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
@@ -124,7 +124,7 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
         restored = read_rows(copy / DATABASE)
         if {name: restored[name] for name in rows} != rows or read_files(copy) != expected:
             problems.append(f"{place}: other content was restored")
-    return len(found), problems
+    return len(kill_places), problems
 
 
 def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
@@ -149,7 +149,7 @@ def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
     for size in sizes:
         if run(limit(size, back_up)) != REFUSED:
             problems.append(f"a backup with {size} bytes of room did not say so")
-        if left := [each.name for each in folder.iterdir() if "starved" in each.name]:
+        if left := [path.name for path in folder.iterdir() if "starved" in path.name]:
             problems.append(f"a backup with {size} bytes of room left {left}")
     for size in sizes:
         copy = folder / f"starved{size}"

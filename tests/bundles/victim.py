@@ -87,16 +87,16 @@ def look(folder: Path, name: str, report: Path) -> dict[str, object]:
 
     async def work() -> None:
         async with Rig(folder / name) as rig:
-            found = []
-            for each in (await rig.ok("GET", "/api/domains"))["items"]:
-                await rig.ok("POST", f"/api/domains/{each['id']}/documents/rescan")
-                members = members_of(await export(rig, each["id"], memories="true"))
-                found.append({name: data.decode("latin-1") for name, data in members.items()})
-            left = sorted(each.name for each in (rig.settings.data / "imports").glob("*"))
-            folders = len([each for each in rig.settings.workspaces.iterdir() if each.is_dir()])
+            exported = []
+            for record in (await rig.ok("GET", "/api/domains"))["items"]:
+                await rig.ok("POST", f"/api/domains/{record['id']}/documents/rescan")
+                members = members_of(await export(rig, record["id"], memories="true"))
+                exported.append({name: data.decode("latin-1") for name, data in members.items()})
+            left = sorted(path.name for path in (rig.settings.data / "imports").glob("*"))
+            folders = len([path for path in rig.settings.workspaces.iterdir() if path.is_dir()])
             settings = rig.settings
-        findings = [str(each) for each in await examine(settings, False)]
-        result.update({"domains": found, "left": left, "folders": folders, "findings": findings})
+        findings = [str(finding) for finding in await examine(settings, False)]
+        result.update({"domains": exported, "left": left, "folders": folders, "findings": findings})
 
     if run(looking) != 0:
         return {}
@@ -112,9 +112,9 @@ def kill_all(
     reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
     before, after = look(folder, "base", folder / "report"), look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
-    found = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
-    found = found[::every]
-    for number, place in enumerate(found):
+    kill_places = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
+    kill_places = kill_places[::every]
+    for number, place in enumerate(kill_places):
         name = f"{kind}-{number}"
         copy(folder, name)
         if run(on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
@@ -127,13 +127,13 @@ def kill_all(
         if whole and state != after:
             problems.append(f"{place}: what had happened is gone")
         shutil.rmtree(folder / name)
-    return len(found), problems
+    return len(kill_places), problems
 
 
 def _outline(state: dict[str, object]) -> str:
     domains = state.get("domains", [])
     assert isinstance(domains, list)
-    return str({**state, "domains": [sorted(each) for each in domains]})
+    return str({**state, "domains": [sorted(members) for members in domains]})
 
 
 def kill_exports(folder: Path) -> tuple[int, list[str]]:
@@ -144,9 +144,9 @@ def kill_exports(folder: Path) -> tuple[int, list[str]]:
         with write_whole(target) as file:
             file.write(data)
 
-    found = places(count(work, folder / "report"), "backup.")
+    kill_places = places(count(work, folder / "report"), "backup.")
     problems = []
-    for place in found:
+    for place in kill_places:
         target.unlink(missing_ok=True)
         if run(work, place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
@@ -154,7 +154,7 @@ def kill_exports(folder: Path) -> tuple[int, list[str]]:
             problems.append(f"{place}: the next export failed")
         if target.read_bytes() != data or len(list(target.parent.iterdir())) != 1:
             problems.append(f"{place}: something else is left")
-    return len(found), problems
+    return len(kill_places), problems
 
 
 def main() -> None:

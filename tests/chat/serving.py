@@ -54,12 +54,14 @@ async def chat_server(desk: Desk) -> AsyncGenerator[str]:
         return JSONResponse({"id": conversation_id, "domainId": domain}, 201)
 
     async def get(request: Request) -> Response:
-        found = await desk.get(LOCAL, request.path_params["id"])
-        return JSONResponse({"id": found.id, "domainId": "demo"})
+        conversation = await desk.get(LOCAL, request.path_params["id"])
+        return JSONResponse({"id": conversation.id, "domainId": "demo"})
 
     async def messages(request: Request) -> Response:
-        found = await desk.get(LOCAL, request.path_params["id"])
-        items = [{"role": "assistant", "turnId": turn.id, "content": f"stored {turn.id}"} for turn in found.turns]
+        conversation = await desk.get(LOCAL, request.path_params["id"])
+        items = [
+            {"role": "assistant", "turnId": turn.id, "content": f"stored {turn.id}"} for turn in conversation.turns
+        ]
         return JSONResponse({"items": items})
 
     async def refuse(request: Request, exc: Exception) -> Response:

@@ -79,4 +79,6 @@ def read_examples(page: str, text: str) -> list[Example]:
 
 def all_examples() -> list[Example]:
     """Return the examples of all pages, in the order of the pages' names."""
-    return [each for path in sorted(PAGES.glob("*.md")) for each in read_examples(path.stem, path.read_text("utf-8"))]
+    return [
+        example for path in sorted(PAGES.glob("*.md")) for example in read_examples(path.stem, path.read_text("utf-8"))
+    ]

@@ -41,18 +41,20 @@ async def run_authorization(folder: Path, only: Sequence[str] = ()) -> list[Resu
                 options = ["--url", f"http://{address}", "--client-id", client, "--port", str(port), "-o", results]
                 options += ["--resource", f"http://{address}/mcp/{domain}", "--spec-version", "2026-07-28"]
                 command = [str(node()), str(SUITE / "dist" / "index.js"), "authorization", *options]
-                said = await _run(command, http, ann)
+                output = await _run(command, http, ann)
                 checks = _read_checks(Path(results))
-    found = []
+    outcomes = []
     for scenario in SCENARIOS:
-        own = [each for each in checks if _belongs(each["id"], scenario)]
-        failed = tuple(f"{each['name']}: {each.get('errorMessage', '')}" for each in own if each["status"] != "SUCCESS")
-        found.append(Result(scenario, bool(own) and not failed, failed, said))
-    return [each for each in found if not only or any(text in each.scenario for text in only)]
+        own = [check for check in checks if _belongs(check["id"], scenario)]
+        failed = tuple(
+            f"{check['name']}: {check.get('errorMessage', '')}" for check in own if check["status"] != "SUCCESS"
+        )
+        outcomes.append(Result(scenario, bool(own) and not failed, failed, output))
+    return [result for result in outcomes if not only or any(text in result.scenario for text in only)]
 
 
 def _read_checks(folder: Path) -> list[Json]:
-    return [each for path in folder.rglob("checks.json") for each in json.loads(path.read_text())]
+    return [check for path in folder.rglob("checks.json") for check in json.loads(path.read_text())]
 
 
 def _belongs(check: str, scenario: str) -> bool:
@@ -61,17 +63,17 @@ def _belongs(check: str, scenario: str) -> bool:
 
 async def _run(command: list[str], http: httpx2.AsyncClient, key: str) -> str:
     """Run the suite, answer its authorization request, and return its output."""
-    said, answered = "", False
+    output, answered = "", False
     with anyio.fail_after(PATIENCE):
         async with await anyio.open_process(command, stderr=-2) as process:  # stderr to stdout
             assert process.stdout is not None
             async for piece in TextReceiveStream(process.stdout, errors="replace"):
-                said += piece
-                request = _REQUEST.search(said)
-                if request is not None and said.endswith("\n") and not answered:
+                output += piece
+                request = _REQUEST.search(output)
+                if request is not None and output.endswith("\n") and not answered:
                     answered = True
                     await _allow(http, request[1], key)
-    return said
+    return output
 
 
 async def _allow(http: httpx2.AsyncClient, address: str, key: str) -> None:

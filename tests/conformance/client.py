@@ -54,7 +54,7 @@ class Caller:
         if any(block["type"] == "tool_result" for block in request.messages[-1]["content"]):
             return Step((Say("Done."),))
         schemas = {tool["name"]: tool["input_schema"] for tool in request.tools if tool["name"].startswith(f"{NAME}__")}
-        wanted = {f"{NAME}__{each['name']}": each["arguments"] for each in self._wanted}
+        wanted = {f"{NAME}__{wish['name']}": wish["arguments"] for wish in self._wanted}
         calls = [Use(name, wanted.get(name, sample_of(schema))) for name, schema in schemas.items()]
         return Step(tuple(calls) or (Say("There is nothing to call."),))
 

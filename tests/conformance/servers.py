@@ -43,8 +43,8 @@ def served() -> Iterator[dict[str, str]]:
             place.mkdir()
             if name == "retriever":
                 anyio.run(_make_index, place)
-            given = {setting: str(place), "AGENTIC_RAG_EMBEDDING": "none", "DOMAIN_ID": "suite"}
-            stack.enter_context(_running(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **given))
+            variables = {setting: str(place), "AGENTIC_RAG_EMBEDDING": "none", "DOMAIN_ID": "suite"}
+            stack.enter_context(_running(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **variables))
             addresses[name] = f"http://127.0.0.1:{port}/mcp"
         yield addresses
 
@@ -63,16 +63,16 @@ def _free_port() -> int:
 @contextmanager
 def _running(port: int, *arguments: str, **environment: str) -> Iterator[None]:
     """Run a program of the product until the block ends. Yields when it listens."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    kept |= {"PYTHONPATH": str(ROOT), **environment}
-    with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen([sys.executable, *arguments], env=kept, stdout=said, stderr=said)
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    inherited |= {"PYTHONPATH": str(ROOT), **environment}
+    with tempfile.TemporaryFile("w+") as log_file:
+        child = subprocess.Popen([sys.executable, *arguments], env=inherited, stdout=log_file, stderr=log_file)
         try:
             end = time.monotonic() + PATIENCE
             while not _listens(port):
                 if child.poll() is not None or time.monotonic() > end:
-                    said.seek(0)
-                    raise RuntimeError(f"{arguments} does not start: {said.read()[-2000:]}")
+                    log_file.seek(0)
+                    raise RuntimeError(f"{arguments} does not start: {log_file.read()[-2000:]}")
                 pause_thread()
             yield
         finally:

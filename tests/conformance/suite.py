@@ -82,9 +82,9 @@ def advise_install(suite: Path = SUITE) -> str:
 def required(revision: str, leg: Leg) -> list[str]:
     """Return the scenarios that a revision requires of a client or a server, from the list that the suite froze."""
     text = (SUITE / "requirements" / f"{revision}.yaml").read_text()
-    found = re.search(rf"^{leg}:\n((?:  .*\n|\s*#.*\n|\n)*)", text, re.MULTILINE)
-    assert found is not None
-    return re.findall(r"^  - (\S+)$", found[1], re.MULTILINE)
+    match = re.search(rf"^{leg}:\n((?:  .*\n|\s*#.*\n|\n)*)", text, re.MULTILINE)
+    assert match is not None
+    return re.findall(r"^  - (\S+)$", match[1], re.MULTILINE)
 
 
 def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "", extension: bool = False) -> Result:
@@ -105,19 +105,19 @@ def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "", exten
             text=True,
             timeout=2 * PATIENCE,
         )
-        said = done.stdout + done.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
-    return Result(scenario, *verdict(_COLOUR.sub("", said), done.returncode), said)
+        output = done.stdout + done.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
+    return Result(scenario, *verdict(_COLOUR.sub("", output), done.returncode), output)
 
 
-def verdict(said: str, code: int) -> tuple[bool, tuple[str, ...]]:
+def verdict(output: str, code: int) -> tuple[bool, tuple[str, ...]]:
     """Return whether a scenario passed, and its failed checks with the suite's reasons.
 
-    ``said`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
+    ``output`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
     server can pass does not count. A scenario that the suite skipped has not passed.
     """
-    if skipped := re.search(r"^SKIPPED: .*", said, re.MULTILINE):
+    if skipped := re.search(r"^SKIPPED: .*", output, re.MULTILINE):
         return False, (skipped[0],)
-    _, _, end = said.partition("Failed Checks")
-    found = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
-    counting = tuple(f"{name} {why}".strip() for name, why in found if not FIXTURE.search(why))
-    return (code == 0 or (bool(found) and not counting)), counting
+    _, _, end = output.partition("Failed Checks")
+    failed_checks = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
+    counting = tuple(f"{name} {why}".strip() for name, why in failed_checks if not FIXTURE.search(why))
+    return (code == 0 or (bool(failed_checks) and not counting)), counting

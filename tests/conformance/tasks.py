@@ -112,10 +112,10 @@ def renamed(body: bytes) -> tuple[str, bytes]:
 def act(request: ModelRequest) -> Plain:
     """Answer as the tool that the question names."""
     words = plain_text(request.messages[-1]["content"]).split()
-    asked = next(at for at, word in enumerate(words) if word in PLAYED)
-    if words[asked] in ("failing_job", "protocol_error_job"):
+    place = next(at for at, word in enumerate(words) if word in PLAYED)
+    if words[place] in ("failing_job", "protocol_error_job"):
         return ModelError("the job failed", http_status=400)
-    seconds = float(words[asked + 1])
+    seconds = float(words[place + 1])
     if not seconds:
         return say("Computed.")
     stalled = Stalled(say("Computed now."), after=2)
@@ -147,7 +147,7 @@ async def run_tasks(folder: Path, only: Sequence[str] = ()) -> list[Result]:
                 continue
             run = partial(run_scenario, scenario, "2026-07-28", "server", url=url, extension=True)
             result = await anyio.to_thread.run_sync(run)
-            failed = tuple(each for each in result.failed if each.partition(":")[0] not in NOT_HELD_CHECKS)
+            failed = tuple(check for check in result.failed if check.partition(":")[0] not in NOT_HELD_CHECKS)
             passed = result.passed or bool(result.failed and not failed)
             results.append(replace(result, passed=passed, failed=failed))
     return results

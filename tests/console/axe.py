@@ -21,10 +21,11 @@ async def check_accessible(page: Page, where: str = "") -> None:
     run = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations)"
     answer = await session.send("Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True})
     violations: list[dict[str, Any]] = answer["result"]["value"]
-    told = [
-        f"{each['id']}: {each['help']}: {[part['html'][:200] for part in each['nodes'][:3]]}" for each in violations
+    findings = [
+        f"{violation['id']}: {violation['help']}: {[part['html'][:200] for part in violation['nodes'][:3]]}"
+        for violation in violations
     ]
-    assert not told, f"{where}: " + "\n".join(told)
+    assert not findings, f"{where}: " + "\n".join(findings)
     await session.detach()
 
 

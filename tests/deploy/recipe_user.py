@@ -45,8 +45,8 @@ async def use_all(folder: Path) -> None:
 
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "Greet Ann")
-        assert [each["spokenWords"] for each in events if each["type"] == "greeted"] == ["hello there"]
-        (result,) = [each for each in events if each["type"] == "tool_result"]
+        assert [event["spokenWords"] for event in events if event["type"] == "greeted"] == ["hello there"]
+        (result,) = [event for event in events if event["type"] == "tool_result"]
         assert (result["status"], result["content"]) == ("ok", "hello Ann")
 
         answer = await rig.http.post(
@@ -56,11 +56,11 @@ async def use_all(folder: Path) -> None:
 
         refused = await rig.refused("GET", f"/api/domains/{domain}/greetings/Ben")
         assert refused[:2] == (409, "GREETING_REFUSED")
-        said = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-        message = next(each["id"] for each in said if each["role"] == "assistant")
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        message = next(entry["id"] for entry in messages if entry["role"] == "assistant")
         await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{message}/feedback", {"rating": "up"})
-        (given,) = (await rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
-        assert given["mood"] == "merry"
+        (feedback,) = (await rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
+        assert feedback["mood"] == "merry"
 
     with sa.create_engine(f"sqlite:///{folder}/data/agentic-rag.db").connect() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM greetings")).scalar() == 0

@@ -26,18 +26,18 @@ BY_MEANING = {"AGENTIC_RAG_EMBEDDING": ""}
 """The product's default: the embedder of the installation, if there is one."""
 
 
-def environment(**given: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     """Return this process's environment without server settings, plus the given variables.
 
     No model is used for titles, because scripted models answer only the test's messages. No embedder is used, because
     its process costs seconds of CPU; tests of searches by meaning set `BY_MEANING`.
     """
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
     }
-    return kept | {"AGENTIC_RAG_TITLES": "message", "AGENTIC_RAG_EMBEDDING": "none"} | given
+    return inherited | {"AGENTIC_RAG_TITLES": "message", "AGENTIC_RAG_EMBEDDING": "none"} | variables
 
 
 class Server:
@@ -140,10 +140,10 @@ def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     )
     try:
         assert child.stdout is not None
-        said = ""
-        while not (said := child.stdout.readline()).startswith("Agentic RAG serves"):
-            assert said, f"the server ended with {child.wait()}"
-        yield Server(child, said.split()[3], data)
+        line = ""
+        while not (line := child.stdout.readline()).startswith("Agentic RAG serves"):
+            assert line, f"the server ended with {child.wait()}"
+        yield Server(child, line.split()[3], data)
     finally:
         child.terminate()
         try:

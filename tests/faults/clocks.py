@@ -45,8 +45,8 @@ def run(made: Rig, steps: Sequence[float], restart_at: float) -> None:
 
 def _check_order(made: Rig, conversation: str, sent: Sequence[str], turns: Sequence[str]) -> None:
     messages = made.server.messages(conversation)
-    asked = [str(message["content"]).split()[1] for message in messages if message["role"] == "user"]
-    assert asked == list(sent), f"messages {list(sent)} were answered as {asked}"
+    answered = [str(message["content"]).split()[1] for message in messages if message["role"] == "user"]
+    assert answered == list(sent), f"messages {list(sent)} were answered as {answered}"
     assert list(turns) == sorted(turns), "the ids of the turns are not in the order in which they were sent"
 
 
@@ -55,7 +55,7 @@ def _check_newest_branch(made: Rig, conversation: str, clock: float) -> None:
 
     The last one is the newest branch.
     """
-    question = [each for each in made.server.messages(conversation) if each["role"] == "user"][-1]
+    question = [entry for entry in made.server.messages(conversation) if entry["role"] == "user"][-1]
     for wrong in (clock, clock - 2, clock - 4):
         made.server.set_clock(wrong)
         with Chat(made.server, conversation, Ledger()) as chat:

@@ -83,8 +83,8 @@ async def prepare(folder: Path) -> Ground:
         record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
         ref, data = new_id("ref"), b"".join(text_of(number) for number in range(DOCUMENTS))
         await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
-        kept = payloads.record_of(ref, record.session_id, "text/plain", data)
-        await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+        payload = payloads.record_of(ref, record.session_id, "text/plain", data)
+        await rig.application.database.write(lambda conn: payloads.put(conn, payload))
         return Ground(folder, domain, ref, data)
 
 
@@ -115,9 +115,9 @@ async def run(ground: Ground, trial: Trial, folder: Path, random: Random) -> lis
             for passage in (0, PASSAGES - 1):
                 problem = await _find(rig, ground.domain, number, passage)
                 problems += [f"{trial}: {problem}"] if problem else []
-        kept = await rig.http.get(f"/api/payloads/{ground.ref}")
-    if kept.status_code != 404 and kept.content != ground.result:
-        problems.append(f"{trial}: a kept result is answered {kept.status_code} and reads otherwise")
+        answer = await rig.http.get(f"/api/payloads/{ground.ref}")
+    if answer.status_code != 404 and answer.content != ground.result:
+        problems.append(f"{trial}: a kept result is answered {answer.status_code} and reads otherwise")
     return problems
 
 

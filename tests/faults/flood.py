@@ -80,6 +80,6 @@ async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
                 await call(modest, "fine", 30)
                 calls.append(anyio.current_time() - began)
             tasks.cancel_scope.cancel()
-        reason = next((each.reason for each in hub.status() if each.name == "greedy"), "")
+        reason = next((status.reason for status in hub.status() if status.name == "greedy"), "")
     policy.sweep()
     return Outcome(gaps, calls, reason)

@@ -52,7 +52,7 @@ def fuzz(folder: Path, examples: int, number: int, *, every: int = 1) -> Fuzzing
     ``number`` seeds them. With ``every``, only each n-th operation is tested, starting with that number. Most of the
     time is spent on analysing an operation's parameters before the first request.
     """
-    found = Fuzzing()
+    result = Fuzzing()
     with _quiet(), anyio.from_thread.start_blocking_portal() as portal:
         model = ScriptedModel(then=say("Yes."), strict=False)
         wide: dict[str, Any] = {"requests_per_second": 100_000, "messages_per_minute": 1_000_000}
@@ -61,31 +61,31 @@ def fuzz(folder: Path, examples: int, number: int, *, every: int = 1) -> Fuzzing
             ids = portal.call(_furnish, rig)
             document = portal.call(rig.ok, "GET", "/api/openapi.json")
             for operation in list(_operations(document))[number % every :: every]:
-                found.operations += 1
+                result.operations += 1
                 for mode in GenerationMode:
-                    _fuzz_operation(portal, rig, Judge(document, found), operation, mode, ids, examples, number)
-    return found
+                    _fuzz_operation(portal, rig, Judge(document, result), operation, mode, ids, examples, number)
+    return result
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Log only errors meanwhile, because a line for each request would take most of the time."""
     chatty = [logging.getLogger(name) for name in ("agentic_rag", "httpx2", "mcp")]
-    before = [each.level for each in chatty]
-    for each in chatty:
-        each.setLevel(logging.ERROR)
+    before = [logger.level for logger in chatty]
+    for logger in chatty:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for each, level in zip(chatty, before, strict=True):
-            each.setLevel(level)
+        for logger, level in zip(chatty, before, strict=True):
+            logger.setLevel(level)
 
 
 def _operations(document: Json) -> Iterator[Any]:
     """Yield the operations. Those that delete come last."""
-    given: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
-    operations = [each.ok() for each in given]
-    yield from sorted(operations, key=lambda each: each.method.upper() == "DELETE")
+    results: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
+    operations = [result.ok() for result in results]
+    yield from sorted(operations, key=lambda operation: operation.method.upper() == "DELETE")
 
 
 async def _furnish(rig: Rig) -> dict[str, str]:
@@ -145,17 +145,17 @@ def _fuzz_operation(
 
 
 def _plain(request: dict[str, Any]) -> dict[str, Any]:
-    known = ("method", "url", "headers", "files", "data", "params", "cookies", "json")
-    return {name: value for name, value in request.items() if name in known}
+    names = ("method", "url", "headers", "files", "data", "params", "cookies", "json")
+    return {name: value for name, value in request.items() if name in names}
 
 
 async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
     label, body = f"{operation.method.upper()} {operation.path}", prepared.body or b""
     content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]
     headers = prepared.headers.items()
-    kept = {name: str(value) for name, value in headers if name.lower() in ("content-type", "if-match")}
+    sent_headers = {name: str(value) for name, value in headers if name.lower() in ("content-type", "if-match")}
     try:
-        request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=kept)
+        request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=sent_headers)
     except (httpx2.InvalidURL, UnicodeError):
         return  # cannot be sent
     try:
@@ -167,17 +167,17 @@ async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", op
 class Judge:
     """Checks answers."""
 
-    def __init__(self, document: Json, found: Fuzzing) -> None:
+    def __init__(self, document: Json, result: Fuzzing) -> None:
         self._document = document
-        self.found = found
+        self.found = result
 
     def judge(self, label: str, operation: Any, answer: httpx2.Response) -> None:
         self.found.statuses[answer.status_code] += 1
-        said = f"{label} {answer.request.url.query!r} {answer.request.content[:300]!r} → {answer.status_code}"
+        exchange = f"{label} {answer.request.url.query!r} {answer.request.content[:300]!r} → {answer.status_code}"
         if answer.status_code >= 500 and answer.status_code != 503:
-            self.found.problems.append(f"{said}: {answer.text[:300]}")
+            self.found.problems.append(f"{exchange}: {answer.text[:300]}")
         if any(word in answer.text for word in INSIDES) and answer.status_code >= 400:
-            self.found.problems.append(f"{said} shows insides: {answer.text[:300]}")
+            self.found.problems.append(f"{exchange} shows insides: {answer.text[:300]}")
         responses = self._document["paths"][operation.path][operation.method.lower()]["responses"]
         described = responses.get(str(answer.status_code), {})
         if "$ref" in described:
@@ -188,4 +188,4 @@ class Judge:
         try:
             Draft202012Validator({**schema, "components": self._document["components"]}).validate(answer.json())
         except ValidationError as exc:
-            self.found.problems.append(f"{said} is not as described: {exc.message[:300]}")
+            self.found.problems.append(f"{exchange} is not as described: {exc.message[:300]}")

@@ -39,8 +39,8 @@ class Ledger:
         """Record one event. A number has one event, a turn ends once, and nothing follows its end."""
         event = event_of(raw)
         turn, number = event["turnId"], event["seq"]
-        known = self.seen[turn].setdefault(number, raw)
-        assert known == raw, f"number {number} of {turn} means two events:\n{known}\n{raw}"
+        first_raw = self.seen[turn].setdefault(number, raw)
+        assert first_raw == raw, f"number {number} of {turn} means two events:\n{first_raw}\n{raw}"
         if event["type"] in TERMINAL:
             assert self.ends.setdefault(turn, number) == number, f"{turn} ends at {self.ends[turn]} and at {number}"
         end = self.ends.get(turn)
@@ -59,10 +59,10 @@ class Ledger:
         assert sum(event["type"] in TERMINAL for event in events) == 1
         logged = {event["seq"] for event in events}
         voids = voids_of(events)
-        seen = self.seen[events[0]["turnId"]]
-        lost = [number for number in seen if number not in logged and not is_void(number, voids)]
-        void = [number for number in sorted(seen) if is_void(number, voids)]
-        hasty = [seen[number] for number in void if event_of(seen[number])["type"] not in DELTAS]
+        delivered = self.seen[events[0]["turnId"]]
+        lost = [number for number in delivered if number not in logged and not is_void(number, voids)]
+        void = [number for number in sorted(delivered) if is_void(number, voids)]
+        hasty = [delivered[number] for number in void if event_of(delivered[number])["type"] not in DELTAS]
         both = [number for number in sorted(logged) if is_void(number, voids)]
         assert not hasty, f"delivered and not durable: {hasty}"
         assert not lost, f"events {lost} were seen and are not in the log"
@@ -130,8 +130,8 @@ def check_messages(messages: Sequence[Event], turns: Sequence[tuple[str, Sequenc
             continue
         expected.append(("user", started["userMessageId"]))
         last = events[-1]
-        failed_answer = last["type"] == "error" and any(each["id"] == started["messageId"] for each in messages)
+        failed_answer = last["type"] == "error" and any(entry["id"] == started["messageId"] for entry in messages)
         if last["type"] == "done" or last.get("messageId") or failed_answer:
             expected.append(("assistant", started["messageId"]))
-    found = [(message["role"], message["id"]) for message in messages]
-    assert found == expected, f"{found}\n{expected}"
+    actual = [(message["role"], message["id"]) for message in messages]
+    assert actual == expected, f"{actual}\n{expected}"

@@ -111,24 +111,24 @@ class Conversation(RuleBasedStateMachine):
         chat = self._chat(viewer)
         if chat is None:
             return
-        known = message in self.sent
+        repeated = message in self.sent
         try:
             reply = chat.send(message.content, message.key, onBusy="queue" if queue else "reject")
         except Dead:
             self._dead(viewer)
-            if not known:
+            if not repeated:
                 message.unsure = True
                 self.sent.append(message)
             return
         if reply["type"] == "accepted":
             assert message.turn in (None, reply["turnId"]), "a message sent again made a second turn"
             message.turn, message.unsure = reply["turnId"], False
-            if not known:
+            if not repeated:
                 self.sent.append(message)
             return
         assert reply["code"] == "TURN_IN_PROGRESS", reply
         assert message.turn is None, "a message that was accepted is refused when it is sent again"
-        if known:
+        if repeated:
             self.sent.remove(message)
         self.refused.append(message.content)
 
@@ -327,9 +327,9 @@ class Conversation(RuleBasedStateMachine):
         for request in api.requests:
             for tool in request.get("tools", ()):
                 assert not BOUND & set(tool["input_schema"].get("properties", ())), tool
-        seen = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
+        received = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
         shown = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
-        assert all(SECRET not in text for text in (*seen, *shown, str(api.requests)))
+        assert all(SECRET not in text for text in (*received, *shown, str(api.requests)))
         api.calls.clear()  # so that the next conversation counts only its own calls
 
 

@@ -216,14 +216,14 @@ def planted(copy: Path, mutant: Mutant) -> str:
 
 def first_failure(copy: Path, suite: tuple[str, ...], without: Sequence[str] = ()) -> str:
     """Run tests in the copy up to the first failure and return its name; empty if all pass."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     command = [sys.executable, "-m", "pytest", *suite, "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     command += [f"--deselect={name}" for name in without]
     try:
         done = subprocess.run(
             command,
             cwd=copy,
-            env=kept | {"PYTHONPATH": str(copy)},
+            env=inherited | {"PYTHONPATH": str(copy)},
             capture_output=True,
             text=True,
             timeout=SUITE_SECONDS,
@@ -256,10 +256,10 @@ def finder(copy: Path, mutant: Mutant, suite: tuple[str, ...]) -> str:
     while True:
         before = planted(copy, mutant)
         try:
-            found = first_failure(copy, suite, unsteady)
-            steady = bool(found) and ("::" not in found or first_failure(copy, (found,)) != "")
+            test = first_failure(copy, suite, unsteady)
+            steady = bool(test) and ("::" not in test or first_failure(copy, (test,)) != "")
         finally:
             (copy / "agentic_rag" / mutant.file).write_text(before, "utf-8")
-        if not found or (steady and ("::" not in found or first_failure(copy, (found,)) == "")):
-            return found
-        unsteady.append(found)
+        if not test or (steady and ("::" not in test or first_failure(copy, (test,)) == "")):
+            return test
+        unsteady.append(test)

@@ -153,14 +153,14 @@ def outside(folder: Path) -> Iterator[Outside]:
     """Run model and tools until the block ends. Fails if a script failed."""
     journal = folder / "spent.txt"
     with start_blocking_portal() as portal:
-        found: list[Outside] = []
+        ready: list[Outside] = []
         answers: dict[str, CallToolResult] = {}
-        api = FakeMessagesAPI(then=lambda request: found[0].answer(request))
+        api = FakeMessagesAPI(then=lambda request: ready[0].answer(request))
         serving, (port, tool_server) = portal.start_task(_run_tools, journal, answers)
         portal.call(api.start)
-        found.append(Outside(api, f"http://127.0.0.1:{port}/mcp", journal, answers=answers))
+        ready.append(Outside(api, f"http://127.0.0.1:{port}/mcp", journal, answers=answers))
         try:
-            yield found[0]
+            yield ready[0]
         finally:
             portal.call(api.stop)
             tool_server.should_exit = True

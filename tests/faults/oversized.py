@@ -120,9 +120,9 @@ class Pinger:
         assert self.process.stdout is not None
         while not self.pings or self.pings[-1].began < now:
             self.pings.append(Ping(*map(float, self.process.stdout.readline().split())))
-        recent = [each for each in self.pings if each.ended >= since]
+        recent = [ping for ping in self.pings if ping.ended >= since]
         self.pings = self.pings[-1:]
-        return max(recent, key=lambda each: each.seconds)
+        return max(recent, key=lambda ping: ping.seconds)
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int =
         time.sleep(SETTLED_SECONDS)
         slowest = pinger.slowest(began)
         delay = Delay(door.name, kind, answered, slowest.seconds, slowest.cpu)
-        least = delay if least is None else min(least, delay, key=lambda each: each.due_to_server)
+        least = delay if least is None else min(least, delay, key=lambda candidate: candidate.due_to_server)
         if least.due_to_server <= bound:
             break
     assert least is not None
@@ -239,8 +239,8 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
     """Yield the name of each string field in a JSON schema, and a function that creates the value with a text there."""
     if "$ref" in schema:
         schema = _resolve(schema, document)
-    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
-        yield from fields_of(each, document, depth)
+    for alternative in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
+        yield from fields_of(alternative, document, depth)
     kind = schema.get("type")
     if kind == "string" or not (schema.keys() & {"type", "anyOf", "oneOf", "allOf", "properties"}):
         yield "", lambda text: text
@@ -260,10 +260,10 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
 
 
 def _resolve(schema: Json, document: Json) -> Json:
-    found: Json = document
+    part_schema: Json = document
     for part in schema["$ref"].removeprefix("#/").split("/"):
-        found = found[part]
-    return found
+        part_schema = part_schema[part]
+    return part_schema
 
 
 def example(schema: Json, document: Json, depth: int = 6) -> object:
@@ -272,8 +272,8 @@ def example(schema: Json, document: Json, depth: int = 6) -> object:
         schema = _resolve(schema, document)
     if "const" in schema or "enum" in schema:
         return schema.get("const", schema.get("enum", [None])[0])
-    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
-        return example(each, document, depth - 1)
+    for alternative in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
+        return example(alternative, document, depth - 1)
     match schema.get("type"):
         case "array":
             return [example(schema.get("items", {}), document, depth - 1)] if schema.get("minItems") else []
@@ -309,19 +309,19 @@ def _doors_of(
 ) -> Iterator[Door]:
     parameters = operation.get("parameters", [])
     real = path
-    for each in parameters:
-        if each["in"] == "path":
-            real = real.replace(f"{{{each['name']}}}", ids.get(each["name"], "x"))
-    for each in parameters:
-        label = f"{method} {path} {each['in']}:{each['name']}"
-        if each["in"] == "query":
+    for parameter in parameters:
+        if parameter["in"] == "path":
+            real = real.replace(f"{{{parameter['name']}}}", ids.get(parameter["name"], "x"))
+    for parameter in parameters:
+        label = f"{method} {path} {parameter['in']}:{parameter['name']}"
+        if parameter["in"] == "query":
             yield Door(
                 label,
-                with_values(lambda text, name: http.send(method, f"{real}?{name}={quote(text)}"), each["name"]),
+                with_values(lambda text, name: http.send(method, f"{real}?{name}={quote(text)}"), parameter["name"]),
                 ADDRESS_BYTES,
             )
-        elif each["in"] == "path":
-            before, _, after = path.partition(f"{{{each['name']}}}")
+        elif parameter["in"] == "path":
+            before, _, after = path.partition(f"{{{parameter['name']}}}")
             for name, value in ids.items():
                 before, after = before.replace(f"{{{name}}}", value), after.replace(f"{{{name}}}", value)
             yield Door(
@@ -339,11 +339,11 @@ def _doors_of(
             label = f"{method} {path} body"
             yield Door(f"{label} (as text)", lambda text: http.send(method, real, text.encode()))
             yield Door(f"{label} (a string)", lambda text: http.json(method, real, text))
-            seen: set[str] = set()
+            names: set[str] = set()
             for name, make in fields_of(described.get("schema", {}), document):
-                if name in seen:
+                if name in names:
                     continue
-                seen.add(name)
+                names.add(name)
                 yield Door(f"{label}{name}", with_values(lambda text, make: http.json(method, real, make(text)), make))
         else:
             yield Door(
@@ -423,14 +423,14 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     run: Json = {
         "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}, "messages": [],
     }  # fmt: skip
-    asked = [{"id": "1", **hello}]
+    question = [{"id": "1", **hello}]
     runs: dict[str, Callable[[str], Json]] = {
         "content": lambda text: {"messages": [{"id": "1", "role": "user", "content": text}]},
-        "context": lambda text: {"messages": asked, "context": [{"description": text, "value": "x"}]},
-        "state": lambda text: {"messages": asked, "state": {"a": text}},
-        "earlier": lambda text: {"messages": [{"id": "0", "role": "assistant", "content": text}, *asked]},
-        "role": lambda text: {"messages": [{"id": "0", "role": text, "content": "x"}, *asked]},
-        "threadId": lambda text: {"messages": asked, "threadId": text},
+        "context": lambda text: {"messages": question, "context": [{"description": text, "value": "x"}]},
+        "state": lambda text: {"messages": question, "state": {"a": text}},
+        "earlier": lambda text: {"messages": [{"id": "0", "role": "assistant", "content": text}, *question]},
+        "role": lambda text: {"messages": [{"id": "0", "role": text, "content": "x"}, *question]},
+        "threadId": lambda text: {"messages": question, "threadId": text},
     }
     for name, make in runs.items():
         for path in (f"/api/domains/{domain}/ag-ui", f"/ag-ui/{domain}"):
@@ -510,7 +510,12 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
 def socket_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     """Yield a door for each text of each frame, for whole frames, and for each dialect's socket."""
     address = http.url.replace("http", "ws") + "/ws"
-    known = {"conversationId": ids["conversation"], "messageId": ids["message"], "turnId": ids["turn"], "content": "Hi"}
+    values = {
+        "conversationId": ids["conversation"],
+        "messageId": ids["message"],
+        "turnId": ids["turn"],
+        "content": "Hi",
+    }
 
     def talk(frame: str, dialect: str = "") -> str:
         options: Json = {"compression": None, "proxy": None, "ping_interval": None, "max_size": None}
@@ -531,7 +536,7 @@ def socket_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
                 with_values(
                     lambda text, kind, alias: talk(
                         json.dumps(
-                            {"type": kind, **known, "waitId": "w", "action": "accept", alias: text}, ensure_ascii=False
+                            {"type": kind, **values, "waitId": "w", "action": "accept", alias: text}, ensure_ascii=False
                         )
                     ),
                     kind,
@@ -638,7 +643,7 @@ def answer_doors(made: Rig) -> Iterator[Door]:
     answers: dict[str, Callable[[str], CallToolResult]] = {
         "text": lambda text: CallToolResult(content=[TextContent(text=text)]),
         "error": lambda text: CallToolResult(content=[TextContent(text=text)], is_error=True),
-        "many texts": lambda text: CallToolResult(content=[TextContent(text=each) for each in _cut(text, 5_000)]),
+        "many texts": lambda text: CallToolResult(content=[TextContent(text=piece) for piece in _cut(text, 5_000)]),
         "resource": lambda text: CallToolResult(
             content=[EmbeddedResource(resource=TextResourceContents(uri="file:///x", text=text))]
         ),
@@ -648,7 +653,7 @@ def answer_doors(made: Rig) -> Iterator[Door]:
         "structured": lambda text: CallToolResult(content=[], structured_content={"x": text}),
         "structured key": lambda text: CallToolResult(content=[], structured_content={text: "x"}),
         "structured rows": lambda text: CallToolResult(
-            content=[], structured_content={"x": [f"{each}\0" for each in _cut(text, 50_000)]}
+            content=[], structured_content={"x": [f"{piece}\0" for piece in _cut(text, 50_000)]}
         ),
     }
     for name, make in answers.items():
@@ -673,13 +678,13 @@ def furnish(made: Rig) -> dict[str, str]:
     conversation = made.conversation()
     body = json.dumps({"content": f"Hello {conversation} plain"}).encode()
     Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
-    said = made.server.messages(conversation)
+    messages = made.server.messages(conversation)
     KNOWN.update(domainId=made.domain, model=made.domain, role="user", agentId=made.domain, type="text")
     return {
         "domain": made.domain,
         "conversation": conversation,
-        "message": said[0]["id"],
-        "turn": said[-1]["turnId"],
+        "message": messages[0]["id"],
+        "turn": messages[-1]["turnId"],
         "role": "assistant",
         "name": "x.md",
     }

@@ -87,23 +87,23 @@ def chosen(count: int, seed: int) -> list[Trial]:
     kinds = [*KINDS] * (len(NAMES) // len(KINDS) + 1)
     draw.shuffle(kinds)
     first = [Trial(name, kind) for name, kind in zip(NAMES, kinds, strict=False)]
-    return [*first, *draw.sample([each for each in every_trial() if each not in first], max(0, count - len(first)))]
+    return [*first, *draw.sample([trial for trial in every_trial() if trial not in first], max(0, count - len(first)))]
 
 
 def run(trial: Trial, folder: Path) -> list[str]:
     """Plant, run all operations, and return the problems: changes outside, reads from outside, and hangs."""
     ground = prepare(folder)
     before = state_of(ground.outside)
-    said: list[str] = []
+    texts: list[str] = []
     with planted(trial, ground):
-        work = Thread(target=lambda: said.extend(do_everything(ground, folder)), daemon=True)
+        work = Thread(target=lambda: texts.extend(do_everything(ground, folder)), daemon=True)
         work.start()
         work.join(SECONDS)
     wrong = [f"{trial}: hung"] if work.is_alive() else []
     if state_of(ground.outside) != before:
         wrong.append(f"{trial}: changed outside")
     own_secret = trial.kind == "file"  # then the workspace itself contains the text
-    wrong += [f"{trial}: read outside" for text in said if SECRET in text and not own_secret][:1]
+    wrong += [f"{trial}: read outside" for text in texts if SECRET in text and not own_secret][:1]
     return wrong
 
 

@@ -77,8 +77,8 @@ def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
             first = cron.last_time(EVERY, "UTC", later(-3600 * (times - 1)))
             assert first is not None
             slots = cron.times_between(EVERY, "UTC", first, at, times)
-            for each in ids:
-                await database.write(partial(schedules.update, schedule_id=each, next_at=slots[0]))
+            for schedule in ids:
+                await database.write(partial(schedules.update, schedule_id=schedule, next_at=slots[0]))
             return slots
 
     return anyio.run(change)
@@ -134,13 +134,13 @@ def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
 
     def ended() -> int:
         total = 0
-        for each in ids:
-            path = f"/api/domains/{made.domain}/schedules/{each}/firings?limit=500"
+        for schedule in ids:
+            path = f"/api/domains/{made.domain}/schedules/{schedule}/firings?limit=500"
             try:
-                found = made.ask(partial(Server.call, method="GET", path=path))["items"]
+                firings = made.ask(partial(Server.call, method="GET", path=path))["items"]
             except (Dead, Refused):
                 return 0
-            total += sum(firing["endedAt"] is not None for firing in found)
+            total += sum(firing["endedAt"] is not None for firing in firings)
         return total
 
     def wait_for_more_than(before: int) -> None:
@@ -188,10 +188,10 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
 def check_delivered(receiver: Receiver, events: int) -> int:
     """Check that no event is missing and that first deliveries are in order. Returns the number of repeated ones."""
     first: dict[int, None] = {}
-    for each in receiver.received:
-        first.setdefault(each["data"]["number"])
+    for event in receiver.received:
+        first.setdefault(event["data"]["number"])
     assert list(first) == list(range(events))
-    numbers = [each["data"]["number"] for each in receiver.received]
+    numbers = [event["data"]["number"] for event in receiver.received]
     assert numbers == sorted(numbers)
     return len(numbers) - events
 

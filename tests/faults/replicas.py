@@ -82,7 +82,7 @@ def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: 
         proxies = [stack.enter_context(Proxy(port)) for _ in range(count)]
         servers, key = [], base64.b64encode(secrets.token_bytes(32)).decode()
         for number, proxy in enumerate(proxies):
-            given = {
+            variables = {
                 "AGENTIC_RAG_LOCAL": str(folder / f"server-{number}"),
                 "VICTIM_CLOCK": str(CLOCKS[number % len(CLOCKS)]),
                 "AGENTIC_RAG_DATABASE_URL": database.url.replace(f":{port}/", f":{proxy.port}/"),
@@ -93,7 +93,7 @@ def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: 
                 "AGENTIC_RAG_MCP_HOSTS": f"{around.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
                 **environment,
             }
-            servers.append(Server(folder, around, **given))
+            servers.append(Server(folder, around, **variables))
         servers[0].start()  # the first server creates the tables
         starting = [threading.Thread(target=server.start) for server in servers[1:]]
         for thread in starting:
@@ -196,15 +196,15 @@ class Client(threading.Thread):
         """Read all turns again from each server, and count their results."""
         assert self.failure is None, f"{self._name}: {self.failure!r}"
         logs: list[tuple[str, list[Event]]] = []
-        for each in self.said:
-            texts = {tuple(server.log(each.turn)) for server in self._made.alive()}
-            assert len(texts) == 1, f"{each.turn} differs between servers"
-            logs.append((each.turn, self.ledger.check_log(texts.pop())))
+        for entry in self.said:
+            texts = {tuple(server.log(entry.turn)) for server in self._made.alive()}
+            assert len(texts) == 1, f"{entry.turn} differs between servers"
+            logs.append((entry.turn, self.ledger.check_log(texts.pop())))
         for server in self._made.alive():
             check_messages(server.messages(self.conversation), logs)
         spent = self._made.outside.spent
-        for each in self.said:
-            assert spent[each.key] <= 1, f"{each.key} was spent {spent[each.key]} times"
+        for entry in self.said:
+            assert spent[entry.key] <= 1, f"{entry.key} was spent {spent[entry.key]} times"
         return Counter(events[-1]["type"] for _, events in logs)
 
 
@@ -271,11 +271,11 @@ def run(
     for client in speaking:
         client.join(TURN_SECONDS * turns)
         assert not client.is_alive()
-    found = Counter[str]()
+    totals = Counter[str]()
     for client in speaking:
-        found += client.check()
-        found["moves"] += client.moves
-    return found
+        totals += client.check()
+        totals["moves"] += client.moves
+    return totals
 
 
 # Figures
@@ -327,7 +327,7 @@ def _first_text(chat: Chat) -> float:
 def time_interrupts(made: Cluster, times: int) -> list[float]:
     """Return how many milliseconds an interrupt through one server takes to end a turn on another one."""
     a, b, _ = made.servers
-    conversation, found = a.conversation(made.domain), []
+    conversation, times_ms = a.conversation(made.domain), []
     with Chat(a, conversation, Ledger()) as chat:
         for number in range(times):
             turn = chat.send(f"Go i{number} slow", f"i{number}")["turnId"]
@@ -335,27 +335,27 @@ def time_interrupts(made: Cluster, times: int) -> list[float]:
             began = time.monotonic()
             b.call("POST", f"/api/conversations/{conversation}/interrupt", {})
             assert chat.finish(turn)["type"] == "interrupted"
-            found.append(1000 * (time.monotonic() - began))
-    return found
+            times_ms.append(1000 * (time.monotonic() - began))
+    return times_ms
 
 
 def time_first_texts(made: Cluster, times: int) -> list[float]:
     """Return by how many milliseconds a turn's first text is later through another server."""
     a, b, _ = made.servers
-    conversation, found, ledger = a.conversation(made.domain), [], Ledger()
+    conversation, delays, ledger = a.conversation(made.domain), [], Ledger()
     with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
         reader.subscribe()
         for number in range(times):
             there: list[float] = []
-            watching = threading.Thread(target=lambda seen=there: seen.append(_first_text(reader)))
+            watching = threading.Thread(target=lambda texts=there: texts.append(_first_text(reader)))
             watching.start()
             turn = sender.send(f"Go f{number} long", f"f{number}")["turnId"]
             here = _first_text(sender)
             watching.join()
-            found.append(1000 * (there[0] - here))
+            delays.append(1000 * (there[0] - here))
             sender.finish(turn)
             reader.finish(turn)
-    return found
+    return delays
 
 
 def time_takeover(made: Cluster, end: Callable[[Server], object]) -> float:

@@ -50,8 +50,10 @@ class Server:
         self.said = folder / "server.log"
         """What the processes wrote to stderr."""
         self._child: Program
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-        self._environment = kept | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
+        inherited = {
+            name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+        }
+        self._environment = inherited | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
         self._environment["PYTHONPATH"] = str(ROOT)  # a copy of the repository uses its own package
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the program is started many times
         without_demo(self.data)
@@ -77,13 +79,13 @@ class Server:
         raise AssertionError(f"the server does not start: {self.said.read_text()[-2000:]}")
 
     def _listens(self, failpoint: str) -> bool:
-        with self.said.open("a") as said:
+        with self.said.open("a") as log_file:
             self._child = Program(
                 ["--data", str(self.data)],
                 module="tests.faults.victim",
                 env=self._environment | {VARIABLE: failpoint},
                 stdout=subprocess.PIPE,
-                stderr=said.fileno(),
+                stderr=log_file.fileno(),
                 cwd=ROOT,
             )
         assert self._child.stdout is not None
@@ -216,8 +218,8 @@ class Server:
             with urllib.request.urlopen(
                 f"{self.url}/api/turns/{turn}/events?after={after}", timeout=PATIENCE
             ) as answer:
-                found = (line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
-                lines.extend(line for line in found if "seq" in json.loads(line))  # the others are not part of the log
+                texts = (line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
+                lines.extend(line for line in texts if "seq" in json.loads(line))  # the others are not part of the log
         except urllib.error.HTTPError as exc:
             with exc:
                 raise Refused(exc.code, _json(exc.read())) from exc
@@ -228,7 +230,7 @@ class Server:
 
 def _json(text: bytes) -> Json:
     try:
-        found: Json = json.loads(text)
+        value: Json = json.loads(text)
     except ValueError:
         return {}
-    return found
+    return value

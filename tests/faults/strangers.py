@@ -91,9 +91,9 @@ class Figures:
     slowest_ping: float = 0.0
 
     def __str__(self) -> str:
-        said = ", ".join(f"{count} x {status}" for status, count in sorted(self.answers.items()))
+        answers = ", ".join(f"{count} x {status}" for status, count in sorted(self.answers.items()))
         return (
-            f"{self.opened} connections, {self.sent / 1e6:.1f} MB, {said or 'no answer'}; "
+            f"{self.opened} connections, {self.sent / 1e6:.1f} MB, {answers or 'no answer'}; "
             f"beside it {self.turns} turns, slowest ping {self.slowest_ping * 1000:.0f} ms"
         )
 
@@ -118,26 +118,26 @@ class Flood:
         self._thread.join()
 
     def _run(self) -> None:
-        held: dict[socket.socket, Pieces] = {}
+        connections: dict[socket.socket, Pieces] = {}
         while not self._over.wait(0.01):  # the other client runs in this process, too
-            for _ in range(min(BURST, self._sockets - len(held))):
+            for _ in range(min(BURST, self._sockets - len(connections))):
                 made = socket.create_connection(self._address, PATIENCE)
                 made.setblocking(False)
-                held[made] = self._kind(self._random)
+                connections[made] = self._kind(self._random)
                 self.figures.opened += 1
-            for each, pieces in list(held.items()):
-                if not self._step(each, pieces):
-                    each.close()
-                    del held[each]
-        for each in held:
-            each.close()
+            for connection, pieces in list(connections.items()):
+                if not self._step(connection, pieces):
+                    connection.close()
+                    del connections[connection]
+        for connection in connections:
+            connection.close()
 
-    def _step(self, each: socket.socket, pieces: Pieces) -> bool:
+    def _step(self, connection: socket.socket, pieces: Pieces) -> bool:
         """Send one piece. Returns False if the server has ended the connection."""
         try:
             with suppress(BlockingIOError):
-                self.figures.sent += each.send(next(pieces))
-            answer = each.recv(65_536)
+                self.figures.sent += connection.send(next(pieces))
+            answer = connection.recv(65_536)
         except BlockingIOError:
             return True
         except OSError:

@@ -45,7 +45,7 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
             chat.finish(chat.send("Hello warm plain", "warm")["turnId"])
         yield made
         # An answer of megabytes exceeds the model's input limit, so its summary is refused and skipped.
-        refused = [each for each in around.api.refused if not each.startswith("prompt is too long")]
+        refused = [text for text in around.api.refused if not text.startswith("prompt is too long")]
         assert refused == []
         assert all(SECRET not in str(request) for request in around.api.requests)
 
@@ -75,14 +75,14 @@ def crash_at(made: Rig, place: str, again: str = "") -> Crash:
     """Kill the server at a place of a turn and check the remains. ``again`` is a place in the start after it."""
     conversation, ledger = made.conversation(), Ledger()
     made.server.arm(place)
-    turn, seen = _until_death(made, conversation, ledger)
+    turn, frames = _until_death(made, conversation, ledger)
     died = not made.server.alive
     if died:
         made.server.died()
         made.server.start(again)
     else:
         made.server.arm("")
-    events = _recovered(made, conversation, ledger, turn, seen)
+    events = _recovered(made, conversation, ledger, turn, frames)
     _next_message(made, conversation, ledger)
     spent = made.outside.spent[conversation]
     results = {event["toolName"].rpartition("__")[2]: event for event in events if event["type"] == "tool_result"}
@@ -91,21 +91,21 @@ def crash_at(made: Rig, place: str, again: str = "") -> Crash:
     assert (results["spend"]["status"] == "ok") == (not unknown)
     assert unknown or spent == 1, f"{place}: the tool never ran and its result says that it did"
     assert results["promptx_action"]["status"] == "ok", "what only reads is run again"
-    return Crash(place, died, len(seen), spent, unknown, any(event["type"] == "resumed" for event in events))
+    return Crash(place, died, len(frames), spent, unknown, any(event["type"] == "resumed" for event in events))
 
 
 def _until_death(made: Rig, conversation: str, ledger: Ledger) -> tuple[str | None, list[str]]:
     """Send the message and read until the turn or the server ends. Return the turn, if known, and the frames."""
-    turn, seen = None, []
+    turn, frames = None, []
     try:
         with Chat(made.server, conversation, ledger) as chat:
-            seen = chat.raw
+            frames = chat.raw
             turn = _accepted(chat, conversation)
             chat.finish(turn)
             made.server.reached()  # the armed place may be the end of the last send
     except Dead:
         made.server.died()
-    return turn, seen
+    return turn, frames
 
 
 def _accepted(chat: Chat, conversation: str) -> str:
@@ -122,7 +122,7 @@ def _message(conversation: str) -> str:
     return f"Hello {conversation} tools"
 
 
-def _recovered(made: Rig, conversation: str, ledger: Ledger, turn: str | None, seen: list[str]) -> list[Event]:
+def _recovered(made: Rig, conversation: str, ledger: Ledger, turn: str | None, frames: list[str]) -> list[Event]:
     """Reconnect and read to the end as a client does. Compare all ways to read the turn, and return its log."""
     with Chat(made.server, conversation, ledger) as chat:
         if turn is None:

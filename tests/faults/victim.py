@@ -243,12 +243,12 @@ def main() -> None:
     """Serve until a signal or an armed place ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.victim")
     parser.add_argument("--data", type=Path, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     if record := os.environ.get("VICTIM_CALLBACKS"):
         SlowCallbacks(record)
     clock = WrongClock(float(os.environ.get("VICTIM_CLOCK", "0")))
-    anyio.run(_run, given.data, clock)
+    anyio.run(_run, options.data, clock)
 
 
 if __name__ == "__main__":

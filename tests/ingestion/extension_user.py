@@ -12,7 +12,7 @@ from tests.server.rig import Rig
 
 
 async def main(folder: Path, embedding: str, names: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"documents": {}}
+    report: dict[str, Any] = {"documents": {}}
     async with Rig(folder, embedding=embedding) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -21,21 +21,21 @@ async def main(folder: Path, embedding: str, names: list[str]) -> dict[str, Any]
             answer = await rig.http.post(path, files={"f": (name, f"name=the Octopus\nfile={name}\n".encode())})
             if answer.is_success:
                 document = await rig.settled(domain, answer.json()["items"][0]["id"])
-                told["documents"][name] = [document["status"], document["mediaType"], document.get("error", {})]
+                report["documents"][name] = [document["status"], document["mediaType"], document.get("error", {})]
             else:
-                told["documents"][name] = ["refused", "", answer.json()["error"]]
+                report["documents"][name] = ["refused", "", answer.json()["error"]]
         if embedding == "acme:small":
             items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-            for each in items:
-                if each["status"] == "indexed":
-                    await rig.dense(domain, each["id"])
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
-        told["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in found["hits"]]
-        told["mode"] = found["mode"]
+            for item in items:
+                if item["status"] == "indexed":
+                    await rig.dense(domain, item["id"])
+        answer_hits = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
+        report["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in answer_hits["hits"]]
+        report["mode"] = answer_hits["mode"]
         formats = (await rig.ok("GET", "/api/document-formats"))["items"]
-        told["formats"] = {each["ending"]: each.get("package") for each in formats if "mediaType" in each}
-        told["health"] = (await rig.ok("GET", "/api/health"))["embedder"]
-    return told
+        report["formats"] = {entry["ending"]: entry.get("package") for entry in formats if "mediaType" in entry}
+        report["health"] = (await rig.ok("GET", "/api/health"))["embedder"]
+    return report
 
 
 if __name__ == "__main__":

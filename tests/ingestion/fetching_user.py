@@ -15,7 +15,7 @@ CARS = b"# Fleet\n\nThe automobile is new.\n"
 
 
 async def main(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     states: list[list[str | None]] = []
     async with anyio.create_task_group() as tasks:
         embedding = EmbeddingState("", folder / "first", may_fetch=True, retry_seconds=0.01)
@@ -27,22 +27,22 @@ async def main(folder: Path) -> dict[str, Any]:
                 await anyio.lowlevel.checkpoint()
 
         tasks.start_soon(watch)
-        told["came"] = await embedding.fetch_default()
+        report["came"] = await embedding.fetch_default()
         tasks.cancel_scope.cancel()
-    told["states"] = states
-    told["vector"] = len(await embedding.embed_query("a car"))
+    report["states"] = states
+    report["vector"] = len(await embedding.embed_query("a car"))
     async with Rig(folder, embedding="", model_cache=folder / "second") as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "cars.md", CARS)
-        told["before"] = [document["status"], document["denseState"]]
+        report["before"] = [document["status"], document["denseState"]]
         rig.application.begin()
         await rig.dense(domain, document["id"])
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "vehicle"})
-        told["mode"], told["hits"] = found["mode"], len(found["hits"])
-        told["embedder"] = (await rig.ok("GET", "/api/health"))["embedder"]
+        answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "vehicle"})
+        report["mode"], report["hits"] = answer["mode"], len(answer["hits"])
+        report["embedder"] = (await rig.ok("GET", "/api/health"))["embedder"]
     forbidden = EmbeddingState("", folder / "third")
-    told["forbidden"] = [await forbidden.fetch_default(), forbidden.state]
-    return told
+    report["forbidden"] = [await forbidden.fetch_default(), forbidden.state]
+    return report
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from PIL import Image
 from agentic_rag.base.errors import PagesBusy, PageUnreadable
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.page_job import PageJob
-from agentic_rag.documents.pages import CHILD, WAITING, PageImage, PageKey, Remembered
+from agentic_rag.documents.pages import CHILD, WAITING, PageCache, PageImage, PageKey
 from agentic_rag.documents.pdf_pages import encode_png
 from mcp_servers.retriever.errors import DocumentError
 from tests.access.tenants import bearer, make_key
@@ -325,17 +325,17 @@ async def test_a_citation_is_read_without_its_page_while_the_pages_of_others_are
 
 
 def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
-    kept = Remembered(10_000)
+    cache = PageCache(10_000)
     keys = [PageKey("doc", "hash", page, 200) for page in range(1, 30)]
     for key in keys:
-        kept.put(key, PageImage(bytes(2_000)))
-        assert kept.get(keys[0]) is not None, "what is asked for stays"
-        assert kept.size <= 10_000
-    assert kept.get(keys[-1]) is not None
-    assert kept.get(keys[1]) is None
-    kept.put(PageKey("doc", "hash", 99, 200), PageImage(bytes(10_001)))
-    assert kept.size <= 10_000
-    kept.put(PageKey("doc", "hash", 98, 200), PagesBusy(1.0))
-    assert kept.get(PageKey("doc", "hash", 98, 200)) is None
-    kept.put(PageKey("doc", "hash", 97, 200), PageUnreadable("DOCUMENT_BROKEN", "no"))
-    assert kept.get(PageKey("doc", "hash", 97, 200)) is not None
+        cache.put(key, PageImage(bytes(2_000)))
+        assert cache.get(keys[0]) is not None, "what is asked for stays"
+        assert cache.size <= 10_000
+    assert cache.get(keys[-1]) is not None
+    assert cache.get(keys[1]) is None
+    cache.put(PageKey("doc", "hash", 99, 200), PageImage(bytes(10_001)))
+    assert cache.size <= 10_000
+    cache.put(PageKey("doc", "hash", 98, 200), PagesBusy(1.0))
+    assert cache.get(PageKey("doc", "hash", 98, 200)) is None
+    cache.put(PageKey("doc", "hash", 97, 200), PageUnreadable("DOCUMENT_BROKEN", "no"))
+    assert cache.get(PageKey("doc", "hash", 97, 200)) is not None

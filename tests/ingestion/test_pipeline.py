@@ -147,7 +147,7 @@ async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         index = rig.application.business.documents.knowledge.index
-        traces = SearchTraces(rig.application.database, index, kept=3, prune_every=4)
+        traces = SearchTraces(rig.application.database, index, limit=3, prune_every=4)
         retriever = Retriever(index)
         for number in range(8):
             await traces.keep(await retriever.search(collection_of(domain), f"question {number}", 5))

@@ -177,7 +177,7 @@ async def test_a_lost_index_is_said_by_every_search_and_to_the_admin(tmp_path: P
         async with knowledge.ingestion.pause(domain):
             assert await knowledge.recovery.recover(domain) == 2
             assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
-            again = [await knowledge.ingestion.requeue(document.id, seen=document) for document in lost]
+            again = [await knowledge.ingestion.requeue(document.id, expected=document) for document in lost]
             assert again == [False, False], "what is on its way already is not begun anew by another look"
             shown = await rig.ok("GET", f"/api/domains/{domain}/reindex")
             assert shown["rebuilding"] == {"done": 0, "of": 2}

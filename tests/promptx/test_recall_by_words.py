@@ -30,7 +30,7 @@ def memory_of(folder: Path, *engrams: tuple[str, str], type: str = "ATOMIC", str
 
 
 def contents(found: Recollection) -> list[str]:
-    return [engram.content for engram in found.found]
+    return [engram.content for engram in found.answer]
 
 
 def test_a_hundred_memories_are_found_when_they_are_asked_for_in_other_words(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_memory_that_another_program_dated_beyond_the_calendar_is_shown(record
 @pytest.mark.parametrize("query", ["", "   ", "?!", "the of and", [], [""]])
 def test_a_query_without_words_finds_nothing_and_shows_what_is_known(tmp_path: Path, query: str | list[str]) -> None:
     found = memory_of(tmp_path, ("two months", "notice period")).recall(query, "balanced", NOW)
-    assert (found.found, len(found.overview)) == ((), 1)
+    assert (found.answer, len(found.overview)) == ((), 1)
 
 
 def test_memories_saved_after_the_first_recall_are_found_too_and_deleted_ones_are_not(tmp_path: Path) -> None:

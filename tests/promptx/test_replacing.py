@@ -44,7 +44,7 @@ def save(memory: Memory, engram: NewEngram, now: int = NOW) -> str:
 
 def shown(memory: Memory, query: str | None) -> list[str]:
     found = memory.recall(query, "balanced", NOW)
-    return [each.content for each in (*found.engrams, *found.found, *found.overview)]
+    return [each.content for each in (*found.engrams, *found.answer, *found.overview)]
 
 
 @pytest.mark.parametrize("query", ["home", "city", "Berlin", "LIVES", None])
@@ -124,13 +124,14 @@ def test_what_is_there_word_by_word_is_not_doubled_and_what_is_alike_is_named(me
     old = save(memory, new("The user lives in Berlin"))
     again = memory.remember([new("the user  LIVES in berlin", "HOME city"), new("likes tea", "tea green")], NOW + 1)
     assert [each.content for each in again.saved] == ["likes tea"]
-    assert [each.id for each in again.known] == [old]
+    assert [each.id for each in again.duplicates] == [old]
     moved = memory.remember([new("The user lives in Paris")], NOW + 2)
-    assert [(near.engram.content, [each.id for each in near.known]) for near in moved.near] == [
+    assert [(near.engram.content, [each.id for each in near.similar]) for near in moved.near] == [
         ("The user lives in Paris", [old])
     ]
     assert (
-        memory.remember([new("The user lives in Rome", replaces=moved.saved[0].id)], NOW + 3).near[0].known[0].id == old
+        memory.remember([new("The user lives in Rome", replaces=moved.saved[0].id)], NOW + 3).near[0].similar[0].id
+        == old
     )
     assert memory.remember([new("A pump holds nine litres", "pump litres")], NOW + 4).near == ()
 
@@ -147,7 +148,7 @@ def test_a_near_duplicate_is_found_under_other_keywords_and_behind_many_newer_on
         batch = [new(f"filler {number} {n}", f"f{number}{n} g{number}{n}") for n in range(100)]
         memory.remember(batch, NOW + 1)
     done = memory.remember([new(second, "喝绿茶 invoices PDF")], NOW + 2)
-    assert [each.id for near in done.near for each in near.known] == [old]
+    assert [each.id for near in done.near for each in near.similar] == [old]
 
 
 async def call(client: Client, tool: str, meta: Any, **arguments: Any) -> CallToolResult:

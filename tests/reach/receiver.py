@@ -134,13 +134,13 @@ class Outbox:
 
     async def listed(self, endpoint_id: str) -> list[DeliveryRecord]:
         """Return the deliveries, oldest first."""
-        found = await self.database.read(lambda conn: deliveries.list_newest(conn, endpoint_id, None, 100_000))
-        return found[::-1]
+        records = await self.database.read(lambda conn: deliveries.list_newest(conn, endpoint_id, None, 100_000))
+        return records[::-1]
 
     async def endpoint(self, endpoint_id: str) -> EndpointRecord:
-        found = await self.database.read(lambda conn: endpoints.get(conn, endpoint_id))
-        assert found is not None
-        return found
+        record = await self.database.read(lambda conn: endpoints.get(conn, endpoint_id))
+        assert record is not None
+        return record
 
     async def until(self, endpoint_id: str, wanted: Callable[[EndpointRecord, list[DeliveryRecord]], bool]) -> None:
         with anyio.fail_after(240):
@@ -151,7 +151,7 @@ class Outbox:
 @asynccontextmanager
 async def outbox(folder: Path, *allowed: str, mails: bool = False) -> AsyncIterator[Outbox]:
     """Yield an outbox that may connect to the ``allowed`` addresses (host:port)."""
-    hosts = frozenset((host, int(port)) for host, _, port in (each.rpartition(":") for each in allowed))
+    hosts = frozenset((host, int(port)) for host, _, port in (address.rpartition(":") for address in allowed))
     rules = Rules(AddressPolicy(hosts))
     async with aclosing(await Database.open(database_at(folder / "outbox.db"))) as database:
         vault = await Vault.open(database, folder, None, Redactor())

@@ -274,7 +274,7 @@ def slides(path: Path) -> Path:
         for name in source.namelist():
             data = source.read(name).decode("utf-8", "surrogateescape")
             if name == "ppt/slides/slide1.xml":
-                spaces = " ".join(each for each in SPACES.split() if each.split("=")[0] not in data)
+                spaces = " ".join(space for space in SPACES.split() if space.split("=")[0] not in data)
                 data = data.replace("<p:sld ", f"<p:sld {spaces} ", 1)
                 data = data.replace("</p:spTree>", f"{shapes}</p:spTree>")
             elif name == "ppt/slides/_rels/slide1.xml.rels":

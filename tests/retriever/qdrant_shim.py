@@ -109,12 +109,12 @@ class Shim:
 
     async def _change_aliases(self, engine: AsyncQdrantClient, _: str, body: Any) -> Any:
         before = await engine.get_aliases()
-        there = {each.name for each in (await engine.get_collections()).collections}
-        asked = rest.ChangeAliasesOperation.model_validate(body).actions
-        for each in asked:  # all or nothing
-            if isinstance(each, rest.CreateAliasOperation) and each.create_alias.collection_name not in there:
-                raise ValueError(f"Collection {each.create_alias.collection_name} not found")
-        done = await engine.update_collection_aliases(asked)
+        there = {collection.name for collection in (await engine.get_collections()).collections}
+        actions = rest.ChangeAliasesOperation.model_validate(body).actions
+        for action in actions:  # all or nothing
+            if isinstance(action, rest.CreateAliasOperation) and action.create_alias.collection_name not in there:
+                raise ValueError(f"Collection {action.create_alias.collection_name} not found")
+        done = await engine.update_collection_aliases(actions)
         self._aliases = before
         return done
 
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -149,12 +149,12 @@ def _plain(value: Any) -> Any:
 
 
 async def _create(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.CreateCollection.model_validate(body)
+    parsed = rest.CreateCollection.model_validate(body)
     return await engine.create_collection(
         name,
-        vectors_config=asked.vectors or {},
-        sparse_vectors_config=asked.sparse_vectors,
-        metadata=asked.metadata,
+        vectors_config=parsed.vectors or {},
+        sparse_vectors_config=parsed.sparse_vectors,
+        metadata=parsed.metadata,
     )
 
 
@@ -163,8 +163,8 @@ async def _update(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
 
 
 async def _index(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.CreateFieldIndex.model_validate(body)
-    return await engine.create_payload_index(name, asked.field_name, asked.field_schema)
+    parsed = rest.CreateFieldIndex.model_validate(body)
+    return await engine.create_payload_index(name, parsed.field_name, parsed.field_schema)
 
 
 async def _add_vector(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
@@ -181,9 +181,9 @@ async def _update_vectors(engine: AsyncQdrantClient, name: str, body: Any) -> An
 
 
 async def _retrieve(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.PointRequest.model_validate(body)
+    parsed = rest.PointRequest.model_validate(body)
     return await engine.retrieve(
-        name, asked.ids, with_payload=asked.with_payload or False, with_vectors=asked.with_vector or False
+        name, parsed.ids, with_payload=parsed.with_payload or False, with_vectors=parsed.with_vector or False
     )
 
 
@@ -192,21 +192,21 @@ async def _delete(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
 
 
 async def _count(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.CountRequest.model_validate(body)
-    return await engine.count(name, asked.filter, exact=True)
+    parsed = rest.CountRequest.model_validate(body)
+    return await engine.count(name, parsed.filter, exact=True)
 
 
 async def _scroll(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.ScrollRequest.model_validate(body)
+    parsed = rest.ScrollRequest.model_validate(body)
     records, following = await engine.scroll(
-        name, asked.filter, limit=asked.limit or 10, offset=asked.offset, with_payload=True
+        name, parsed.filter, limit=parsed.limit or 10, offset=parsed.offset, with_payload=True
     )
     return {"points": _plain(records), "next_page_offset": following}
 
 
 async def _query(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    (found,) = await engine.query_batch_points(name, [rest.QueryRequest.model_validate(body)])
-    return found
+    (response,) = await engine.query_batch_points(name, [rest.QueryRequest.model_validate(body)])
+    return response
 
 
 async def _query_batch(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
@@ -214,5 +214,5 @@ async def _query_batch(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
 
 
 async def _facet(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    asked = rest.FacetRequest.model_validate(body)
-    return await engine.facet(name, asked.key, asked.filter, limit=asked.limit or 10, exact=True)
+    parsed = rest.FacetRequest.model_validate(body)
+    return await engine.facet(name, parsed.key, parsed.filter, limit=parsed.limit or 10, exact=True)

@@ -71,7 +71,7 @@ def save(memory: Memory, engram: NewEngram, now: int = NOW, author: str = "") ->
 
 def shown(memory: Memory, query: str | None) -> set[str]:
     found = memory.recall(query, "balanced", NOW)
-    return {each.content for each in (*found.engrams, *found.found, *found.overview)}
+    return {each.content for each in (*found.engrams, *found.answer, *found.overview)}
 
 
 def lay_recorded(ground: Ground) -> None:
@@ -136,9 +136,9 @@ def test_what_is_known_is_not_saved_again_and_what_is_near_is_named(ground: Grou
     memory = ground.memory()
     first = save(memory, new("Anna lives in Berlin", "Anna home Berlin"))
     again = memory.remember([new("Anna lives in Berlin", "Anna home Berlin")], NOW + 1)
-    assert ([each.id for each in again.known], again.saved) == ([first], ())
+    assert ([each.id for each in again.duplicates], again.saved) == ([first], ())
     near = memory.remember([new("Anna lives in Berlin now", "Anna home Berlin")], NOW + 2)
-    assert [[old.id for old in each.known] for each in near.near] == [[first]]
+    assert [[old.id for old in each.similar] for each in near.near] == [[first]]
 
 
 def test_a_page_finds_the_same(ground: Ground) -> None:
@@ -288,7 +288,7 @@ def _act(act: float, told: NewEngram, ids: list[str], now: int, memory: Memory) 
 
 def _look(query: str | list[str] | None, mode: str, memory: Memory) -> object:
     found = memory.recall(query, mode, NOW)
-    return found.mind, found.center, found.fallback, found.engrams, found.found, found.overview, found.mindmap
+    return found.mind, found.center, found.fallback, found.engrams, found.answer, found.overview, found.mindmap
 
 
 # --- PromptX's files in a workspace of a server that shares a store -----------------------------------------

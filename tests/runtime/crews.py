@@ -46,8 +46,8 @@ class Crew:
         return step(request) if callable(step) else step
 
     def model(self) -> ScriptedModel:
-        asked: list[Scripted] = [self] * sum(map(len, self.left.values()))
-        return ScriptedModel(*asked)
+        steps: list[Scripted] = [self] * sum(map(len, self.left.values()))
+        return ScriptedModel(*steps)
 
 
 def handed(*tasks: tuple[str, str]) -> Step:
@@ -99,10 +99,10 @@ def agents_of(events: list[AgentEvent]) -> set[str]:
 def calls_of(events: list[AgentEvent]) -> dict[str, str]:
     """Return the ids of the ``delegate`` calls by their tasks."""
     calls = [event.fields() for event in events if event.type == "tool_call"]
-    return {each["arguments"]["task"]: each["toolCallId"] for each in calls if each["toolName"] == "delegate"}
+    return {call["arguments"]["task"]: call["toolCallId"] for call in calls if call["toolName"] == "delegate"}
 
 
 def results_of(events: list[AgentEvent], agent: str = "") -> list[tuple[str, str]]:
     """Return status and content of an agent's calls."""
-    found = [event.fields() for event in events if event.type == "tool_result"]
-    return [(each["status"], each["content"]) for each in found if each.get("agent", "") == agent]
+    results = [event.fields() for event in events if event.type == "tool_result"]
+    return [(result["status"], result["content"]) for result in results if result.get("agent", "") == agent]

@@ -102,13 +102,13 @@ class Served(Model):
             self._known[request.model] = self._names.pop(0)
         async with self._asking:
             self._step[:] = [step_of(plain)]
-            said = self._adapter.stream(replace(request, model=self._known[request.model]))
-            answer = await said.__aenter__()
+            stream = self._adapter.stream(replace(request, model=self._known[request.model]))
+            answer = await stream.__aenter__()
         try:
             async with self._script.play(call, plain, _named(answer, request.model)) as events:
                 yield events
         finally:
-            await said.__aexit__(None, None, None)
+            await stream.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
         """Do nothing, because the bench owns the service."""

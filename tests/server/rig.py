@@ -40,16 +40,16 @@ Json = dict[str, Any]
 share_tool_schemas()
 
 
-def settings_for(folder: Path, **given: Any) -> Settings:
+def settings_for(folder: Path, **fields: Any) -> Settings:
     """Return settings that ignore ``.env`` and the machine's keys and models, and use no model for titles."""
-    given = {"embedding": "none", "qdrant_url": None, "titles": "message", **given}
-    given.setdefault("data", folder / "data")
-    if "database_url" not in given:
-        given["database_url"] = database_url(given["data"])
+    fields = {"embedding": "none", "qdrant_url": None, "titles": "message", **fields}
+    fields.setdefault("data", folder / "data")
+    if "database_url" not in fields:
+        fields["database_url"] = database_url(fields["data"])
     return Settings(
         _env_file=None,
         anthropic_api_key=None,
-        **given,
+        **fields,
     )
 
 
@@ -179,12 +179,12 @@ class Rig:
         """Return a document once it is indexed or failed."""
         await self._wait_until(lambda conn: (row := documents.get(conn, DocumentId(document))) is None or _is_done(row))
         path = f"/api/domains/{domain}/documents/{document}"
-        return await self._until(path, lambda found: found["status"] in ("indexed", "failed"))
+        return await self._until(path, lambda shown: shown["status"] in ("indexed", "failed"))
 
     async def taken_up(self, domain: str) -> None:
         """Wait until a domain has documents and all of them are finished."""
         await self._wait_until(lambda conn: bool(rows := documents.list_of(conn, domain)) and all(map(_is_done, rows)))
-        await self._until(f"/api/domains/{domain}/documents", lambda found: _all_settled(found["items"]))
+        await self._until(f"/api/domains/{domain}/documents", lambda listed: _all_settled(listed["items"]))
 
     async def _wait_until(self, met: Callable[[Any], bool]) -> None:
         """Wait until a condition is met, a function of a database connection.
@@ -200,18 +200,18 @@ class Rig:
     async def dense(self, domain: str, document: str) -> Json:
         """Return a document when its dense vectors are available."""
         path = f"/api/domains/{domain}/documents/{document}"
-        return await self._until(path, lambda found: found["denseState"] == "ready")
+        return await self._until(path, lambda record: record["denseState"] == "ready")
 
     async def reindexed(self, domain: str) -> Json:
         """Return the state of a domain's collection when it is not being rebuilt."""
-        return await self._until(f"/api/domains/{domain}/reindex", lambda found: found["state"] != "rebuilding")
+        return await self._until(f"/api/domains/{domain}/reindex", lambda state: state["state"] != "rebuilding")
 
     async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
             for checks in count():
-                found: Json = await self.ok("GET", path)
-                if wanted(found):
-                    return found
+                answer: Json = await self.ok("GET", path)
+                if wanted(answer):
+                    return answer
                 await pause(checks)
         raise AssertionError("unreachable")
 

@@ -52,14 +52,14 @@ async def visit(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(answer.headers["location"]).query))
 
 
-async def sign_in(rig: Rig, found: dict[str, Any]) -> httpx2.Response:
+async def sign_in(rig: Rig, sign_in_state: dict[str, Any]) -> httpx2.Response:
     """Complete the sign-in in a connection's `signIn`, as the local user."""
-    return await rig.http.get(CALLBACK, params=await visit(found["address"]))
+    return await rig.http.get(CALLBACK, params=await visit(sign_in_state["address"]))
 
 
 async def try_entry(rig: Rig, domain: str, entry: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Return the result of testing an entry."""
     body = {"web": entry}
     trial = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", body, **options)
-    found: dict[str, Any] = trial["items"][0]
-    return found
+    item: dict[str, Any] = trial["items"][0]
+    return item

@@ -45,7 +45,7 @@ async def test_metadata_of_another_issuer_or_of_another_server_is_not_believed(t
     assert "another issuer" in reason
     reason, found = await refused(tmp_path / "2", Habits(resource_metadata={"resource": "https://evil.example/mcp"}))
     assert "of another one: https://evil.example/mcp" in reason
-    assert not found.granting.seen
+    assert not found.granting.requests
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_a_registered_secret_is_shown_to_no_authorization_server_but_its_o
         found.granting.live.clear()
         found.granting.refresh.clear()
         assert "its entry allows" in (await restart(rig, domain))["reason"]
-        assert not evil.granting.seen
+        assert not evil.granting.requests
     async with places(habits) as found, places() as evil, entered(tmp_path / "2") as rig:
         found.granting.habits.resource_metadata.clear()
         domain, asked = await open_sign_in(rig, found, oauth=oauth)
@@ -274,7 +274,7 @@ async def test_a_registered_secret_is_shown_to_no_authorization_server_but_its_o
         found.guarded.scopes["tools/list"] = "more"
         found.granting.refresh.clear()
         await restart(rig, domain)
-        assert not any("a-very-secret-word" in str(each) for each in evil.granting.seen)
+        assert not any("a-very-secret-word" in str(each) for each in evil.granting.requests)
 
 
 async def test_an_entry_with_a_client_that_cannot_be_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ async def ended(rig: Rig, domain: str, source: str, before: str | None, seconds:
     """Return a source when a run has ended after the one that ended at ``before``."""
     with anyio.fail_after(seconds):
         for checks in count():
-            found: Json = await rig.ok("GET", f"/api/domains/{domain}/sources/{source}")
-            settled = found["state"] == "idle" and not found["requested"]
-            if settled and found["endedAt"] is not None and found["endedAt"] != before:
-                return found
+            record: Json = await rig.ok("GET", f"/api/domains/{domain}/sources/{source}")
+            settled = record["state"] == "idle" and not record["requested"]
+            if settled and record["endedAt"] is not None and record["endedAt"] != before:
+                return record
             await pause(checks)
     raise AssertionError("unreachable")
 
@@ -87,11 +87,11 @@ async def run_again(rig: Rig, domain: str, source: Json) -> Json:
 
 
 async def documents_of(rig: Rig, domain: str) -> list[Json]:
-    found: list[Json] = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-    return found
+    documents: list[Json] = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+    return documents
 
 
 async def items_of(rig: Rig, domain: str, source: Json, **query: Any) -> list[Json]:
     path = f"/api/domains/{domain}/sources/{source['id']}/items"
-    found: list[Json] = (await rig.ok("GET", path, params=query))["items"]
-    return found
+    items: list[Json] = (await rig.ok("GET", path, params=query))["items"]
+    return items

@@ -17,7 +17,7 @@ AT = "2026-11-21T12:00:00.000Z"
 
 
 def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> TurnRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": turn_id,
         "session_id": session_id,
         "conversation_id": "conv_1",
@@ -27,11 +27,11 @@ def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> 
         "image_id": "img_1",
         "started_at": AT,
     }
-    return TurnRecord(**{**given, **fields})
+    return TurnRecord(**{**defaults, **fields})
 
 
 def message(seq: int, text: str = "hello", **fields: Any) -> MessageRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "session_id": "sess_1",
         "seq": seq,
         "turn_id": "turn_1",
@@ -41,11 +41,11 @@ def message(seq: int, text: str = "hello", **fields: Any) -> MessageRecord:
         "message_id": f"msg_{seq}",
         "created_at": AT,
     }
-    return MessageRecord(**{**given, **fields})
+    return MessageRecord(**{**defaults, **fields})
 
 
 def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: Any) -> ToolCallRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "turn_id": turn_id,
         "tool_call_id": tool_call_id,
         "session_id": "sess_1",
@@ -54,11 +54,11 @@ def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: 
         "arguments": {"query": "notice period"},
         "started_at": AT,
     }
-    return ToolCallRecord(**{**given, **fields})
+    return ToolCallRecord(**{**defaults, **fields})
 
 
 def domain(domain_id: str = "dom_1", **fields: Any) -> DomainRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": domain_id,
         "name": "Legal",
         "settings": {"language": "auto"},
@@ -66,11 +66,11 @@ def domain(domain_id: str = "dom_1", **fields: Any) -> DomainRecord:
         "created_at": AT,
         "updated_at": AT,
     }
-    return DomainRecord(**{**given, **fields})
+    return DomainRecord(**{**defaults, **fields})
 
 
 def conversation(conversation_id: str = "conv_1", **fields: Any) -> ConversationRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": conversation_id,
         "domain_id": "dom_1",
         "owner_id": "local",
@@ -78,11 +78,11 @@ def conversation(conversation_id: str = "conv_1", **fields: Any) -> Conversation
         "started_at": AT,
         "updated_at": AT,
     }
-    return ConversationRecord(**{**given, **fields})
+    return ConversationRecord(**{**defaults, **fields})
 
 
 def document(document_id: str = "doc_1", **fields: Any) -> DocumentRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": document_id,
         "domain_id": "dom_1",
         "name": "handbook.md",
@@ -93,7 +93,7 @@ def document(document_id: str = "doc_1", **fields: Any) -> DocumentRecord:
         "created_at": AT,
         "updated_at": AT,
     }
-    return DocumentRecord(**{**given, **fields})
+    return DocumentRecord(**{**defaults, **fields})
 
 
 def payload(ref: str = "ref_1", session_id: str = "sess_1") -> PayloadRecord:
@@ -103,7 +103,7 @@ def payload(ref: str = "ref_1", session_id: str = "sess_1") -> PayloadRecord:
 
 
 def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> UsageRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": usage_id,
         "session_id": session_id,
         "user_id": "local",
@@ -114,11 +114,11 @@ def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) 
         "output": 4,
         "created_at": AT,
     }
-    return UsageRecord(**{**given, **fields})
+    return UsageRecord(**{**defaults, **fields})
 
 
 def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fields: Any) -> CompactionRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": compaction_id,
         "session_id": session_id,
         "summary": "They spoke of the notice period.",
@@ -128,4 +128,4 @@ def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fiel
         "created_by": CompactedBy.USER,
         "created_at": AT,
     }
-    return CompactionRecord(**{**given, **fields})
+    return CompactionRecord(**{**defaults, **fields})

@@ -82,8 +82,8 @@ class Captive:
         """Return whether an attempt succeeded, and its result."""
         outcome = await call(self.toolset, f"captive__{what}", 20, path=str(path))
         text = text_of(outcome)
-        seen = json.loads(text) if text.startswith(("[", "{")) else text
-        return outcome.status == "ok", seen
+        value = json.loads(text) if text.startswith(("[", "{")) else text
+        return outcome.status == "ok", value
 
 
 async def still(homes: Path) -> None:
@@ -100,14 +100,14 @@ def beats(homes: Path) -> int:
 
 def marked(marker: str) -> list[int]:
     """Return the sorted process ids of a policy."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if f"{MARKER}={marker}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(int(pid))
+                pids.append(int(pid))
         except OSError:  # gone meanwhile
             continue
-    return sorted(found)
+    return sorted(pids)
 
 
 def parent_of(pid: int) -> int:

@@ -116,9 +116,9 @@ def package_registry() -> Iterator[PackageRegistry]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = registry.answer(self.path)
-            kind, body = found or ("application/json", b'{"error": "not found"}')
-            self.send_response(200 if found else 404)
+            reply = registry.answer(self.path)
+            kind, body = reply or ("application/json", b'{"error": "not found"}')
+            self.send_response(200 if reply else 404)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -89,7 +89,7 @@ async def open_hub(homes: Path, *, patience: ConnectionTimeouts = QUICK, **field
 
 
 def tool(toolset: ServerToolset, name: str) -> ToolInfo:
-    return next(each for each in toolset.tools if each.name == name or each.remote_name == name)
+    return next(info for info in toolset.tools if info.name == name or info.remote_name == name)
 
 
 async def call(

@@ -34,18 +34,18 @@ class Collector:
     asked: threading.Event = field(default_factory=threading.Event)
 
     def named(self, name: str) -> Received:
-        (found,) = [each for each in self.spans if each.name == name]
-        return found
+        (match,) = [span for span in self.spans if span.name == name]
+        return match
 
     def above(self, span: Received) -> str:
         """Return the name of a span's parent, or an empty string if the parent was not received."""
-        return next((each.name for each in self.spans if each.ident == span.above), "")
+        return next((candidate.name for candidate in self.spans if candidate.ident == span.above), "")
 
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        return [_value(each) for each in value.array_value.values]
+        return [_value(item) for item in value.array_value.values]
     return getattr(value, kind)
 
 
@@ -72,7 +72,7 @@ def collecting() -> Iterator[Collector]:
                                     span.span_id.hex(),
                                     span.parent_span_id.hex(),
                                     span.kind,
-                                    {each.key: _value(each.value) for each in span.attributes},
+                                    {attribute.key: _value(attribute.value) for attribute in span.attributes},
                                     span.status.code == 2,
                                 )
                             )

@@ -11,9 +11,9 @@ TOOL = {
 }
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    method, params = asked.get("method"), asked.get("params", {})
-    if "id" not in asked:
+    request = json.loads(line)
+    method, params = request.get("method"), request.get("params", {})
+    if "id" not in request:
         continue
     answer: dict[str, object]
     if method == "initialize":
@@ -26,6 +26,6 @@ for line in sys.stdin:
         answer = {"content": [{"type": "text", "text": f"called with {trace}"}]}
     else:
         error = {"code": -32601, "message": f"no {method}"}
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)  # noqa: T201
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)  # noqa: T201
         continue
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)  # noqa: T201
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": answer}), flush=True)  # noqa: T201

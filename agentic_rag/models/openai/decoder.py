@@ -68,9 +68,9 @@ class _Call:
 
     def whole_block(self) -> Block:
         joined = "".join(self.pieces)
-        given = _object_of(joined) if joined.strip() else {}
-        block: Block = {"type": "tool_use", "id": self.id, "name": self.name, "input": given or {}}
-        return block if given is not None else block | {BROKEN_INPUT: joined}
+        arguments = _object_of(joined) if joined.strip() else {}
+        block: Block = {"type": "tool_use", "id": self.id, "name": self.name, "input": arguments or {}}
+        return block if arguments is not None else block | {BROKEN_INPUT: joined}
 
 
 class ChatDecoder:
@@ -142,6 +142,7 @@ class ChatDecoder:
         for choice in chunk.get("choices") or ():
             if choice.get("index") not in (0, None):
                 continue  # the request asks for one answer only
+            # Some endpoints send a whole message in place of a delta.
             yield from self._delta(choice.get("delta") or choice.get("message") or {})
             if reason := choice.get("finish_reason"):
                 self._reason = str(reason)
@@ -150,9 +151,9 @@ class ChatDecoder:
                 yield from self._finish()
 
     def _delta(self, delta: Json) -> Iterator[ModelEvent]:
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(thought, str) and thought:
-            yield from self._say("thinking", thought)
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            yield from self._say("thinking", reasoning)
         content = delta.get("content")
         parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
         for part in parts:
@@ -193,8 +194,9 @@ class ChatDecoder:
 
     def _call(self, piece: Json) -> Iterator[ModelEvent]:
         function = piece.get("function") or {}
-        name, given = function.get("name") or "", function.get("arguments")
-        arguments = given if isinstance(given, str) else "" if given is None else orjson.dumps(given).decode()
+        name, raw = function.get("name") or "", function.get("arguments")
+        # Some endpoints send the arguments as an object instead of its JSON text.
+        arguments = raw if isinstance(raw, str) else "" if raw is None else orjson.dumps(raw).decode()
         call = self._call_of(piece, _string(name), arguments)
         arguments = self._pairs.join(id(call), arguments)
         call.name = call.name or clean_text(_string(name)[:MAX_NAME])
@@ -208,6 +210,7 @@ class ChatDecoder:
         elif call is self._live and arguments:
             yield InputDelta(self._blocks, arguments)
         elif self._live is not None and self._live is not call and self._live.whole:
+            # The endpoint began another call. Complete arguments end the open one; incomplete ones may still grow.
             yield from self._close_call(self._live)
             if call.name and self._is_next(call):
                 yield from self._open_call(call)
@@ -217,13 +220,15 @@ class ChatDecoder:
     def _call_of(self, piece: Json, name: str, arguments: str) -> _Call:
         """Return the call of a piece by its index, or a new call if the id or the name shows that one begins."""
         place, ident = piece.get("index"), piece.get("id") or ""
-        known = [call for call in self._calls if place is None or call.place == place]
-        last = known[-1] if known else None
+        candidates = [call for call in self._calls if place is None or call.place == place]
+        last = candidates[-1] if candidates else None
+        # Without an index, an id finds its call, a name alone begins a call, and a bare piece belongs to the last one.
         if place is None and ident:
-            last = next((call for call in known if call.id == ident), None)
+            last = next((call for call in candidates if call.id == ident), None)
         elif place is None and name:
             last = None
         begins = last is None or (ident and last.id and ident != last.id)
+        # A name and arguments behind complete arguments: the endpoint sends several calls under one index.
         again = last is not None and name and arguments.strip() and last.pieces and last.whole
         if last is None or begins or again:
             if len(self._calls) >= MAX_CALLS:
@@ -234,7 +239,7 @@ class ChatDecoder:
 
     def _is_next(self, call: _Call) -> bool:
         """Whether all calls before this one are closed. Blocks keep the order of their calls."""
-        return all(each.closed for each in self._calls[: self._calls.index(call)])
+        return all(earlier.closed for earlier in self._calls[: self._calls.index(call)])
 
     def _open_call(self, call: _Call) -> Iterator[ModelEvent]:
         if self._open is not None:
@@ -284,16 +289,16 @@ def _string(value: object) -> str:
     return value
 
 
-def _shown_name(told: object, asked: str) -> str:
+def _shown_name(reported: object, requested: str) -> str:
     """Return the name of the model that answered, or the requested name if the endpoint reports a file path."""
     if (
-        isinstance(told, str)
-        and 0 < len(told) <= MAX_NAME
-        and not told.startswith(("/", ".", "~"))
-        and "\\" not in told
+        isinstance(reported, str)
+        and 0 < len(reported) <= MAX_NAME
+        and not reported.startswith(("/", ".", "~"))
+        and "\\" not in reported
     ):
-        return clean_text(told)
-    return asked
+        return clean_text(reported)
+    return requested
 
 
 def _stream_error(error: Any) -> Exception:
@@ -308,7 +313,7 @@ def _usage(usage: Json) -> Usage:
     details = usage.get("prompt_tokens_details") or {}
     cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
     sent = _number(usage.get("prompt_tokens"))
-    cached = min(cached, sent)
+    cached = min(cached, sent)  # a count must not become negative, whatever the endpoint reports
     return Usage(input=sent - cached, cache_read=cached, output=_number(usage.get("completion_tokens")))
 
 

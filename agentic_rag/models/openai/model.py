@@ -81,6 +81,7 @@ class OpenAIModel(Model):
         names = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if not in_file else (f"{place}.key", f"{place}.base_url")
         self._base_url = (base_url or DEFAULT_BASE_URL).strip()
         url = public_url(self._base_url, names[1], DEFAULT_BASE_URL)
+        # Local services need no key, OpenAI does.
         secret = check_key(api_key, names[0]) if api_key.strip() or url == DEFAULT_BASE_URL else ""
         self._endpoint = Endpoint(url, *names, model="the model's name", secret=secret)
         self._headers = headers
@@ -129,7 +130,7 @@ class OpenAIModel(Model):
     async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         numbered, passages = with_numbered_passages(request)
         profile = profile_of(f"{self._provider}:{request.model}")
-        if self._endpoint.url == DEFAULT_BASE_URL:
+        if self._endpoint.url == DEFAULT_BASE_URL:  # OpenAI renamed the limit; compatible services have the old name
             profile = replace(profile, completion_tokens=True)
         stream = await self._open(chat_body(numbered, profile), profile.headers)
         try:
@@ -147,28 +148,28 @@ class OpenAIModel(Model):
         end with that error.
         """
         model = body["model"]
-        while True:
+        while True:  # ends: each round either omits one more parameter or raises
             refused = self._refused.get(model, frozenset())
             try:
                 return await self._send(_without(body, refused), headers)
             except ModelError as error:
-                found = _find_unwanted(error, body) - refused
-                if not found:
+                unwanted = _find_unwanted(error, body) - refused
+                if not unwanted:
                     raise
-                logger.info("%s does not take %s for %s", self._endpoint.url, ", ".join(sorted(found)), model)
-                self._refused[model] = refused | found
+                logger.info("%s does not take %s for %s", self._endpoint.url, ", ".join(sorted(unwanted)), model)
+                self._refused[model] = refused | unwanted
 
     async def _send(self, body: Json, headers: Mapping[str, str]) -> "AsyncStream[Any]":
         client = await self._ready()
         from openai import AsyncStream
 
-        given = {"Content-Type": "application/json", "Accept": "text/event-stream", **headers}
+        all_headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **headers}
         try:
             return await client.post(
                 "/chat/completions",
                 content=encode(body),
                 cast_to=object,
-                options={"headers": given},
+                options={"headers": all_headers},
                 stream=True,
                 stream_cls=AsyncStream[Any],
             )
@@ -210,7 +211,7 @@ class OpenAIModel(Model):
             if decoder.finished:
                 return None  # the answer is complete
             raise model_error(exc, self._endpoint, model="", started=True) from exc
-        return None
+        return None  # the time for the usage is over
 
     async def _ready(self) -> "AsyncOpenAI":
         client = self._client
@@ -255,11 +256,11 @@ def _last(decoder: ChatDecoder) -> list[ModelEvent]:
 
 def _without(body: Json, refused: frozenset[str]) -> Json:
     """Return a body without the parameters that the service refuses. A refused limit is sent by its other name."""
-    kept = {key: value for key, value in body.items() if key not in refused}
+    sent = {key: value for key, value in body.items() if key not in refused}
     for name, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
         if name in refused and name in body:
-            kept[other] = body[name]
-    return kept
+            sent[other] = body[name]
+    return sent
 
 
 def _find_unwanted(error: ModelError, body: Json) -> frozenset[str]:

@@ -28,10 +28,10 @@ def chat_body(request: ModelRequest, profile: ModelProfile) -> Json:
     The API's token limit covers reasoning and answer together, so a reasoning model gets extra room.
     """
     system = "\n\n".join(block["text"] for block in request.system)
-    begun = _first_of_turn(request.messages)
+    turn_start = _first_of_turn(request.messages)
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
     for place, message in enumerate(request.messages):
-        reasons = profile.replays_reasoning and place >= begun
+        reasons = profile.replays_reasoning and place >= turn_start
         messages += _messages(message, images=profile.images, reasons=reasons)
     limit = most_output(request.max_tokens, profile)
     room = profile.room(request.effort) if profile.thinks else 0
@@ -47,6 +47,7 @@ def chat_body(request: ModelRequest, profile: ModelProfile) -> Json:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if request.tool_choice is not None:
             body["tool_choice"] = _choice(request.tool_choice)
+    # This API cannot turn reasoning off; the lowest effort comes closest.
     effort = "low" if request.thinking == "off" and profile.thinks else request.effort
     if effort is not None and effort in profile.efforts:
         body["reasoning_effort"] = effort
@@ -90,8 +91,8 @@ def _messages(message: Message, *, images: bool, reasons: bool) -> list[Json]:
     parts = [*_parts(shown, images=images), *_parts(others, images=images)]
     if parts:
         plain = all(part["type"] == "text" for part in parts)
-        said = "\n\n".join(part["text"] for part in parts) if plain else parts
-        messages.append({"role": "user", "content": said})
+        user_content = "\n\n".join(part["text"] for part in parts) if plain else parts
+        messages.append({"role": "user", "content": user_content})
     return messages
 
 
@@ -111,9 +112,9 @@ def _assistant(content: Sequence[Block], *, reasons: bool) -> list[Json]:
     message: Json = {"role": "assistant", "content": text or None}
     if calls:
         message["tool_calls"] = calls
-    thought = "".join(block["thinking"] for block in content if block["type"] == "thinking")
-    if reasons and thought:
-        message["reasoning_content"] = thought
+    reasoning = "".join(block["thinking"] for block in content if block["type"] == "thinking")
+    if reasons and reasoning:
+        message["reasoning_content"] = reasoning
     return [message]
 
 
@@ -121,11 +122,11 @@ def _id(ident: str) -> str:
     return ident if len(ident) <= MAX_ID else f"call_{hashlib.sha256(ident.encode()).hexdigest()[:32]}"
 
 
-def _arguments(given: Json) -> str:
+def _arguments(arguments: Json) -> str:
     try:
-        return orjson.dumps(given).decode()
+        return orjson.dumps(arguments).decode()
     except TypeError:  # integers beyond 64 bits; a lone surrogate stays escaped
-        return json.dumps(given)
+        return json.dumps(arguments)
 
 
 def _parts_of(block: Block) -> list[Block]:

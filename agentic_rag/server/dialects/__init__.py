@@ -175,10 +175,10 @@ class _Later:
 
     def sse(self, event: AgentEvent) -> bytes:
         self._seq = event.seq or self._seq
-        said = self._dialect.sse(event)
-        return b"" if 0 < event.seq <= self._after else said
+        encoded = self._dialect.sse(event)
+        return b"" if 0 < event.seq <= self._after else encoded
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
         self._seq = event.seq or self._seq
-        said = self._dialect.frames(event)
-        return () if 0 < event.seq <= self._after else said
+        encoded = self._dialect.frames(event)
+        return () if 0 < event.seq <= self._after else encoded

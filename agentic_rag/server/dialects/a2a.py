@@ -158,6 +158,7 @@ class A2aTask:
     @property
     def paused(self) -> bool:
         """Whether the task waits for input, and for nothing else."""
+        # The call of a delegate runs while the delegate waits, so it does not count as other work.
         waiting = {wait.get("toolCallId") for wait in self._open.values()}
         return bool(self._open) and not self.over and self._running - self._delegates <= waiting
 
@@ -211,8 +212,8 @@ class A2aTask:
             return [self.form.text(f"There is no answer: the model ended with {self.answer.stop_reason!r}.")]
         parts = []
         for wait in self._open.values():
-            asked = "\n".join(filter(None, (wait.get("title"), wait.get("message"), wait.get("url"))))
-            parts += [self.form.text(asked), self.form.data({name: wait[name] for name in _WAIT if name in wait})]
+            question = "\n".join(filter(None, (wait.get("title"), wait.get("message"), wait.get("url"))))
+            parts += [self.form.text(question), self.form.data({name: wait[name] for name in _WAIT if name in wait})]
         return parts
 
     def artifact(self, text: str | None = None) -> Json:
@@ -228,7 +229,7 @@ class A2aTask:
         answer = self.answer
         facts = answer.more()
         facts.pop("toolCalls")
-        cited = [_cite(each, self.seed.passages) for each in answer.citations]
+        cited = [_cite(citation, self.seed.passages) for citation in answer.citations]
         return {"citations": cited, **facts, "usage": dict(answer.usage)}
 
     def task(self, history: int | None = None, *, artifacts: bool = True) -> Json:
@@ -239,8 +240,8 @@ class A2aTask:
             task["artifacts"] = [self.artifact()]
         if history != 0:
             question = [self.form.text(seed.question)]
-            asked = self.form.message(seed.question_id, question, seed.task_id, seed.context_id, user=True)
-            task["history"] = [asked]
+            message = self.form.message(seed.question_id, question, seed.task_id, seed.context_id, user=True)
+            task["history"] = [message]
         return task
 
 
@@ -274,7 +275,7 @@ class A2aStream:
         self._history = history
         self._to_end = to_end
         self._begun = False
-        self._told: TaskState | None = None
+        self._last_state: TaskState | None = None
         self._sent = False
         self._replace = False
 
@@ -296,10 +297,11 @@ class A2aStream:
         fields, task = event.fields(), self._task
         own = not fields.get("agent")
         if own and event.type == "step_reset" and task.answer.sent_in_step:
-            self._replace = True
+            self._replace = True  # the protocol cannot shorten an artifact, so the next piece replaces all of it
         added = task.take(event, fields)
         if event.type == "input_answered":
             self._answered.discard(fields["waitId"])
+        # Events before the start of the stream are taken as well: the task is shown as they leave it.
         if self._answered or event.seq < self._after:
             return []
         if not self._begun:
@@ -312,7 +314,8 @@ class A2aStream:
             out.append(self._last_piece())
         ends = self._note_end()
         progress = progress_text(fields) if own and not ends else ""
-        if ends or progress or task.state is not self._told or event.type == "input_required":
+        # A second open wait leaves the state as it is, but the client has to see its question.
+        if ends or progress or task.state is not self._last_state or event.type == "input_required":
             out.append(self._status(progress))
         return out
 
@@ -324,13 +327,13 @@ class A2aStream:
     def _begin(self) -> list[Json]:
         """Return the task, and its status again if the stream ends here."""
         self._begun, task = True, self._task
-        self._told, self._sent = task.state, bool(task.answer.text)
+        self._last_state, self._sent = task.state, bool(task.answer.text)
         out = [task.form.wrap_task(task.task(self._history))]
         return [*out, self._status("")] if self._note_end() else out
 
     def _status(self, text: str) -> Json:
         task = self._task
-        self._told = task.state
+        self._last_state = task.state
         update = {"taskId": task.seed.task_id, "contextId": task.seed.context_id, "status": task.status(text)}
         return task.form.status_update(update, final=self.ended or task.over)
 

@@ -90,7 +90,7 @@ class _Agent:
     cut: set[str] = field(default_factory=set)
     """Those calls that an interrupt has closed and this run has not reopened."""
     named: Json = field(default_factory=dict)
-    told: bool = False
+    announced: bool = False
     """For a delegate: whether this run has announced it."""
     unanswered: dict[str, None] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ class AgUi:
     def _say(self, event: AgentEvent) -> list[tuple[str, Json]]:
         """Return the AG-UI events that the client lacks, with their offsets (empty outside the log)."""
         self._out = []
-        silent = self._silent
+        silent = self._silent  # before the event: an answer that ends the silence was sent in the run before
         self._take(event)
         if silent:
             return []
@@ -167,11 +167,11 @@ class AgUi:
         if not event.seq:
             return [("", chunk) for chunk in chunks]
         place = f"{event.turn_id}:{event.seq}"
-        said = [(place if at == last else f"{place}.{at}", chunk) for at, chunk in enumerate(chunks)]
+        placed = [(place if at == last else f"{place}.{at}", chunk) for at, chunk in enumerate(chunks)]
         after = self._after
         if after is None or event.seq > after.seq:
-            return said
-        return [] if after.covers(event.seq) or after.part is None else said[after.part + 1 :]
+            return placed
+        return [] if after.covers(event.seq) or after.part is None else placed[after.part + 1 :]
 
     def _take(self, event: AgentEvent) -> None:
         fields = event.fields()
@@ -200,12 +200,14 @@ class AgUi:
         self._thread_id = self._thread_id or fields.get("conversationId", "")
         self._run_id = self._run_id or fields.get("clientMessageId") or fields.get("turnId", "")
         self._agents[""].message = self._message_id("", 0)
-        told = ("conversationId", "turnId", "userMessageId", "messageId", "model")
-        self._about = {name: fields[name] for name in told if name in fields}
+        names = ("conversationId", "turnId", "userMessageId", "messageId", "model")
+        self._about = {name: fields[name] for name in names if name in fields}
         # The client may have parts of this answer from an earlier run; this run sends them again.
         if self._history is not None:
-            ours = f"{self._answer_id}."
-            self._messages = RunMessages([each for each in self._history if not str(each["id"]).startswith(ours)])
+            prefix = f"{self._answer_id}."
+            self._messages = RunMessages(
+                [message for message in self._history if not str(message["id"]).startswith(prefix)]
+            )
         self._start()
 
     def _start(self) -> None:
@@ -217,7 +219,7 @@ class AgUi:
     def _finish(self, agent: _Agent, fields: Json) -> None:
         self._close_all()
         usage = fields["usage"]
-        spent = {
+        model_usage = {
             "model": fields["model"],
             "inputTokens": usage["inputTokens"],
             "outputTokens": usage["outputTokens"],
@@ -226,7 +228,7 @@ class AgUi:
             "cacheWriteInputTokens": usage["cacheWriteTokens"],
         }
         result = {name: value for name, value in fields.items() if name not in _ENVELOPE}
-        self._emit("RUN_FINISHED", **self._ids(), result=result, outcome={"type": "success"}, usage=[spent])
+        self._emit("RUN_FINISHED", **self._ids(), result=result, outcome={"type": "success"}, usage=[model_usage])
 
     def _cancel(self, agent: _Agent, fields: Json) -> None:
         self._close_all()
@@ -247,6 +249,7 @@ class AgUi:
                 self._close(agent)
 
     def _inner_first(self) -> list[_Agent]:
+        # The main agent has the empty path and comes last.
         paths = sorted(self._agents, key=lambda path: path.count("/") if path else -1, reverse=True)
         return [self._agents[path] for path in paths]
 
@@ -256,17 +259,17 @@ class AgUi:
         if wait in self._waits.ended and wait not in self._waits.answered:
             self._tell(agent, fields)
             return
-        for each in self._inner_first():
-            self._pause(each)
-            if each.told:
-                own = {"interruptIds": [wait]} if each is agent else {}
-                self._emit("SUBAGENT_FINISHED", **each.subagent, outcome={"type": "suspended", **own})
-                each.told = False
+        for inner in self._inner_first():
+            self._pause(inner)
+            if inner.announced:
+                own = {"interruptIds": [wait]} if inner is agent else {}
+                self._emit("SUBAGENT_FINISHED", **inner.subagent, outcome={"type": "suspended", **own})
+                inner.announced = False
         interrupt = show_interrupt(fields, agent.subagent)
         self._emit("RUN_FINISHED", **self._ids(), outcome={"type": "interrupt", "interrupts": [interrupt]})
         self._suspended = True
-        known = self._after is not None and self._after.covers(fields["seq"])
-        self.ended = not self._silent and not known
+        covered = self._after is not None and self._after.covers(fields["seq"])
+        self.ended = not self._silent and not covered
         self._silent = self._silent and wait not in self._waits.answered
 
     def _resume(self, agent: _Agent, fields: Json) -> None:
@@ -274,7 +277,7 @@ class AgUi:
 
     def _tell(self, agent: _Agent, fields: Json) -> None:
         kind = fields["type"]
-        value = {name: each for name, each in fields.items() if name not in _ENVELOPE}
+        value = {name: item for name, item in fields.items() if name not in _ENVELOPE}
         if kind == "source_reference":
             value["messageId"] = agent.message
         self._emit("CUSTOM", **agent.subagent, name=kind, value=value)
@@ -287,10 +290,10 @@ class AgUi:
 
     def _agent(self, path: str, call: str) -> _Agent:
         """Return the producer of an event, creating a delegate at its first event."""
-        known = self._agents.get(path)
-        if known is not None:
-            self._enter(known)
-            return known
+        existing = self._agents.get(path)
+        if existing is not None:
+            self._enter(existing)
+            return existing
         self._entered[path] += 1
         again = "" if self._entered[path] == 1 else f"~{self._entered[path]}"
         ident = f"{self._answer_id}/{path}{again}"
@@ -314,12 +317,12 @@ class AgUi:
 
     def _enter(self, agent: _Agent) -> None:
         """Announce a delegate once per run, after the delegates above it."""
-        if not agent.path or agent.told:
+        if not agent.path or agent.announced:
             return
         outer = self._agents.get(agent.path.rpartition("/")[0])
         if outer is not None:
             self._enter(outer)
-        agent.told = True
+        agent.announced = True
         self._emit("SUBAGENT_STARTED", **agent.subagent, **agent.named)
 
     def _leave(self, agent: _Agent, result: Json | None) -> None:
@@ -367,8 +370,8 @@ class AgUi:
 
     def _reset(self, agent: _Agent, fields: Json) -> None:
         """Retract the content of a step."""
-        known = self._silent or (self._after is not None and self._after.covers(fields.get("seq", 0)))
-        if self._messages is None and not known:
+        covered = self._silent or (self._after is not None and self._after.covers(fields.get("seq", 0)))
+        if self._messages is None and not covered:
             self._fail(agent, {"message": RESET_MESSAGE, "code": RESET_CODE, "retryable": True})
             self.ended = True
             return
@@ -464,7 +467,7 @@ class AgUi:
 
     def _answer(self, agent: _Agent, fields: Json) -> None:
         call = fields["toolCallId"]
-        for delegate in [each for each in self._agents.values() if each.call == call and each.path]:
+        for delegate in [other for other in self._agents.values() if other.call == call and other.path]:
             self._leave(delegate, fields)
         if agent.calls.pop(call, None) is not None and call not in agent.cut:
             self._emit("TOOL_CALL_END", **agent.subagent, toolCallId=call)

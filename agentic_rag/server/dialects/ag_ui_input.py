@@ -58,19 +58,21 @@ def read_run(value: object) -> RunRequest:
     run = read_form(input_model(), value)
     messages: list[Json] = run.model_dump(mode="json", by_alias=True)["messages"]
     _check_roles(messages)
-    history = [each for each in messages if each["role"] != "activity"]  # clients keep activity messages themselves
-    kept = history if len(to_text(history)) <= MAX_HISTORY else None
+    history = [
+        message for message in messages if message["role"] != "activity"
+    ]  # clients keep activity messages themselves
+    sent_history = history if len(to_text(history)) <= MAX_HISTORY else None
     if run.resume:
         answers = [
-            Resumption(at, each.interrupt_id, each.status == "cancelled", each.payload)
-            for at, each in enumerate(run.resume)
+            Resumption(at, entry.interrupt_id, entry.status == "cancelled", entry.payload)
+            for at, entry in enumerate(run.resume)
         ]
-        return RunRequest(run.thread_id, run.run_id, "", (), kept, answers)
-    at = max((at for at, each in enumerate(messages) if each["role"] not in _ASIDE), default=-1)
+        return RunRequest(run.thread_id, run.run_id, "", (), sent_history, answers)
+    at = max((at for at, message in enumerate(messages) if message["role"] not in _ASIDE), default=-1)
     if at < 0 or messages[at]["role"] != "user":
         raise InvalidInput("messages", "the last message must be the user's: it is the one to answer.")
     text, images = _read_content(messages[at]["content"], f"messages.{at}.content")
-    return RunRequest(run.thread_id, run.run_id, text + _text_of_context(run.context or ()), images, kept)
+    return RunRequest(run.thread_id, run.run_id, text + _text_of_context(run.context or ()), images, sent_history)
 
 
 def _check_roles(messages: Sequence[Json]) -> None:
@@ -112,5 +114,5 @@ def _image_of(source: Json, place: str) -> PlacedImage:
 
 def _text_of_context(context: Iterable["Context"]) -> str:
     """Return the context that the page sends beside a message, marked as such."""
-    told = [f"{each.description}: {each.value}" for each in context]
-    return "\n\n" + "\n".join([CONTEXT, *told]) if told else ""
+    lines = [f"{entry.description}: {entry.value}" for entry in context]
+    return "\n\n" + "\n".join([CONTEXT, *lines]) if lines else ""

@@ -71,14 +71,14 @@ class RunMessages:
 
         Its reasoning stays as an empty message, because a client keeps reasoning that a snapshot omits.
         """
-        kept: dict[str, _Message] = {}
+        remaining: dict[str, _Message] = {}
         for ident, message in self._messages.items():
             if message.step == step and message.head["role"] != "reasoning":
                 continue
             if message.step == step:
                 message.text.clear()
-            kept[ident] = message
-        self._messages = kept
+            remaining[ident] = message
+        self._messages = remaining
 
     def to_json(self) -> list[Json]:
         """Return all messages in order, in AG-UI's form."""

@@ -48,7 +48,7 @@ class Resumption:
             raise InvalidInput(f"resume.{self.at}.payload.approved", "true or false is expected.")
         if not approved:
             return WaitAction.DECLINE, _reason_of(payload)
-        return WaitAction.ACCEPT, {name: each for name, each in payload.items() if name not in ("approved", "reason")}
+        return WaitAction.ACCEPT, {name: value for name, value in payload.items() if name not in ("approved", "reason")}
 
 
 def show_interrupt(fields: Json, subagent: Json) -> Json:
@@ -79,7 +79,7 @@ def _schema_of(fields: Json) -> Json:
         case WaitKind.FORM:
             return dict(fields.get("schema") or {"type": "object"})
         case WaitKind.QUESTION:
-            values = [each["value"] for each in fields.get("options") or ()]
+            values = [option["value"] for option in fields.get("options") or ()]
             chosen: Json = {"type": "array", "items": {"type": "string", "enum": values}}
             if not fields.get("multiple"):
                 chosen["maxItems"] = 1

@@ -51,8 +51,8 @@ class AgentX(AnswerDialect):
         return self._of_tool(fields["agent"], kind, fields)
 
     def error(self, code: str, message: str, *, retryable: bool) -> Sequence[Item]:
-        said = Item("error", {"code": code, "message": message, "retryable": retryable})
-        return [*self._drop_planned(""), said, Item("conversation_end", {**self._turn, "reason": "error"})]
+        failure = Item("error", {"code": code, "message": message, "retryable": retryable})
+        return [*self._drop_planned(""), failure, Item("conversation_end", {**self._turn, "reason": "error"})]
 
     def sse_item(self, event: AgentEvent, item: Item) -> str:
         return write_sse(item.name, to_text(self.frame(event, item)))
@@ -79,9 +79,9 @@ class AgentX(AnswerDialect):
                 return [Item("tool_planned", data)]
             case "tool_call":
                 data = _data_of(fields)
-                known = planned.pop(fields["toolCallId"], None) is not None
+                was_planned = planned.pop(fields["toolCallId"], None) is not None
                 named = {name: item for name, item in data.items() if name != "arguments"}
-                return [*([] if known else [Item("tool_planned", named)]), Item("tool_executing", data)]
+                return [*([] if was_planned else [Item("tool_planned", named)]), Item("tool_executing", data)]
             case "tool_result":
                 name = "tool_completed" if fields["status"] == "ok" else "tool_failed"
                 return [Item(name, _data_of(fields))]
@@ -89,8 +89,8 @@ class AgentX(AnswerDialect):
 
     def _drop_planned(self, agent: str) -> Sequence[Item]:
         """Return the ends of the planned calls that an agent, or a delegate below it, will not make."""
-        below = [each for each in self._planned if not agent or each == agent or each.startswith(f"{agent}/")]
-        dropped = [call for each in below for call in self._planned.pop(each).values()]
+        below = [path for path in self._planned if not agent or path == agent or path.startswith(f"{agent}/")]
+        dropped = [call for path in below for call in self._planned.pop(path).values()]
         return [Item("tool_failed", {**call, "status": "interrupted", "content": TAKEN_BACK}) for call in dropped]
 
 

@@ -48,9 +48,9 @@ class AnswerText:
 
     __slots__ = ("_at", "_begins", "_blank", "_continues", "_earlier", "_held", "_shown", "diverged")
 
-    def __init__(self, *, said: bool = False) -> None:
-        """Create the text. ``said`` means that earlier steps have text."""
-        self._earlier = said
+    def __init__(self, *, has_text: bool = False) -> None:
+        """Create the text. ``has_text`` means that earlier steps have text."""
+        self._earlier = has_text
         self._begins = False
         self._continues = True
         self._blank = ""
@@ -100,11 +100,11 @@ class AnswerText:
     def add_mark(self, text: str) -> str:
         """Return the new text for the client, for text that is always shown, such as the name at a citation."""
         if self.behind:
-            if self._held.startswith(text, self._at):
+            if self._held.startswith(text, self._at):  # the client has all of this piece
                 self._at += len(text)
                 return ""
             rest = self._held[self._at :]
-            if not text.startswith(rest):
+            if not text.startswith(rest):  # neither a repetition nor a continuation of it
                 self.diverged = True
                 return ""
             text, self._at = text[len(rest) :], len(self._held)
@@ -190,8 +190,8 @@ class AnswerDialect:
                 return self._failure(ServerStopping())
             case "error":
                 return self.error(fields["code"], fields["message"], retryable=fields["retryable"])
-        said = self.say(event.type, fields)
-        return self._take_back() if self._text.diverged else said
+        items = self.say(event.type, fields)
+        return self._take_back() if self._text.diverged else items
 
     def _take_back(self) -> Sequence[Item]:
         """End the stream, because the client has text that is no longer part of the answer."""

@@ -22,7 +22,7 @@ class Chat(AnswerDialect):
         super().__init__()
         self._new_session = new_session
         self._session: Json = {}
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._calls: dict[str, Json] = {}
         self._iteration = 0
 
@@ -44,7 +44,7 @@ class Chat(AnswerDialect):
                 return [Item("thinking", {"iteration": self._iteration, "status": "processing"})]
             case "text":
                 content = self._text.add(fields["text"])
-                self._said.append(content)
+                self._texts.append(content)
                 return [Item("text", {"content": content})] if content else ()
             case "tool_call" | "tool_result":
                 return [Item(kind, self._call(kind, fields))]
@@ -72,9 +72,9 @@ class Chat(AnswerDialect):
     def _final(self, fields: Json) -> Json:
         return {
             **self._session,
-            "final_message": {"role": "assistant", "content": "".join(self._said)},
+            "final_message": {"role": "assistant", "content": "".join(self._texts)},
             "tool_calls": list(self._calls.values()),
-            "references": [citation_of(each) for each in fields["references"]],
+            "references": [citation_of(reference) for reference in fields["references"]],
         }
 
 

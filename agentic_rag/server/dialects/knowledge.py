@@ -59,7 +59,7 @@ class Knowledge(AnswerDialect):
     def __init__(self) -> None:
         super().__init__()
         self._chunks = Chunks()
-        self._found: list[Json] = []
+        self._references: list[Json] = []
         self._context_sent = False
 
     def say(self, kind: str, fields: Json) -> Sequence[Item]:
@@ -74,7 +74,7 @@ class Knowledge(AnswerDialect):
             case "source_reference":
                 self._chunks.hold(self._text.add_mark(mark_of(fields["documentName"])))
             case "done":
-                references = [reference_of(each) for each in fields["references"]]
+                references = [reference_of(reference) for reference in fields["references"]]
                 cited = Item("context_ready", {"references": references})
                 return [*self._rest(), cited, Item("done", {"id": fields["messageId"], "references": references})]
             case "interrupted":
@@ -94,18 +94,22 @@ class Knowledge(AnswerDialect):
         """Add the passages of a search. Returns ``context_ready`` if the client has an older list."""
         if fields["source"] != "documents":
             return ()
-        found = [_reference_of_hit(hit) for hit in fields["hits"]]
-        new = [each for at, each in enumerate(found) if each not in self._found and each not in found[:at]]
-        self._found += new
-        return [self._all_found()] if new and self._context_sent else ()
+        references = [_reference_of_hit(hit) for hit in fields["hits"]]
+        new = [
+            reference
+            for at, reference in enumerate(references)
+            if reference not in self._references and reference not in references[:at]
+        ]
+        self._references += new
+        return [self._list_found()] if new and self._context_sent else ()
 
-    def _all_found(self) -> Item:
+    def _list_found(self) -> Item:
         self._context_sent = True
-        return Item("context_ready", {"references": list(self._found)})
+        return Item("context_ready", {"references": list(self._references)})
 
     def _context(self) -> Sequence[Item]:
         """Return the first ``context_ready`` if it was not sent yet."""
-        return () if self._context_sent else [self._all_found()]
+        return () if self._context_sent else [self._list_found()]
 
     def _rest(self) -> Sequence[Item]:
         return [*self._context(), *_chunk(self._chunks.end())]

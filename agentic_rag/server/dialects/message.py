@@ -92,13 +92,13 @@ class MessageFrames:
             raise MessageContentRequired
         if value.get("type") != "abort":
             return read_frame(value, forbid_unknown=True)
-        begun = self._begun.get(str(value.get("messageId", value.get("message_id"))))
+        accepted = self._begun.get(str(value.get("messageId", value.get("message_id"))))
         conversation = value.get("conversationId", value.get("conversation_id"))
         if conversation is None:
-            conversation = self._last if begun is None else begun.conversation_id
+            conversation = self._last if accepted is None else accepted.conversation_id
         if not isinstance(conversation, str) or not 0 < len(conversation) <= MAX_ID or "\0" in conversation:
             raise InvalidInput("conversationId", f"the id of a conversation is expected, 1 to {MAX_ID} characters.")
-        turn = begun.turn_id if begun is not None and begun.conversation_id == conversation else None
+        turn = accepted.turn_id if accepted is not None and accepted.conversation_id == conversation else None
         return InterruptFrame(conversation_id=ConversationId(conversation), turn_id=turn)
 
     def encode(self, reply: Reply) -> tuple[bytes, ...]:
@@ -107,18 +107,18 @@ class MessageFrames:
             case AcceptedReply():
                 self._last = reply.conversation_id
                 self._begun[reply.message_id] = reply
-                while len(self._begun) > MAX_BEGUN:
+                while len(self._begun) > MAX_BEGUN:  # the oldest first
                     del self._begun[next(iter(self._begun))]
                 return ()
             case SubscribedReply() | AnsweredReply():
                 return ()
             case PongReply():
-                said: Json = {"type": "pong"}
+                message: Json = {"type": "pong"}
             case ResyncReply():
-                said = {"conversationId": reply.conversation_id, **_error(reply.reason, "LOG_GONE")}
+                message = {"conversationId": reply.conversation_id, **_error(reply.reason, "LOG_GONE")}
             case ErrorReply():
-                said = {**reply.origin, **_error(reply.message, reply.code)}
-        return (to_text(said).encode(),)
+                message = {**reply.origin, **_error(reply.message, reply.code)}
+        return (to_text(message).encode(),)
 
 
 class MessageAnswer:
@@ -203,7 +203,7 @@ def source_of(reference: Json) -> Json:
 def sources_and_tokens(references: Sequence[Json], usage: Json) -> Json:
     """Return the additional members of an answer's ``metadata`` in the contract."""
     tokens = {name: usage.get(name, 0) for name in ("inputTokens", "outputTokens")}
-    return {"sources": [source_of(each) for each in references], "tokensUsed": tokens}
+    return {"sources": [source_of(reference) for reference in references], "tokensUsed": tokens}
 
 
 def _error(message: str, code: str) -> Json:

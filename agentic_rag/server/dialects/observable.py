@@ -63,7 +63,7 @@ def _rename(fields: Json) -> Json:
 def _inside(item: object) -> object:
     if isinstance(item, dict):
         return _rename(item)
-    return [_inside(each) for each in item] if isinstance(item, list) else item
+    return [_inside(element) for element in item] if isinstance(item, list) else item
 
 
 @cache

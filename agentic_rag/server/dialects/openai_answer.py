@@ -117,7 +117,7 @@ class Answer:
     _spent: Mapping[str, int] = field(default_factory=dict)
     """The usage of earlier parts of the turn."""
     _pieces: list[str] = field(default_factory=list)
-    _step: "_Step" = field(default_factory=lambda: _Step())
+    _step: "_StepStart" = field(default_factory=lambda: _StepStart())
     _text: AnswerText = field(default_factory=AnswerText)
 
     @property
@@ -163,7 +163,7 @@ class Answer:
         return ""
 
     def _begin_step(self, *, continues: bool) -> None:
-        self._step = _Step(continues, self.length, len(self._pieces), len(self.citations), len(self.thinking))
+        self._step = _StepStart(continues, self.length, len(self._pieces), len(self.citations), len(self.thinking))
         self._text.begin_step(continues=continues)
 
     def _grow(self, text: str) -> str:
@@ -183,7 +183,8 @@ class Answer:
         del self.citations[step.citations :]
         self.length = sum(map(len, self._pieces))
         self.thinking = self.thinking[: step.thinking]
-        self._text = AnswerText(said=bool(self.length))
+        # A new one: `reset_step` would leave out the text that it has returned before, which is deleted here.
+        self._text = AnswerText(has_text=bool(self.length))
         self._begin_step(continues=step.continues)
 
     def _end(self, fields: Json) -> None:
@@ -221,6 +222,7 @@ class Answer:
             self.fail(failure_of(AnswerNotInForm()))
             return
         self._pieces, self.length, self.citations = [filled], len(filled), []
+        # The model fills a form in by a call, at which the turn pauses. For the client the answer is complete.
         if self.stop_reason == PAUSED:
             self.stop_reason = "end_turn"
 
@@ -230,14 +232,14 @@ class Answer:
         if places:
             self._pieces = [self.text[: min(places)]]
             self.length = min(places)
-            self.citations = [each for each in self.citations if each.end <= self.length]
+            self.citations = [citation for citation in self.citations if citation.end <= self.length]
 
     def begin_part(self, ts: str, spent: Mapping[str, int]) -> None:
         """Forget the part of the turn before a pause, whose answer the client has, and its usage ``spent``."""
         fresh = Answer(self.conversation_id, self.turn_id, self.message_id, self.model, seconds_of(ts))
         fresh._spent = spent
-        for each in dataclasses.fields(self):
-            setattr(self, each.name, getattr(fresh, each.name))
+        for member in dataclasses.fields(self):  # in place, because the encoders hold this object
+            setattr(self, member.name, getattr(fresh, member.name))
 
     def more(self) -> Json:
         """Return the data that these formats have no place for."""
@@ -254,7 +256,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Step:
+class _StepStart:
     """The start of the current step in an `Answer`."""
 
     continues: bool = False
@@ -277,22 +279,23 @@ class StopCutter:
         """Add text and return the text that can be sent now."""
         if not self._stops or self._cut:
             return "" if self._cut else text
-        held = self._held + text
-        places = [place for stop in self._stops if (place := held.find(stop)) >= 0]
+        pending = self._held + text
+        places = [place for stop in self._stops if (place := pending.find(stop)) >= 0]
         if places:
             self._cut, self._held = True, ""
-            return held[: min(places)]
+            return pending[: min(places)]
+        # The longest end of the text that may be the beginning of a stop waits for the next piece.
         most = max(map(len, self._stops)) - 1
-        kept = next(
+        tail_size = next(
             (
                 size
-                for size in range(min(most, len(held)), 0, -1)
-                if any(s.startswith(held[-size:]) for s in self._stops)
+                for size in range(min(most, len(pending)), 0, -1)
+                if any(s.startswith(pending[-size:]) for s in self._stops)
             ),
             0,
         )
-        self._held = held[len(held) - kept :]
-        return held[: len(held) - kept]
+        self._held = pending[len(pending) - tail_size :]
+        return pending[: len(pending) - tail_size]
 
     def rest(self) -> str:
         """Return the text that is held back, after the end of the text."""
@@ -301,8 +304,8 @@ class StopCutter:
 
 def seconds_of(timestamp: str) -> int:
     """Return an event's time (``YYYY-MM-DDThh:mm:ss…Z``) as seconds since 1970; 0 if it is invalid."""
-    found = _TIME.match(timestamp)
-    return timegm(tuple(map(int, found.groups()))) if found else 0
+    match = _TIME.match(timestamp)
+    return timegm(tuple(map(int, match.groups()))) if match else 0
 
 
 def suffix_of(turn_id: str) -> str:

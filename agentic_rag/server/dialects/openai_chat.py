@@ -84,15 +84,17 @@ class OpenAiChat:
         """Return the chunks of an event, each as a ``data:`` line. ``[DONE]`` follows the last chunk."""
         if self.ended:
             return b""
-        said = b"".join(b"data: %b\n\n" % each for each in self.frames(event))
-        return said + DONE if self.ended or self._answer.over else said
+        chunks = b"".join(b"data: %b\n\n" % chunk for chunk in self.frames(event))
+        return chunks + DONE if self.ended or self._answer.over else chunks
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
         """Return the chunks of an event."""
         if self.ended:
             return ()
         fields = event.fields()
-        muted, asked = self._pauses.muted, self._pauses.take(event, fields)
+        muted, client_calls = self._pauses.muted, self._pauses.take(event, fields)
+        # What came before the answered waits was sent by the request that asked for their results. It is taken all the
+        # same, for the usage and the ids.
         if muted and not is_farewell(event):
             self._answer.take(fields)
             if self._answer.over:
@@ -101,9 +103,10 @@ class OpenAiChat:
                 return ()
             self._answer.begin_part(str(fields["ts"]), self._pauses.spent)
             return (self._first_chunk(),)
-        if asked:
-            return self._pause(asked, str(fields["ts"]))
+        if client_calls:
+            return self._pause(client_calls, str(fields["ts"]))
         own_reset = fields["type"] == "step_reset" and not fields.get("agent")
+        # A chunk cannot be taken back, so an answer that begins anew fails, except with a form: no text was sent yet.
         if own_reset and self._answer.sent_in_step and self._form is None:
             self.ended = True
             return self._fail(failure_of(StepTakenBack()))
@@ -141,24 +144,26 @@ class OpenAiChat:
 
     def _cite(self) -> tuple[bytes, ...]:
         """Return the citations of text that was sent. Those of text after a stop stay behind."""
-        due = [each for each in self._waiting if each.end <= self._sent]
-        self._waiting = [each for each in self._waiting if each.end > self._sent]
-        return (self._chunk({"annotations": [annotation(each, self._passages) for each in due]}),) if due else ()
+        due = [citation for citation in self._waiting if citation.end <= self._sent]
+        self._waiting = [citation for citation in self._waiting if citation.end > self._sent]
+        return (
+            (self._chunk({"annotations": [annotation(citation, self._passages) for citation in due]}),) if due else ()
+        )
 
     def _first_chunk(self) -> bytes:
         more = self._answer.more()
         names = ("conversationId", "turnId", "messageId")
         return self._chunk({"role": "assistant", "content": ""}, more={name: more[name] for name in names})
 
-    def _pause(self, asked: Sequence[Json], ts: str) -> tuple[bytes, ...]:
+    def _pause(self, client_calls: Sequence[Json], ts: str) -> tuple[bytes, ...]:
         """End the stream with calls of the client's functions."""
         self.ended = True
         self._answer.pause(ts, self._pauses.spent)
-        filled = form_answer(asked)
+        filled = form_answer(client_calls)
         if filled is not None:
             self._answer.fill_form(filled)
             return self._chunk({"content": filled}), *self._last()
-        calls = [{"index": index, **call} for index, call in enumerate(map(tool_call, asked))]
+        calls = [{"index": index, **call} for index, call in enumerate(map(tool_call, client_calls))]
         return *self._write(self._cutter.rest()), self._chunk({"tool_calls": calls}), *self._last()
 
     def _end(self) -> tuple[bytes, ...]:
@@ -206,22 +211,22 @@ class OpenAiChat:
         }
 
 
-def tool_call(asked: Json) -> Json:
+def tool_call(wait: Json) -> Json:
     """Return the call of a client's function for its ``input_required`` event."""
-    call = function_call(asked)
+    call = function_call(wait)
     return {"id": call.pop("id"), "type": "function", "function": call}
 
 
-def completion(answer: Answer, model: str, passages: str, asked: Sequence[Json] = ()) -> Json:
-    """Return a whole answer as one completion. ``asked``: the functions that it asks the client to run."""
+def completion(answer: Answer, model: str, passages: str, client_calls: Sequence[Json] = ()) -> Json:
+    """Return a whole answer as one completion. ``client_calls``: the functions that it asks the client to run."""
     message: Json = {
         "role": "assistant",
-        "content": answer.text or None if asked else answer.text,
+        "content": answer.text or None if client_calls else answer.text,
         "refusal": None,
-        "annotations": [annotation(each, passages) for each in answer.citations],
+        "annotations": [annotation(citation, passages) for citation in answer.citations],
     }
-    if asked:
-        message["tool_calls"] = [tool_call(each) for each in asked]
+    if client_calls:
+        message["tool_calls"] = [tool_call(call) for call in client_calls]
     if answer.thinking:
         message["reasoning_content"] = answer.thinking
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}

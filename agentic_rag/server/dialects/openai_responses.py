@@ -145,8 +145,8 @@ class OpenAiResponses:
 
     def sse(self, event: AgentEvent) -> bytes:
         """Return the events of a response for an agent event, as server-sent events."""
-        said = self._unsaid(event)
-        return b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in said)
+        events = self._unsaid(event)
+        return b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in events)
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
         """Return the events of a response for an agent event."""
@@ -165,7 +165,7 @@ class OpenAiResponses:
         elif answer.over:
             cut = _CUT.get(answer.stop_reason)
             status = "completed" if cut is None else "incomplete"
-        kept = None if frame.conversation_id is None else {"id": frame.conversation_id}
+        conversation = None if frame.conversation_id is None else {"id": frame.conversation_id}
         return {
             "id": response_id(answer.turn_id, self._part),
             "object": "response",
@@ -183,8 +183,8 @@ class OpenAiResponses:
             "output": list(self._output),
             "parallel_tool_calls": True,
             "previous_response_id": self._previous(),
-            "conversation": kept,
-            "store": kept is not None,
+            "conversation": conversation,
+            "store": conversation is not None,
             "temperature": frame.temperature,
             "top_p": 1.0,
             "presence_penalty": 0.0,
@@ -196,7 +196,7 @@ class OpenAiResponses:
             "service_tier": "default",
             "text": {"format": self._format()},
             "tool_choice": _choice(frame.functions),
-            "tools": [_tool(each) for each in frame.functions.offered],
+            "tools": [_tool(function) for function in frame.functions.offered],
             "truncation": "disabled",
             "usage": _usage(answer) if answer.usage else None,
             FIELD: answer.more(),
@@ -207,7 +207,7 @@ class OpenAiResponses:
         return self._frame.form is ResponseForm.OPENAI
 
     def _unsaid(self, event: AgentEvent) -> list[tuple[str, bytes]]:
-        number = self._number
+        number = self._number  # numbers are consecutive: the events that the client has come first
         return self._encode(event)[max(0, self._after + 1 - number) :]
 
     def _encode(self, event: AgentEvent) -> list[tuple[str, bytes]]:
@@ -215,11 +215,11 @@ class OpenAiResponses:
             return []
         fields = event.fields()
         own = not fields.get("agent")
-        muted, asked = self._pauses.muted, self._pauses.take(event, fields)
+        muted, client_calls = self._pauses.muted, self._pauses.take(event, fields)
         if muted and not is_farewell(event):
             return self._skip(fields)
-        if asked:
-            return self._pause(asked, str(fields["ts"]))
+        if client_calls:
+            return self._pause(client_calls, str(fields["ts"]))
         if fields["type"] == "step_reset" and own and self.answer.sent_in_step:
             if not self._retracts:
                 self.ended = True
@@ -258,9 +258,10 @@ class OpenAiResponses:
                 self._step_from = len(self._output)
                 return closed
             case "source_reference" if own:
-                return [event for each in cited for event in self._cite(each)]
+                return [event for citation in cited for event in self._cite(citation)]
             case "tool_call":
                 closed = self._close() if own else []
+                # Calls of the client's functions are shown by `_pause`, when the turn waits for their results.
                 shown = self._shows_calls and fields["server"] != CLIENT
                 return [*closed, *self._call(self.answer.calls[fields["toolCallId"]])] if shown else closed
             case "tool_result" if fields["toolCallId"] in self._places:
@@ -285,6 +286,7 @@ class OpenAiResponses:
 
     @property
     def _part(self) -> int:
+        # A pause already counts as the start of the next part, but this response is the part that it ends.
         return self._pauses.part - self._paused
 
     def _skip(self, fields: Json) -> list[tuple[str, bytes]]:
@@ -298,17 +300,17 @@ class OpenAiResponses:
         kinds = ("response.created", "response.in_progress")
         return [self._event(kind, response=self.response()) for kind in kinds]
 
-    def _pause(self, asked: Sequence[Json], ts: str) -> list[tuple[str, bytes]]:
+    def _pause(self, client_calls: Sequence[Json], ts: str) -> list[tuple[str, bytes]]:
         """End the response with calls of the client's functions."""
         self.ended = self._paused = True
         self.answer.pause(ts, self._pauses.spent)
-        filled = form_answer(asked)
+        filled = form_answer(client_calls)
         if filled is not None:
             self.answer.fill_form(filled)
             return self._end(filled)
         events = self._close()
-        for each in asked:
-            events += self._ask(function_call(each))
+        for call in client_calls:
+            events += self._ask(function_call(call))
         return [*events, self._event("response.completed", response=self.response())]
 
     def _ask(self, call: Json) -> list[tuple[str, bytes]]:
@@ -317,10 +319,10 @@ class OpenAiResponses:
         whole = {**item, "arguments": call["arguments"], "status": "completed"}
         self._output.append(whole)
         place = {"item_id": item["id"], "output_index": index}
-        begun = {**item, "arguments": "", "status": "in_progress"}
+        opened = {**item, "arguments": "", "status": "in_progress"}
         done = {"arguments": call["arguments"], "name": call["name"]}
         return [
-            self._event("response.output_item.added", output_index=index, item=begun),
+            self._event("response.output_item.added", output_index=index, item=opened),
             self._event("response.function_call_arguments.delta", **place, delta=call["arguments"]),
             self._event("response.function_call_arguments.done", **place, **done),
             self._event("response.output_item.done", output_index=index, item=whole),
@@ -331,6 +333,7 @@ class OpenAiResponses:
     def _write(self, kind: str, text: str) -> list[tuple[str, bytes]]:
         events = []
         if self._open is None or self._open.kind != kind:
+            # The answer has this text already, so the item begins before it.
             events += [*self._close(), *self._open_text(kind, self.answer.length - len(text))]
         item = self._open
         assert item is not None

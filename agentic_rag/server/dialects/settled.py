@@ -12,18 +12,18 @@ _TAKEN_BACK = frozenset({"text", "thinking", "tool_call_started", "tool_argument
 
 def settle(events: Sequence[AgentEvent]) -> list[AgentEvent]:
     """Return the events without ``step_reset`` and without the content that it retracts."""
-    kept: list[AgentEvent] = []
-    begun: dict[str, int] = {}  # start of each agent's current step in ``kept``
+    settled: list[AgentEvent] = []
+    starts: dict[str, int] = {}  # start of each agent's current step in ``settled``
     for event in events:
         agent = str(event.fields().get("agent", "")) if event.type in _MARKS else ""
         if event.type == "step_reset":
-            start = begun.get(agent, len(kept))
-            kept[start:] = [each for each in kept[start:] if not _is_of(each, agent)]
+            start = starts.get(agent, len(settled))
+            settled[start:] = [earlier for earlier in settled[start:] if not _is_of(earlier, agent)]
             continue
         if event.type == "iteration_start":
-            begun[agent] = len(kept)
-        kept.append(event)
-    return kept
+            starts[agent] = len(settled)
+        settled.append(event)
+    return settled
 
 
 _MARKS = frozenset({"iteration_start", "step_reset"})

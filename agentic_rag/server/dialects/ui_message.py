@@ -47,7 +47,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
-class _Step:
+class _MessageStep:
     """The open parts of the answer's running step. ``text_from`` is the start of the open text part in its text."""
 
     iteration: int = 0
@@ -80,15 +80,15 @@ class UiMessage:
         self._declined: set[str] = set()
         self._begun = False
         self._about: Json = {}
-        self._step = _Step()
+        self._step = _MessageStep()
         self._sources: set[int] = set()
         self._delegates: dict[str, str] = {}
         self._out: list[Json] = []
 
     def sse(self, event: AgentEvent) -> bytes:
         """Return the chunks as server-sent events, and ``[DONE]`` after the last one."""
-        said = b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in self._say(event))
-        return said + DONE if event.terminal or (said and self.ended) else said
+        data = b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in self._say(event))
+        return data + DONE if event.terminal or (data and self.ended) else data
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
         """Return the chunks."""
@@ -157,8 +157,8 @@ class UiMessage:
 
     def _begin(self, fields: Json) -> None:
         self._begun = True
-        told = ("conversationId", "turnId", "userMessageId", "messageId", "model")
-        metadata = {name: fields[name] for name in told if name in fields}
+        names = ("conversationId", "turnId", "userMessageId", "messageId", "model")
+        metadata = {name: fields[name] for name in names if name in fields}
         named = {"messageId": fields["messageId"]} if fields.get("messageId") else {}
         self._about = {**named, "messageMetadata": metadata}
         self._emit("start", **self._about)
@@ -172,15 +172,15 @@ class UiMessage:
                 self._source(reference)
         if self._step.begun:
             self._emit("finish-step")
-        told = {name: value for name, value in fields.items() if name not in _ENVELOPE}
+        members = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         if kind == "done":
             reason = _REASONS.get(fields["stopReason"], "other")
-            self._emit("finish", finishReason=reason, messageMetadata=told)
+            self._emit("finish", finishReason=reason, messageMetadata=members)
         elif kind == "interrupted":
             self._emit("abort", reason="GENERATION_ABORTED")
             self._emit("finish", finishReason="interrupted", messageMetadata={"interrupted": True})
         else:
-            self._emit("message-metadata", messageMetadata={"error": told})
+            self._emit("message-metadata", messageMetadata={"error": members})
             self._emit("error", errorText=fields["message"], code=fields["code"], retryable=fields["retryable"])
             self._emit("finish", finishReason="error")
 
@@ -192,13 +192,13 @@ class UiMessage:
         self._close()
         if self._step.begun:
             self._emit("finish-step")
-        self._step = _Step(iteration, begun=True)
+        self._step = _MessageStep(iteration, begun=True)
         self._emit("start-step")
 
     def _reset(self) -> None:
         """Retract all parts of the step."""
         self._sources -= set(self._step.sources)
-        step, self._step = self._step, _Step(self._step.iteration, self._step.begun)
+        step, self._step = self._step, _MessageStep(self._step.iteration, self._step.begun)
         self._step.parts = step.parts
         if step.begun:
             self._emit("reset-step")
@@ -319,11 +319,11 @@ class UiMessage:
                 self._approvals[call] = wait
                 self._emit("tool-approval-request", approvalId=wait, toolCallId=call, reason=fields["message"])
             return
-        asked = data.get("toolCallId", "")
-        if self._approvals.pop(asked, None) == wait or wait in self._waits.answered:
+        call_id = data.get("toolCallId", "")
+        if self._approvals.pop(call_id, None) == wait or wait in self._waits.answered:
             accepted = fields["action"] == WaitAction.ACCEPT
             if not accepted:
-                self._declined.add(asked)
+                self._declined.add(call_id)
             self._emit("tool-approval-response", approvalId=wait, approved=accepted)
 
     def _rest(self) -> None:
@@ -339,12 +339,12 @@ class UiMessage:
             self._step.begun = False
         self._emit("finish", finishReason="tool-calls")
         self._suspended = True
-        answered = {call for call, wait in self._approvals.items() if wait in self._waits.answered}
+        answered_calls = {call for call, wait in self._approvals.items() if wait in self._waits.answered}
         if not self._silent:
             self.ended = True
-        elif answered:
+        elif answered_calls:
             self._silent = False
-        for call in answered:
+        for call in answered_calls:
             self._approvals.pop(call)
 
     # Delegates
@@ -391,7 +391,7 @@ def _source_of(reference: Mapping[str, object], ident: str) -> Json:
         "mediaType": _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream"),
         "title": name,
         "filename": name,
-        "providerMetadata": {"agentic-rag": {each: reference[each] for each in about if each in reference}},
+        "providerMetadata": {"agentic-rag": {key: reference[key] for key in about if key in reference}},
     }
 
 

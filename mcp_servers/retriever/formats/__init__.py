@@ -177,10 +177,10 @@ IMAGE_TYPES = frozenset(_IMAGES.values())
 @cache
 def all_formats() -> Mapping[str, Format]:
     """Return the formats by file name ending. A broken extension is logged and left out."""
-    ours = {**_OURS, "ocr:read_image": _IMAGES} if has_ocr() else _OURS
+    readers = {**_OURS, "ocr:read_image": _IMAGES} if has_ocr() else _OURS
     formats = {
         suffix: Format(media_type, partial(_import_reader, reader), takes_scans=reader in _SCANNED)
-        for reader, media_types in ours.items()
+        for reader, media_types in readers.items()
         for suffix, media_type in media_types.items()
         if suffix not in EXTRAS or find_spec(EXTRAS[suffix][0]) is not None
     }
@@ -191,6 +191,7 @@ def all_formats() -> Mapping[str, Format]:
             for suffix, media_type in extension.media_types.items():
                 if not (suffix.startswith(".") and suffix == suffix.lower() and "/" in media_type):
                     raise ValueError(f"{suffix!r}: {media_type!r} is no file name ending with its media type")
+                # An extension may read an ending in place of the built-in reader.
                 formats[suffix] = Format(media_type, partial(_same, reader), describe(entry))
         except ExtensionBroken as exc:
             log.warning("%s; files of its format cannot be read", exc)
@@ -206,8 +207,8 @@ def suffixes() -> tuple[str, ...]:
 
 def media_type(name: str) -> str:
     """Return the media type for a file name's ending."""
-    known = all_formats().get(PurePath(name).suffix.lower())
-    return known.media_type if known else "application/octet-stream"
+    supported = all_formats().get(PurePath(name).suffix.lower())
+    return supported.media_type if supported else "application/octet-stream"
 
 
 def why_unread(name: str) -> str:
@@ -226,6 +227,6 @@ def format_of(name: str) -> Format:
     """Return the format of a file called ``name``. Raises `DocumentError` DOCUMENT_UNSUPPORTED."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in all_formats():
-        known = "" if suffix in SAVE_INSTEAD or suffix in _IMAGES else f"; supported are {' '.join(suffixes())}"
-        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{why_unread(name)}{known}")
+        hint = "" if suffix in SAVE_INSTEAD or suffix in _IMAGES else f"; supported are {' '.join(suffixes())}"
+        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{why_unread(name)}{hint}")
     return all_formats()[suffix]

@@ -35,14 +35,14 @@ def read_epub(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
     root = parse_xml(archive.read(_CONTAINER))
-    place = next((each.get("full-path", "") for each in root.iter("{*}rootfile")), "")
+    place = next((rootfile.get("full-path", "") for rootfile in root.iter("{*}rootfile")), "")
     inside = _inside("", place)
     if inside is None:
         raise DocumentError("DOCUMENT_BROKEN", _NO_BOOK)
     package = parse_xml(archive.read(inside))
     folder = posixpath.dirname(inside)
     encrypted = _encrypted_members(archive)
-    manifest = {each.get("id", ""): each for each in package.iter("{*}item")}
+    manifest = {item.get("id", ""): item for item in package.iter("{*}item")}
     notes: list[str] = []
     labels = _labels(archive, manifest, folder)
     blocks: list[Block] = []
@@ -69,15 +69,15 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
             if page.blocks and name in labels and not any(block.kind == "heading" for block in page.blocks):
                 blocks.append(heading(labels[name], 2))
             blocks += [replace(block, level=min(block.level + 1, 6) if block.level else 0) for block in page.blocks]
-    pictures = sum(each.get("media-type", "").startswith("image/") for each in manifest.values())
+    pictures = sum(item.get("media-type", "").startswith("image/") for item in manifest.values())
     if pictures:
         notes.append(f"text in pictures was not read: {pictures} pictures")
     title = _first(package, "title")
     about = [heading(title, 1)] if title else []
-    if creators := [words for each in package.iter("{*}creator") if (words := _words(each))]:
+    if creators := [words for creator in package.iter("{*}creator") if (words := _words(creator))]:
         about.append(Block("prose", f"By {', '.join(creators)}"))
-    dates = [_words(each) for each in package.iter("{*}date")]
-    dates += [_words(each) for each in package.iter("{*}meta") if each.get("property") == "dcterms:modified"]
+    dates = [_words(element) for element in package.iter("{*}date")]
+    dates += [_words(element) for element in package.iter("{*}meta") if element.get("property") == "dcterms:modified"]
     if not blocks:
         about = []  # a title without text is not a book
     return ParsedDocument((*about, *blocks), notes=tuple(dict.fromkeys(notes)), date=latest_date(*dates))
@@ -97,9 +97,9 @@ def _encrypted_members(archive: zipfile.ZipFile) -> set[str]:
         return set()
     names = set()
     for data in parse_xml(archive.read(_ENCRYPTION)).iter("{*}EncryptedData"):
-        method = next((each.get("Algorithm", "") for each in data.iter("{*}EncryptionMethod")), "")
+        method = next((element.get("Algorithm", "") for element in data.iter("{*}EncryptionMethod")), "")
         if method not in _FONT_ALGORITHMS:
-            names |= {unquote(each.get("URI", "")) for each in data.iter("{*}CipherReference")}
+            names |= {unquote(reference.get("URI", "")) for reference in data.iter("{*}CipherReference")}
     return names
 
 
@@ -107,6 +107,7 @@ def _labels(archive: zipfile.ZipFile, manifest: Json, folder: str) -> dict[str, 
     """Return the titles of chapters in the table of contents, by member."""
     labels: dict[str, str] = {}
     for item in manifest.values():
+        # EPUB 3 marks its table of contents with ``nav``; EPUB 2 has an NCX file.
         is_contents = (
             "nav" in item.get("properties", "").split() or item.get("media-type") == "application/x-dtbncx+xml"
         )
@@ -135,7 +136,7 @@ def _entries(root: Any) -> Iterator[tuple[str, str]]:
 
 
 def _first(package: Any, name: str) -> str:
-    return next((words for each in package.iter(f"{{*}}{name}") if (words := _words(each))), "")
+    return next((words for element in package.iter(f"{{*}}{name}") if (words := _words(element))), "")
 
 
 def _words(element: Any) -> str:

@@ -59,6 +59,7 @@ def text_lines(body: Any, parts: Parts, part: str) -> list[str]:
         properties = paragraph.find(f"{_A}pPr")
         level = 0 if properties is None else int(properties.get("lvl") or 0)
         numbering = None if properties is None else properties.find(f"{_A}buAutoNum")
+        # Deeper levels begin again below the next paragraph of this level.
         counts = {depth: count for depth, count in counts.items() if depth <= level}
         if not text:
             continue
@@ -82,7 +83,7 @@ def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
         elif name == "fld" and child.get("type") == _PAGE_FIELD:
             continue
         elif name in ("r", "fld", "m", "oMath", "oMathPara"):
-            text = "".join(each.text or "" for each in child.iter("{*}t"))
+            text = "".join(run.text or "" for run in child.iter("{*}t"))
             properties = child.find(f"{_A}rPr")
             if properties is not None and re.fullmatch(r"0*[1-9]\d*%?", properties.get("baseline", "")):
                 text = to_superscript(text)
@@ -171,7 +172,7 @@ def graphic_blocks(frame: Any, parts: Parts, part: str, page: int | None = None)
         elif name == "chart" and (relation := relations.get(element.get(f"{_R}id", ""))):
             root = parts.xml(relation.target)
             if root is not None:
-                parts.embedded.update(each.target for each in parts.relations(relation.target).values())
+                parts.embedded.update(related.target for related in parts.relations(relation.target).values())
                 yield from chart_blocks(root, page)
                 for user_shapes in parts.related_parts(relation.target, "chartUserShapes"):
                     yield from read_drawing(parts, user_shapes, page)
@@ -215,38 +216,41 @@ def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
 
 def chart_blocks(root: Any, page: int | None = None) -> Iterator[Block]:
     """Yield the data of a chart as a table with the title in the corner, and its other texts."""
-    plots = [each for each in root.iter("{*}plotArea") if len(each)]
+    plots = [area for area in root.iter("{*}plotArea") if len(area)]
     titles = list(root.iter("{*}title"))
-    main = next((each for each in titles if local(each.getparent()) == "chart"), None)
+    main = next((title for title in titles if local(title.getparent()) == "chart"), None)
     corner = _words(main) if main is not None else ""
     used = False
     for plot in (kind for area in plots for kind in area if local(kind).endswith(("Chart", "chart"))):
-        series = [each for each in plot if local(each) == "ser"]
+        series = [child for child in plot if local(child) == "ser"]
         labels: dict[int, str] = {}
         columns: list[tuple[str, dict[int, str]]] = []
-        for each in series:
-            labels = labels or _points(each, "cat") or _points(each, "xVal")
-            columns.append((_first(_points(each, "tx")), _points(each, "val") or _points(each, "yVal")))
+        for one_series in series:  # the labels are those of the first series that has any
+            labels = labels or _points(one_series, "cat") or _points(one_series, "xVal")
+            columns.append(
+                (_first(_points(one_series, "tx")), _points(one_series, "val") or _points(one_series, "yVal"))
+            )
         count = max((max(values, default=-1) + 1 for values in (labels, *(values for _, values in columns))), default=0)
         rows = [[corner, *(name for name, _ in columns)]]
         rows += [
-            [labels.get(at, ""), *(values.get(at, "") for _, values in columns)] for at in range(min(count, 5_000))
+            [labels.get(at, ""), *(values.get(at, "") for _, values in columns)]
+            for at in range(min(count, 5_000))  # bounded, because the file chooses the index of a point
         ]
         if len(rows) > 1:
             used = True
             yield from _blocks(rows, page)
     # newer kinds of charts (treemap, sunburst, funnel) store their points in another form
-    data = [each for each in root.iter("{*}data") if local(each.getparent()) == "chartData"]
-    for each in data:
-        levels = [[pt.text or "" for pt in level.iter("{*}pt")] for level in each.iter("{*}lvl")]
+    data = [element for element in root.iter("{*}data") if local(element.getparent()) == "chartData"]
+    for dataset in data:
+        levels = [[pt.text or "" for pt in level.iter("{*}pt")] for level in dataset.iter("{*}lvl")]
         if levels:
             used = True
             height = max(map(len, levels))
             yield from _blocks(
                 [[corner]] + [[lv[at] if at < len(lv) else "" for lv in levels] for at in range(height)], page
             )
-    others = [words for each in titles if each is not main and (words := _words(each))]
-    others += [words for each in root.iter("{*}dLbl", "{*}trendline") if (words := _words(each))]
+    others = [words for title in titles if title is not main and (words := _words(title))]
+    others += [words for label in root.iter("{*}dLbl", "{*}trendline") if (words := _words(label))]
     if main is not None and not used and corner:
         others.insert(0, corner)
     if others:
@@ -254,7 +258,7 @@ def chart_blocks(root: Any, page: int | None = None) -> Iterator[Block]:
 
 
 def _words(element: Any) -> str:
-    texts = [each.text or "" for each in element.iter(f"{_A}t")] or [each.text or "" for each in element.iter("{*}v")]
+    texts = [run.text or "" for run in element.iter(f"{_A}t")] or [value.text or "" for value in element.iter("{*}v")]
     return " ".join("".join(texts).split())
 
 
@@ -269,7 +273,7 @@ def _points(series: Any, name: str) -> dict[int, str]:
         return {}
     levels: list[dict[int, str]] = []
     for cache in part.iter("{*}strCache", "{*}numCache", "{*}strLit", "{*}numLit", "{*}lvl"):
-        code = next((each.text or "" for each in cache.iter("{*}formatCode")), "General")
+        code = next((element.text or "" for element in cache.iter("{*}formatCode")), "General")
         is_number = local(cache).startswith("num")
         levels.append(
             {
@@ -285,7 +289,7 @@ def _points(series: Any, name: str) -> dict[int, str]:
 
 
 def _point(point: Any, code: str | None) -> str:
-    text = next((each.text or "" for each in point.iter("{*}v")), "")
+    text = next((value.text or "" for value in point.iter("{*}v")), "")
     if code is None:
         return text
     try:
@@ -298,7 +302,7 @@ def diagram_lines(root: Any) -> list[str]:
     """Return the texts of SmartArt as lines, indented by their place in its tree."""
     texts: dict[str, str] = {}
     for point in root.iter("{*}pt"):
-        words = " ".join("".join(each.text or "" for each in point.iter(f"{_A}t")).split())
+        words = " ".join("".join(run.text or "" for run in point.iter(f"{_A}t")).split())
         if point.get("type") != "pres" and words:
             texts[point.get("modelId", "")] = words
     children: dict[str, list[tuple[int, str]]] = {}
@@ -309,14 +313,14 @@ def diagram_lines(root: Any) -> list[str]:
             )
     tops = [point.get("modelId", "") for point in root.iter("{*}pt") if point.get("type") == "doc"]
     lines: list[str] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     stack = [(top, -1) for top in reversed(tops)]
     while stack:
         ident, depth = stack.pop()
-        if ident in seen:
+        if ident in visited:  # a damaged tree may have a cycle
             continue
-        seen.add(ident)
+        visited.add(ident)
         if ident in texts:
             lines.append("  " * min(max(depth, 0), 8) + texts[ident])
         stack += [(child, depth + 1) for _, child in sorted(children.get(ident, ()), reverse=True)]
-    return lines + [text for ident, text in texts.items() if ident not in seen]
+    return lines + [text for ident, text in texts.items() if ident not in visited]

@@ -78,8 +78,8 @@ def has_lone_accents(line: bytes) -> bool:
 def _letters(sample: bytes, encoding: str, frequent: str, rank_weight: float) -> float:
     """Return the mean weight of the characters beyond ASCII, at most 1."""
     weights = {letter: 1 - rank_weight * rank / len(frequent) for rank, letter in enumerate(frequent)}
-    found = [char for char in sample.decode(encoding, "replace") if char > "\x7f"]
-    return sum(weights.get(char, -0.5 if char == "\ufffd" else 0.0) for char in found) / max(len(found), 1)
+    letters = [char for char in sample.decode(encoding, "replace") if char > "\x7f"]
+    return sum(weights.get(char, -0.5 if char == "\ufffd" else 0.0) for char in letters) / max(len(letters), 1)
 
 
 def _wide(sample: bytes, encoding: str, weigh: Weigh) -> float:

@@ -79,7 +79,7 @@ def _tag(source: str, name: re.Match[str]) -> tuple[dict[str, str | None], int] 
         if attribute is None:
             return None
         values = (attribute[2], attribute[3], attribute[4])
-        value = next((each for each in values if each is not None), None)
+        value = next((alternative for alternative in values if alternative is not None), None)
         attributes[attribute[1].lower()] = None if value is None else _resolve_references(value)
         at = attribute.end()
     return attributes, end.end()

@@ -172,8 +172,8 @@ def _merge(words: Sequence[Word]) -> Word:
 def split_at_gaps(words: Sequence[Word], size: float) -> Iterator[list[Word]]:
     """Yield the runs of words between gaps of `CELL_GAP` font sizes."""
     run = [words[0]]
-    for one, other in pairwise(words):
-        if size > 0 and other.left - one.right > CELL_GAP * size:
+    for word, other in pairwise(words):
+        if size > 0 and other.left - word.right > CELL_GAP * size:
             yield run
             run = []
         run.append(other)
@@ -240,11 +240,12 @@ def _without_running_lines(pages: Sequence[Page], grids: Sequence[Sequence[Grid]
                 places[round(line.base / TOLERANCE), _NUMBER.sub("0", line.text)].append((number, line))
     printed = sum(1 for page in pages if page.lines)
     dropped: set[int] = set()
-    for found in places.values():
-        repeated = [(number, line) for number, line in found if _is_repetition(found[0], (number, line))]
+    for occurrences in places.values():
+        repeated = [(number, line) for number, line in occurrences if _is_repetition(occurrences[0], (number, line))]
         if len({number for number, _ in repeated}) >= max(RUNNING_PAGES, printed // 2):
             dropped |= {id(line) for _, line in repeated[1:]}
     for page in pages:
+        # By identity: a page may have two lines with the same text and place.
         if all(id(line) in dropped for line in page.lines):  # a page keeps some text
             dropped -= set(map(id, page.lines))
     if not dropped:
@@ -274,6 +275,7 @@ def _is_row_beside(line: Line, other: Line) -> bool:
 
 def _is_repetition(first: tuple[int, Line], other: tuple[int, Line]) -> bool:
     """Return whether a line on another page repeats the first one; only the page number, from any start, may grow."""
+    # Cut off, because Python refuses to convert a number of thousands of digits.
     numbers = [[int(number[:9]) for number in _NUMBER.findall(line.text)] for _, line in (first, other)]
     return all(after - before in (0, other[0] - first[0]) for before, after in zip(*numbers, strict=True))
 
@@ -297,13 +299,13 @@ def _heading_sizes(pages: Sequence[Page], body: float) -> list[float]:
 
     Sizes of scanned lines are estimates: there, a heading must be larger by half.
     """
-    found = {
+    larger = {
         round(line.size, 1)
         for page in pages
         for line in page.lines
         if line.size >= body * (1.5 if page.scanned else HEADING_RATIO)
     }
-    return sorted((size for size in found if size >= body * HEADING_RATIO), reverse=True)
+    return sorted((size for size in larger if size >= body * HEADING_RATIO), reverse=True)
 
 
 def _line_spacing(pages: Sequence[Page]) -> float:
@@ -360,10 +362,10 @@ def _continue_table(table: Table, before: Table) -> Table:
     return replace(table, rows=(header, *table.rows))
 
 
-def _same_columns(one: Table, other: Table) -> bool:
-    return len(one.columns) == len(other.columns) and all(
+def _same_columns(table: Table, other: Table) -> bool:
+    return len(table.columns) == len(other.columns) and all(
         min(a[1], b[1]) - max(a[0], b[0]) > 0.5 * min(a[1] - a[0], b[1] - b[0])
-        for a, b in zip(one.columns, other.columns, strict=True)
+        for a, b in zip(table.columns, other.columns, strict=True)
     )
 
 
@@ -380,8 +382,8 @@ def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]],
             run.append(item)
             continue
         if run:
-            found, was_unclear = _find_unruled(run, page.rules)
-            items += found
+            inner, was_unclear = _find_unruled(run, page.rules)
+            items += inner
             unclear = unclear or was_unclear
             run = []
         if item is not None:
@@ -439,7 +441,7 @@ def merge_collinear(segments: Iterable[Segment]) -> list[Segment]:
 def _clusters(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
     """Yield the segments of each line, sorted by their start."""
     cluster: list[Segment] = []
-    for segment in sorted(segments, key=lambda each: each[2]):
+    for segment in sorted(segments, key=lambda line: line[2]):
         if cluster and segment[2] - cluster[-1][2] > TOLERANCE / 2:
             yield sorted(cluster)
             cluster = []
@@ -455,6 +457,7 @@ def _group_connected(
     if _is_one_group(horizontal, vertical):
         yield list(horizontal), list(vertical)
         return
+    # Union-find: each line points to another line of its group, and the root of a group to itself.
     parents = list(range(len(horizontal) + len(vertical)))
 
     def root(at: int) -> int:
@@ -496,10 +499,10 @@ def _grid(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> Grid | 
     """Return the grid of lines that touch each other, or None if they are a box, a drawing or not rectangular."""
     if not horizontal or not vertical:
         return None
-    left, right = min(each[0] for each in horizontal), max(each[1] for each in horizontal)
-    bottom, top = min(each[0] for each in vertical), max(each[1] for each in vertical)
-    xs = _positions([*(each[2] for each in vertical), left, right])
-    ys = _positions([*(each[2] for each in horizontal), bottom, top])[::-1]
+    left, right = min(segment[0] for segment in horizontal), max(segment[1] for segment in horizontal)
+    bottom, top = min(segment[0] for segment in vertical), max(segment[1] for segment in vertical)
+    xs = _positions([*(segment[2] for segment in vertical), left, right])
+    ys = _positions([*(segment[2] for segment in horizontal), bottom, top])[::-1]
     rows, columns = len(ys) - 1, len(xs) - 1
     if columns < 2 or rows < 1 or rows * columns > MAX_GRID_CELLS:
         return None
@@ -537,9 +540,9 @@ def _regions(
             cell = first[cell]
         return cell
 
-    def join(one: tuple[int, int], other: tuple[int, int]) -> None:
-        one, other = root(one), root(other)
-        first[max(one, other)] = min(one, other)
+    def join(cell: tuple[int, int], other: tuple[int, int]) -> None:
+        cell, other = root(cell), root(other)
+        first[max(cell, other)] = min(cell, other)
 
     for row, column in list(first):
         x, y = (xs[column] + xs[column + 1]) / 2, (ys[row] + ys[row + 1]) / 2
@@ -553,8 +556,8 @@ def _regions(
 
 def _segments_at(positions: Sequence[float], segments: Sequence[Segment]) -> list[Sequence[Segment]]:
     """Return the segments near each position."""
-    segments = sorted(segments, key=lambda each: each[2])
-    places = [each[2] for each in segments]
+    segments = sorted(segments, key=lambda line: line[2])
+    places = [segment[2] for segment in segments]
     return [
         segments[bisect_left(places, position - TOLERANCE) : bisect_right(places, position + TOLERANCE)]
         for position in positions
@@ -567,14 +570,15 @@ def _are_rectangles(regions: Regions) -> bool:
         for column, region in enumerate(line):
             cells[region].append((row, column))
     return all(
-        (found[-1][0] - found[0][0] + 1) * (max(column for _, column in found) - min(column for _, column in found) + 1)
-        == len(found)
-        for found in cells.values()
+        (members[-1][0] - members[0][0] + 1)
+        * (max(column for _, column in members) - min(column for _, column in members) + 1)
+        == len(members)
+        for members in cells.values()
     )
 
 
 def _is_whole(segments: Sequence[Segment], start: float, end: float) -> bool:
-    return any(each[0] - TOLERANCE <= start and end <= each[1] + TOLERANCE for each in segments)
+    return any(segment[0] - TOLERANCE <= start and end <= segment[1] + TOLERANCE for segment in segments)
 
 
 def _is_drawn(segments: Sequence[Segment], along: float) -> bool:
@@ -607,10 +611,10 @@ def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Lin
                 continue
             if regions[column] is not region:
                 region = regions[column]
-                found = inside[region]
-                if not found or found[-1][0] is not item:
-                    found.append((item, []))
-                run = found[-1][1]
+                cell_lines = inside[region]
+                if not cell_lines or cell_lines[-1][0] is not item:
+                    cell_lines.append((item, []))
+                run = cell_lines[-1][1]
             run.append(word)
         if len(outside) < len(item.words) and place is None:
             place = len(result)
@@ -629,8 +633,9 @@ def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list
     columns = tuple(pairwise(grid.xs))
     rows: list[tuple[str, ...]] = []
     spans: list[Sequence[tuple[int, int]]] = []
-    texts = {region: _cell_text(found) for region, found in inside.items()}
+    texts = {region: _cell_text(cell_lines) for region, cell_lines in inside.items()}
     for row, regions in enumerate(grid.regions):
+        # At most a header and one ruled row below it: its cells may hold all rows of an unruled table body.
         if len(grid.ys) <= 3 and row == len(grid.ys) - 2:
             contents = {region: inside.get(region, []) for region in regions}
             split = _rows_without_lines(regions, contents)
@@ -645,13 +650,15 @@ def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list
             rows.append(tuple([texts.get(region, "") for region in regions]))
         spans.append(regions)
     title: list[str] = []
+    # A first row of one cell over all columns is the title of the table.
     while len(rows) > 1 and len(set(spans[0])) == 1:
         title += [rows[0][0]] if rows[0][0] else []
         rows, spans = rows[1:], spans[1:]
-    kept = [(row, regions) for row, regions in zip(rows, spans, strict=True) if any(row)]
-    if not kept:
+    filled_rows = [(row, regions) for row, regions in zip(rows, spans, strict=True) if any(row)]
+    if not filled_rows:
         return None
-    rows, spans = [row for row, _ in kept], [regions for _, regions in kept]
+    rows, spans = [row for row, _ in filled_rows], [regions for _, regions in filled_rows]
+    # A cell of the first row spans columns: the header has a second row with the names of these columns.
     if len(rows) > 2 and len(set(spans[0])) < len(spans[0]):
         header = tuple(" ".join(dict.fromkeys(filter(None, cells))) for cells in zip(rows[0], rows[1], strict=True))
         rows = [header, *rows[2:]]
@@ -666,19 +673,19 @@ _LEFT = itemgetter(1)
 """The left end of a word."""
 
 
-def _cell_text(found: Sequence[tuple[Line, list[Word]]]) -> str:
+def _cell_text(cell_lines: Sequence[tuple[Line, list[Word]]]) -> str:
     """Return the text of a cell, its lines from top to bottom."""
-    if not found:
+    if not cell_lines:
         return ""
-    if len(found) == 1:
-        words = found[0][1]
+    if len(cell_lines) == 1:
+        words = cell_lines[0][1]
         if len(words) == 1:
             return words[0][0]
         if len({word[3] for word in words}) == 1:
             return join_lines([" ".join([word[0] for word in sorted(words, key=_LEFT)])])
-    size = max(found[0][0].size, 1.0)
+    size = max(cell_lines[0][0].size, 1.0)
     lines: list[tuple[float, list[Word]]] = []
-    for _, words in sorted(found, key=lambda each: -each[1][0].middle):
+    for _, words in sorted(cell_lines, key=lambda entry: -entry[1][0].middle):
         if lines and abs(lines[-1][0] - words[0].middle) < 0.4 * size:
             lines[-1][1].extend(words)
         else:
@@ -690,14 +697,14 @@ def _rows_without_lines(
     regions: Sequence[tuple[int, int]], contents: dict[tuple[int, int], list[tuple[Line, list[Word]]]]
 ) -> list[tuple[str, ...]] | None:
     """Return the rows of a table body with ruled columns and unruled rows, or None if it is a single row."""
-    heights: list[_Row] = []
+    heights: list[_TableRow] = []
     for column, region in enumerate(regions):
         if regions.index(region) != column:
             continue
         for line, words in contents[region]:
-            row = next((each for each in heights if abs(each.base - line.base) < 0.4 * line.size), None)
+            row = next((existing for existing in heights if abs(existing.base - line.base) < 0.4 * line.size), None)
             if row is None:
-                row = _Row(line.base, line.size, [""] * len(regions), line.base)
+                row = _TableRow(line.base, line.size, [""] * len(regions), line.base)
                 heights.append(row)
             row.cells[column] = " ".join(filter(None, [row.cells[column], *(word.text for word in words)]))
     full = [row for row in heights if row.cells[0] and sum(map(bool, row.cells)) > 1]
@@ -710,7 +717,7 @@ def _rows_without_lines(
 
 
 @dataclass(slots=True)
-class _Row:
+class _TableRow:
     """One row of a table, from one line of cells or several. ``last`` is the base of the lowest line."""
 
     base: float
@@ -742,11 +749,11 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | lis
             items += columns
             done = end
             continue
-        found = _table_of_run(lines, start, end, done, rules)
-        if found is None:
+        result = _table_of_run(lines, start, end, done, rules)
+        if result is None:
             unclear = True
             continue
-        table, first = found
+        table, first = result
         before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
         if isinstance(before, Table) and table.rows[0] != before.rows[0]:
             table = _below_same_header(table, before)
@@ -796,12 +803,12 @@ def _joined_run(rows: Sequence[Sequence[Line]]) -> Iterator[Line]:
             yield from row
 
 
-def _is_beside(one: Line, other: Line) -> bool:
+def _is_beside(line: Line, other: Line) -> bool:
     """Return whether a line is to the right of another one, at the same height and in the same size."""
     return (
-        abs(one.base - other.base) < 0.1 * one.size
-        and abs(one.size - other.size) < 0.11 * one.size
-        and other.left >= one.right
+        abs(line.base - other.base) < 0.1 * line.size
+        and abs(line.size - other.size) < 0.11 * line.size
+        and other.left >= line.right
     )
 
 
@@ -826,10 +833,12 @@ def _below_same_header(table: Table, before: Table) -> Table:
     """Return the table with the header of the table closely above it, if its columns are a subset of that table's."""
     places = []
     for column in table.columns:
-        found = [at for at, other in enumerate(before.columns) if min(column[1], other[1]) > max(column[0], other[0])]
-        if len(found) != 1:
+        overlapping = [
+            at for at, other in enumerate(before.columns) if min(column[1], other[1]) > max(column[0], other[0])
+        ]
+        if len(overlapping) != 1:
             return table
-        places.append(found[0])
+        places.append(overlapping[0])
     if len(set(places)) < len(places):
         return table
     rows = []
@@ -859,15 +868,15 @@ def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
     return runs
 
 
-def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
+def _is_same_run(lines: Sequence[Line], first: int, other: int) -> bool:
     """Return whether two lines with several parts may be rows of one table, judged by the lines between."""
-    size = lines[one].size
-    between = lines[one : other + 1]
-    if other - one > 8 or any(abs(line.size - size) > 0.11 * size for line in between):
+    size = lines[first].size
+    between = lines[first : other + 1]
+    if other - first > 8 or any(abs(line.size - size) > 0.11 * size for line in between):
         return False
     if any(not -0.4 * size <= above.base - below.base <= MAX_ROW_DISTANCE * size for above, below in pairwise(between)):
         return False
-    parts = [*lines[one].parts, *lines[other].parts]
+    parts = [*lines[first].parts, *lines[other].parts]
     columns = _unions(parts)
     return all(sum(_overlap(line.parts[0], column) > 0 for column in columns) < 2 for line in between[1:-1])
 
@@ -881,10 +890,10 @@ def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bo
         return False
     row = lines[last].parts
     rows = pairwise(lines[first : last + 1])
-    pitches = [pitch for one, other in rows if len(other.parts) > 1 and (pitch := one.base - other.base) > 0]
+    pitches = [pitch for upper, other in rows if len(other.parts) > 1 and (pitch := upper.base - other.base) > 0]
     if pitches and distance > 0.9 * min(pitches):
         return False
-    return _fits_one(line.parts[0], [part for each in lines[first : last + 1] for part in each.parts]) and (
+    return _fits_one(line.parts[0], [part for run_line in lines[first : last + 1] for part in run_line.parts]) and (
         line.left > row[0].right or line.right < row[1].left
     )
 
@@ -926,12 +935,12 @@ def _prose_columns(run: Sequence[Line]) -> list[list[Line]] | None:
     if not 2 <= len(columns) <= 3:
         return None
     cells = [[(line, part) for line in run for part in line.parts if _overlap(part, column) > 0] for column in columns]
-    for column, found in zip(columns, cells, strict=True):
-        words = sum(len(part.text.split()) + len(part.text) // 12 for _, part in found) / max(len(found), 1)
-        width = median(part.right - part.left for _, part in found)
+    for column, members in zip(columns, cells, strict=True):
+        words = sum(len(part.text.split()) + len(part.text) // 12 for _, part in members) / max(len(members), 1)
+        width = median(part.right - part.left for _, part in members)
         if words < 6 or width < 0.8 * (column[1] - column[0]):
             return None
-    return [[line.with_words([part]) for line, part in found] for found in cells]
+    return [[line.with_words([part]) for line, part in members] for members in cells]
 
 
 def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules: Rules) -> tuple[Table, int] | None:
@@ -975,12 +984,12 @@ def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:
     return columns if len(columns) >= most else None
 
 
-def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> list[_Row] | None:
+def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> list[_TableRow] | None:
     """Return the cells of each line, or None if a part spans several columns or two parts share one."""
-    rows: list[_Row] = []
+    rows: list[_TableRow] = []
     for line in run:
         same = rows[-1] if rows and abs(rows[-1].base - line.base) < 0.35 * line.size else None
-        row = same or _Row(line.base, line.size, [""] * len(columns), line.base)
+        row = same or _TableRow(line.base, line.size, [""] * len(columns), line.base)
         for part in line.parts:
             at = _column_of(part, columns)
             if at is None or row.cells[at]:
@@ -993,20 +1002,20 @@ def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> lis
 
 def _column_of(part: Word, columns: Sequence[tuple[float, float]]) -> int | None:
     overlaps = [(_overlap(part, column), at) for at, column in enumerate(columns)]
-    found = [at for overlap, at in overlaps if overlap > 0.5]
-    if len(found) == 1:
-        return found[0]
-    if not found and max(overlaps)[0] > -0.5:
+    overlapping = [at for overlap, at in overlaps if overlap > 0.5]
+    if len(overlapping) == 1:
+        return overlapping[0]
+    if not overlapping and max(overlaps)[0] > -0.5:
         return max(overlaps)[1]
     return None
 
 
-def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]]) -> _Row | None:
+def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]]) -> _TableRow | None:
     """Return the cells of a line above a table if its words are in several of the columns, else None."""
     distance = line.base - below.base
     if abs(line.size - below.size) > 0.11 * below.size or not 0 < distance <= 2.5 * line.size or len(line.words) > 40:
         return None
-    middles = [(one[1] + other[0]) / 2 for one, other in pairwise(columns)]
+    middles = [(column[1] + other[0]) / 2 for column, other in pairwise(columns)]
     cells: list[list[Word]] = [[] for _ in columns]
     for word in line.words:
         if sum(_overlap(word, column) > 0.5 for column in columns) > 1:
@@ -1014,24 +1023,24 @@ def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]
         at = _column_of(word, columns)
         cells[bisect_right(middles, word.centre) if at is None else at].append(word)
     filled = [words for words in cells if words]
-    if len(filled) < 2 or any(other[0].left - one[-1].right < 0.45 * line.size for one, other in pairwise(filled)):
+    if len(filled) < 2 or any(other[0].left - cell[-1].right < 0.45 * line.size for cell, other in pairwise(filled)):
         return None
     if [word for words in cells for word in words] != list(line.words):
         return None
-    return _Row(line.base, line.size, [" ".join(word.text for word in words) for words in cells], line.base)
+    return _TableRow(line.base, line.size, [" ".join(word.text for word in words) for words in cells], line.base)
 
 
 def _without_complements(
-    columns: list[tuple[float, float]], rows: list[_Row]
-) -> tuple[list[tuple[float, float]], list[_Row]]:
+    columns: list[tuple[float, float]], rows: list[_TableRow]
+) -> tuple[list[tuple[float, float]], list[_TableRow]]:
     """Join a column that has only a header with a neighbour without one, as happens with right-aligned figures."""
     at = 0
     while at + 1 < len(columns):
         header, *body = rows
-        one, other = [bool(row.cells[at]) for row in body], [bool(row.cells[at + 1]) for row in body]
+        own, other = [bool(row.cells[at]) for row in body], [bool(row.cells[at + 1]) for row in body]
         least = max(2, round(0.6 * len(body)))  # a few cells beside a header are cells of a column without one
-        is_left = header.cells[at] and not header.cells[at + 1] and not any(one) and sum(other) >= least
-        is_right = header.cells[at + 1] and not header.cells[at] and not any(other) and sum(one) >= least
+        is_left = header.cells[at] and not header.cells[at + 1] and not any(own) and sum(other) >= least
+        is_right = header.cells[at + 1] and not header.cells[at] and not any(other) and sum(own) >= least
         ambiguous = is_left and at > 0 and not header.cells[at - 1]
         if (is_left or is_right) and not ambiguous:
             columns = [*columns[:at], (columns[at][0], columns[at + 1][1]), *columns[at + 2 :]]
@@ -1042,7 +1051,7 @@ def _without_complements(
     return columns, rows
 
 
-def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
+def _stack(rows: Sequence[_TableRow], bands: Sequence[float]) -> list[_TableRow]:
     """Join lines that continue the cells of the row above or below them.
 
     Horizontal rules (``bands``) between two lines keep them apart. Lines between two rules are one row if at most one
@@ -1050,12 +1059,12 @@ def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
     cell, close below a row, continues that row if rows are further apart.
     """
     rows = _join_between_rules(rows, bands)
-    distances = [one.base - other.base for one, other in pairwise(rows) if one.base > other.base]
+    distances = [upper.base - other.base for upper, other in pairwise(rows) if upper.base > other.base]
     full = [row for row in rows if row.cells[0] and len(row.filled) > 1]
-    pitches = [one.base - other.base for one, other in pairwise(full) if one.base > other.base]
+    pitches = [upper.base - other.base for upper, other in pairwise(full) if upper.base > other.base]
     pitch = min(pitches, default=0.0)
     least = min(distances, default=0.0)
-    result: list[_Row] = []
+    result: list[_TableRow] = []
     for at, row in enumerate(rows):
         above = result[-1] if result else None
         below = rows[at + 1] if at + 1 < len(rows) else None
@@ -1074,26 +1083,26 @@ def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
         if above is None and below is not None and len(row.filled) == 1 and 0 < row.base - below.base < 0.95 * row.size:
             below.cells[:] = _join_cells(row.cells, below.cells)  # the first line of a cell centred beside its row
             continue
-        result.append(_Row(row.base, row.size, list(row.cells), row.last))
+        result.append(_TableRow(row.base, row.size, list(row.cells), row.last))
     return result
 
 
-def _join_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Sequence[_Row]:
+def _join_between_rules(rows: Sequence[_TableRow], bands: Sequence[float]) -> Sequence[_TableRow]:
     if not bands:
         return rows
-    result: list[_Row] = []
+    result: list[_TableRow] = []
     for _, group in groupby(rows, lambda row: bisect_right(bands, row.base)):
         lines = list(group)
         if sum(len(row.filled) > 1 for row in lines) <= 1:
             cells = [""] * len(lines[0].cells)
             for row in lines:
                 cells = _join_cells(cells, row.cells)
-            lines = [_Row(lines[0].base, lines[0].size, cells, lines[-1].base)]
+            lines = [_TableRow(lines[0].base, lines[0].size, cells, lines[-1].base)]
         result += lines
     return result
 
 
-def _is_continuation(row: _Row, above: _Row | None, pitch: float, least: float) -> bool:
+def _is_continuation(row: _TableRow, above: _TableRow | None, pitch: float, least: float) -> bool:
     if above is None or not row.filled:
         return False
     distance = above.last - row.base
@@ -1103,7 +1112,7 @@ def _is_continuation(row: _Row, above: _Row | None, pitch: float, least: float) 
     return not row.cells[0] and distance <= 1.12 * least and least < 0.8 * pitch and distance <= 1.35 * row.size
 
 
-def _is_nearer(row: _Row, below: _Row, above: _Row) -> bool:
+def _is_nearer(row: _TableRow, below: _TableRow, above: _TableRow) -> bool:
     return row.base - below.base < 0.8 * (above.last - row.base) and row.base - below.base < 0.95 * row.size
 
 

@@ -40,7 +40,7 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 @dataclass(slots=True)
-class _Found:
+class _MailContents:
     """The contents of a mail: its text in two forms, the attached files, and notes."""
 
     plain: list[str] = field(default_factory=list)
@@ -53,74 +53,74 @@ class _Found:
 
 def read_eml(path: Path, limits: ParseLimits) -> ParsedDocument:
     message = email.message_from_bytes(path.read_bytes(), policy=email.policy.compat32)
-    found = _Found()
-    _collect(message, found)
+    contents = _MailContents()
+    _collect(message, contents)
     subject = _header(message, "Subject") or "Mail without a subject"
     facts = [f"- {name}: {text}" for name in _SHOWN_HEADERS if (text := _header(message, name))]
     blocks = [heading(subject, 1)]
     blocks += [Block("list", "\n".join(facts))] if facts else []
-    body = list(_body(found))
+    body = list(_body(contents))
     if not body and _is_encrypted(message):
         raise DocumentError("DOCUMENT_ENCRYPTED", "the mail is encrypted: save its text and attach it instead")
-    return _with_files([*blocks, *body], found, limits, _date(message))
+    return _with_files([*blocks, *body], contents, limits, _date(message))
 
 
 def read_mht(path: Path, limits: ParseLimits) -> ParsedDocument:
     message = email.message_from_bytes(path.read_bytes(), policy=email.policy.compat32)
-    found = _Found()
-    _collect(message, found, is_page=True)
+    contents = _MailContents()
+    _collect(message, contents, is_page=True)
     blocks: list[Block] = []
-    for data, charset in found.pages:
+    for data, charset in contents.pages:
         page = html_parts(decode_as(data, charset))
         blocks += page.blocks
-        found.notes += page.notes
-    blocks += [Block("prose", paragraph) for text in found.plain for paragraph in paragraphs(text)]
+        contents.notes += page.notes
+    blocks += [Block("prose", paragraph) for text in contents.plain for paragraph in paragraphs(text)]
     if source := _header(message, "Snapshot-Content-Location"):
         blocks.append(Block("prose", f"Saved from {source}"))
-    return _with_files(blocks, found, limits, _date(message))
+    return _with_files(blocks, contents, limits, _date(message))
 
 
-def _collect(message: "Message[str, str]", found: _Found, *, is_page: bool = False) -> None:
+def _collect(message: "Message[str, str]", contents: _MailContents, *, is_page: bool = False) -> None:
     """Sort the parts of a message by kind. An attached mail is a file with its own parts."""
     stack: list[Message[str, str]] = [message]
     while stack:
         part = stack.pop()
-        found.count += 1
-        if found.count > MAX_PARTS:
-            found.notes.append(f"the mail has more than {MAX_PARTS} parts; the rest was not read")
+        contents.count += 1
+        if contents.count > MAX_PARTS:
+            contents.notes.append(f"the mail has more than {MAX_PARTS} parts; the rest was not read")
             return
         kind = part.get_content_type()
         payload = cast("list[Message[str, str]] | str", part.get_payload())
         if kind == "message/rfc822" and part is not message and isinstance(payload, list):
             name = _file_name(part) or f"{_header(payload[0], 'Subject') or 'attached mail'}"[:MAX_NAME]
-            data = b"".join(each.as_bytes() for each in payload)
-            found.files.append((name if name.lower().endswith(".eml") else f"{name}.eml", data))
+            data = b"".join(inner.as_bytes() for inner in payload)
+            contents.files.append((name if name.lower().endswith(".eml") else f"{name}.eml", data))
         elif isinstance(payload, list):
-            stack += reversed(payload)
+            stack += reversed(payload)  # so that the parts leave the stack in the order of the mail
         else:
-            _take(part, kind, found, is_page)
+            _take(part, kind, contents, is_page)
 
 
-def _take(part: "Message[str, str]", kind: str, found: _Found, is_page: bool) -> None:
+def _take(part: "Message[str, str]", kind: str, contents: _MailContents, is_page: bool) -> None:
     data = part.get_payload(decode=True)
     data = data if isinstance(data, bytes) else b""
     name = _file_name(part)
     is_attached = part.get_content_disposition() == "attachment" or (name and not is_page)
     charset = str(part.get_content_charset() or "")
     if kind == "text/html" and not is_attached:
-        found.pages.append((data, charset))
+        contents.pages.append((data, charset))
     elif kind == "text/plain" and not is_attached:
-        found.plain.append(decode_as(data, charset) if data.strip() else "")
+        contents.plain.append(decode_as(data, charset) if data.strip() else "")
     elif kind.startswith("image/") and (is_page or part.get_content_disposition() != "attachment"):
-        found.pictures += 1
+        contents.pictures += 1
     elif is_page:
         if kind.startswith(("text/css", "text/javascript", "application/javascript", "font/", "application/x-font")):
             return
-        found.notes.append(f"a part of the page was not read: {kind[:60]}")
+        contents.notes.append(f"a part of the page was not read: {kind[:60]}")
     elif kind in ("application/pkcs7-signature", "application/pgp-signature"):
         return
     elif data:
-        found.files.append((name or _name_for(kind), data))
+        contents.files.append((name or _name_for(kind), data))
 
 
 def _name_for(kind: str) -> str:
@@ -129,23 +129,23 @@ def _name_for(kind: str) -> str:
     return f"attachment{endings.get(kind, '.txt' if kind.startswith('text/') else '')}"
 
 
-def _body(found: _Found) -> Iterator[Block]:
+def _body(contents: _MailContents) -> Iterator[Block]:
     """Yield the text of a mail: its web form with tables and links, unless the plain form has more words."""
-    plain = [Block("prose", paragraph) for text in found.plain for paragraph in paragraphs(text)]
-    if not found.pages:
+    plain = [Block("prose", paragraph) for text in contents.plain for paragraph in paragraphs(text)]
+    if not contents.pages:
         yield from plain
         return
-    pages = [html_parts(decode_as(data, charset)) for data, charset in found.pages]
+    pages = [html_parts(decode_as(data, charset)) for data, charset in contents.pages]
     blocks = [block for page in pages for block in page.blocks]
     web_words = set(_words(blocks))
     words = set(_words(plain))
     if len(words & web_words) >= _OTHER_FORM * len(words):
-        found.notes += [note for page in pages for note in page.notes]
+        contents.notes += [note for page in pages for note in page.notes]
         yield from blocks
     else:
         yield from plain
         if missing := web_words - words:
-            found.notes.append(f"the mail has a web form with other words, which was not read: {len(missing)} words")
+            contents.notes.append(f"the mail has a web form with other words, which was not read: {len(missing)} words")
 
 
 def _words(blocks: list[Block]) -> Iterator[str]:
@@ -153,17 +153,17 @@ def _words(blocks: list[Block]) -> Iterator[str]:
         yield from (word.casefold() for word in _WORD.findall(block.text))
 
 
-def _with_files(blocks: list[Block], found: _Found, limits: ParseLimits, date: str | None) -> ParsedDocument:
+def _with_files(blocks: list[Block], contents: _MailContents, limits: ParseLimits, date: str | None) -> ParsedDocument:
     """Return a document with the blocks of each attachment below a heading."""
-    notes = [*found.notes]
-    if found.pictures:
-        notes.append(f"text in pictures was not read: {found.pictures} pictures")
+    notes = [*contents.notes]
+    if contents.pictures:
+        notes.append(f"text in pictures was not read: {contents.pictures} pictures")
     left = limits.max_unpacked_bytes
     room = limits.max_characters - sum(len(block.text) for block in blocks)
-    for number, (name, data) in enumerate(found.files):
+    for number, (name, data) in enumerate(contents.files):
         shown = " ".join(name.split())[:MAX_NAME]
         if number == MAX_ATTACHMENTS:
-            notes.append(f"only the first {MAX_ATTACHMENTS} of {len(found.files)} attachments were read")
+            notes.append(f"only the first {MAX_ATTACHMENTS} of {len(contents.files)} attachments were read")
             break
         left -= len(data)
         try:
@@ -193,10 +193,12 @@ def read_part(name: str, data: bytes, limits: ParseLimits) -> ParsedDocument:
     depth = _depth.get()
     if depth >= MAX_DEPTH:
         raise DocumentError("DOCUMENT_UNSUPPORTED", f"files are read {MAX_DEPTH} levels deep in each other")
-    known = format_of(_plain_name(name))
-    if known.extension:
-        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{known.extension} reads whole files only: upload this one itself")
-    read = known.load()
+    file_format = format_of(_plain_name(name))
+    if file_format.extension:
+        raise DocumentError(
+            "DOCUMENT_UNSUPPORTED", f"{file_format.extension} reads whole files only: upload this one itself"
+        )
+    read = file_format.load()
     if not data.strip():
         raise DocumentError("DOCUMENT_EMPTY", "the file is empty")
     token = _depth.set(depth + 1)

@@ -121,7 +121,7 @@ def _sections(code: str) -> tuple[tuple[_Token, ...], ...]:
 
 def show_number(value: float | int, code: str) -> str:
     """Return a number as its format shows it."""
-    if value != value or value in (float("inf"), float("-inf")):
+    if value != value or value in (float("inf"), float("-inf")):  # only NaN differs from itself
         return str(value)
     section, shown = _choose(value, _sections(code))
     if not section:
@@ -144,8 +144,8 @@ def _choose(value: float | int, sections: tuple[tuple[_Token, ...], ...]) -> tup
     """Return the section of a format for a value, and the value without the sign that the section shows."""
     for section in sections:
         for token in section:
-            if token.kind == "bracket" and (found := _CONDITION.fullmatch(token.text.strip())):
-                limit, sign = float(found[2]), found[1]
+            if token.kind == "bracket" and (condition := _CONDITION.fullmatch(token.text.strip())):
+                limit, sign = float(condition[2]), condition[1]
                 if (
                     (sign == "<" and value < limit)
                     or (sign == "<=" and value <= limit)
@@ -215,7 +215,7 @@ def _decimal(value: float | int, section: tuple[_Token, ...]) -> str:
     commas = [at for at, token in enumerate(section) if token.kind == "other" and token.text == ","]
     groups = any(first < at < (last if point is None else point) and at != last + 1 for at in commas)
     number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    number = +number
+    number = +number  # rounds to the precision of the context, however many digits the file has
     scale = 0
     at = (point if point is not None else last) + (0 if point is not None else 1)
     before = point - 1 if point is not None else None
@@ -295,8 +295,8 @@ def _literal(token: _Token) -> str:
     if token.kind == "blank":
         return " "
     if token.kind == "bracket":
-        found = _CURRENCY.fullmatch(token.text)
-        return found[1] if found else ""
+        currency = _CURRENCY.fullmatch(token.text)
+        return currency[1] if currency else ""
     if token.kind in ("fill", "digits", "exponent", "general"):
         return ""
     return "" if token.text == "@" else token.text
@@ -381,8 +381,8 @@ def _full(value: date | time) -> datetime:
 def _names_of(section: tuple[_Token, ...]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the names of months and days in the language of a format; English if it names none that is known."""
     for token in section:
-        if token.kind == "bracket" and (found := _LOCALE.match(token.text)):
-            names = _LOCALE_NAMES.get(int(found[1], 16) & 0x3FF)
+        if token.kind == "bracket" and (locale := _LOCALE.match(token.text)):
+            names = _LOCALE_NAMES.get(int(locale[1], 16) & 0x3FF)
             if names is not None:
                 return names[0].split(), names[1].split()
     return _MONTHS, _DAYS

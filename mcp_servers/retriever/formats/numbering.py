@@ -95,7 +95,7 @@ class Numbering:
             counts[depth] += 1
         else:
             counts[depth] = level.start
-        for deeper in [each for each in counts if each > depth]:
+        for deeper in [other for other in counts if other > depth]:
             below = self.level(ident, deeper)
             limit = None if below is None else below.restarts_after
             if limit is None or depth < limit:

@@ -69,7 +69,7 @@ class Recogniser:
         picture = load_picture(open_image(data), number, MAX_SIDE)
         width, height = picture.size
         picture.thumbnail((MAX_SIDE, MAX_SIDE))
-        pixels = numpy.ascontiguousarray(numpy.asarray(picture)[:, :, ::-1])
+        pixels = numpy.ascontiguousarray(numpy.asarray(picture)[:, :, ::-1])  # BGR, as PDFium renders pages, too
         return self._read(pixels, number, width * 72 / DPI, height * 72 / DPI)
 
     def _read(self, pixels: Any, number: int, width: float, height: float) -> ScanPage:
@@ -117,8 +117,8 @@ class Recogniser:
         for box in boxes:
             left, top = (max(0, int(min(point[axis] for point in box))) for axis in (0, 1))
             right, bottom = (int(max(point[axis] for point in box)) + 1 for axis in (0, 1))
-            found = self._engine(pixels[top:bottom, left:right], use_det=False, use_cls=True, use_rec=False)
-            labels = getattr(found, "cls_res", None) or []
+            classified = self._engine(pixels[top:bottom, left:right], use_det=False, use_cls=True, use_rec=False)
+            labels = getattr(classified, "cls_res", None) or []
             turned += any(label == "180" and score > 0.9 for label, score in labels)
         return turned * 2 > len(boxes)
 

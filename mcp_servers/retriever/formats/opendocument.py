@@ -108,7 +108,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
             raise DocumentError("DOCUMENT_BROKEN", _NO_DOCUMENT)
         parts = Parts(archive)
         parts.mark_read("content.xml", "styles.xml")
-        reader = _Reader(content, styles, parts, limits)
+        reader = _OpenDocumentReader(content, styles, parts, limits)
         pages = None
         if kind == "spreadsheet":
             blocks = list(reader.sheets(body))
@@ -132,7 +132,7 @@ def _date(archive: zipfile.ZipFile) -> str | None:
     except etree.XMLSyntaxError:
         return None
     return latest_date(
-        *(each.text or "" for each in meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date"))
+        *(element.text or "" for element in meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date"))
     )
 
 
@@ -158,7 +158,7 @@ class _List:
         """Count an item and return its number with a space, or a hyphen."""
         level = self.levels.get(depth, _Level())
         self.counts[depth] = int(start) if start and start.isdecimal() else self.counts.get(depth, level.start - 1) + 1
-        for deeper in [each for each in self.counts if each > depth]:
+        for deeper in [other for other in self.counts if other > depth]:
             del self.counts[deeper]
         if level.kind == "bullet":
             return "- "
@@ -174,7 +174,7 @@ class _List:
         )
 
 
-class _Reader:
+class _OpenDocumentReader:
     """Walks the content of a document."""
 
     def __init__(self, content: Any, styles: Any, parts: Parts, limits: ParseLimits) -> None:
@@ -182,21 +182,21 @@ class _Reader:
         self._parts = parts
         self._limits = limits
         self._unread: Counter[str] = Counter()
-        self._said: dict[str, None] = {}
+        self._extra_notes: dict[str, None] = {}
         self._nesting = 0
         self._beside: list[Any] = []
         roots = [content, *([styles] if styles is not None else [])]
         self._lists = {
-            each.get(f"{_STYLE}name", ""): dict(_levels(each))
+            style.get(f"{_STYLE}name", ""): dict(_levels(style))
             for root in roots
-            for each in root.iter(f"{_TEXT}list-style")
+            for style in root.iter(f"{_TEXT}list-style")
         }
-        outline = next((each for root in roots for each in root.iter(f"{_TEXT}outline-style")), None)
+        outline = next((style for root in roots for style in root.iter(f"{_TEXT}outline-style")), None)
         self._outline = _List({} if outline is None else dict(_levels(outline)))
         self._list_of_style = {
-            each.get(f"{_STYLE}name", ""): each.get(f"{_STYLE}list-style-name", "")
+            style.get(f"{_STYLE}name", ""): style.get(f"{_STYLE}list-style-name", "")
             for root in roots
-            for each in root.iter(f"{_STYLE}style")
+            for style in root.iter(f"{_STYLE}style")
         }
         self._open_lists: dict[str, _List] = {}
         self._raised_styles = {
@@ -216,11 +216,11 @@ class _Reader:
     def notes(self) -> Iterator[str]:
         """Yield notes on unread contents with their counts."""
         yield from (note.format(count) for note, count in self._unread.items() if count and note)
-        yield from self._said
+        yield from self._extra_notes
 
     def margins(self) -> Iterator[Block]:
         """Yield each distinct header and footer of the page styles once."""
-        seen: set[str] = set()
+        shown_texts: set[str] = set()
         for name in ("header", "footer"):
             for root in (
                 ()
@@ -229,14 +229,14 @@ class _Reader:
             ):
                 for block in self.blocks(root):
                     words = block.text.strip(" -–|/")
-                    if words.lower() not in ("", "page", "seite", "page of") and words not in seen:
-                        seen.add(words)
+                    if words.lower() not in ("", "page", "seite", "page of") and words not in shown_texts:
+                        shown_texts.add(words)
                         yield Block("prose" if block.kind == "heading" else block.kind, words)
 
     def blocks(self, parent: Any, depth: int = -1, items: _List | None = None) -> Iterator[Block]:
         """Yield the blocks of everything below an element, in order, including the contents of containers."""
         if self._nesting >= MAX_NESTING:
-            self._said[f"parts deeper than {MAX_NESTING} in each other were not read"] = None
+            self._extra_notes[f"parts deeper than {MAX_NESTING} in each other were not read"] = None
             return
         self._nesting += 1
         for child in parent:
@@ -251,6 +251,7 @@ class _Reader:
                 yield from self._shape(child)
             elif child.tag == f"{_OFFICE}annotation":
                 yield from self._annotation(child)
+            # `text:title` is a field with text; the other titles describe pictures, and `_shape` reads them.
             elif name in _UNREAD and child.tag != f"{_TEXT}title":
                 self._count(child, name)
             elif name:
@@ -258,8 +259,12 @@ class _Reader:
         self._nesting -= 1
 
     def _count(self, element: Any, name: str) -> None:
-        wanted = _COUNTED.get(name)
-        children = [each for each in element.iter() if local(each) == wanted] if wanted else list(element) or [element]
+        kind = _COUNTED.get(name)
+        children = (
+            [descendant for descendant in element.iter() if local(descendant) == kind]
+            if kind
+            else list(element) or [element]
+        )
         self._unread[_UNREAD[name]] += len(children)
 
     def _paragraph(self, element: Any) -> Iterator[Block]:
@@ -273,17 +278,20 @@ class _Reader:
             yield heading(f"{number if is_numbered else ''}{text}", level)
         elif text:
             yield Block("prose", text)
-        for each in beside:
-            if each.tag == f"{_OFFICE}annotation":
-                yield from self._annotation(each)
-            elif each.tag == f"{_TEXT}note-body":
-                yield from self.blocks(each)
+        # What is anchored in a paragraph follows it: in its middle it would divide a sentence.
+        for anchored in beside:
+            if anchored.tag == f"{_OFFICE}annotation":
+                yield from self._annotation(anchored)
+            elif anchored.tag == f"{_TEXT}note-body":
+                yield from self.blocks(anchored)
             else:
-                yield from self._shape(each)
+                yield from self._shape(anchored)
 
     def _annotation(self, element: Any) -> Iterator[Block]:
-        author = "".join((each.text or "") for each in element.iter("{http://purl.org/dc/elements/1.1/}creator"))[:80]
-        words = " ".join(self._inline(each) for each in element.iter(f"{_TEXT}p"))
+        author = "".join((creator.text or "") for creator in element.iter("{http://purl.org/dc/elements/1.1/}creator"))[
+            :80
+        ]
+        words = " ".join(self._inline(paragraph) for paragraph in element.iter(f"{_TEXT}p"))
         if words.strip():
             yield Block("prose", f"Comment{f' by {author}' if author else ''}: {' '.join(words.split())}")
 
@@ -302,7 +310,8 @@ class _Reader:
                 pieces.append(with_address(self._inline(child), child.get(f"{_XLINK}href")))
             elif child.tag == f"{_TEXT}note":
                 self._beside += child.iter(f"{_TEXT}note-body")
-            elif child.tag == f"{_OFFICE}annotation" or child.tag.startswith(_DRAW) if name else False:
+            # Without a name, the child is a comment or an instruction, whose tag is no text.
+            elif name and (child.tag == f"{_OFFICE}annotation" or child.tag.startswith(_DRAW)):
                 self._beside.append(child)
             elif child.tag in (f"{_TEXT}p", f"{_TEXT}h"):
                 pieces.append(f" {self._inline(child)} ")
@@ -314,11 +323,7 @@ class _Reader:
                 text = self._inline(child)
                 pieces.append(to_superscript(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
             pieces.append(child.tail or "")
-        return (
-            " ".join("".join(pieces).replace("\n", "\0").split(" ")).replace("\0", "\n")
-            if len(pieces) > 1
-            else pieces[0]
-        )
+        return "".join(pieces)
 
     def _list(self, element: Any, depth: int, items: _List | None) -> Iterator[Block]:
         style = element.get(f"{_TEXT}style-name", "")
@@ -332,7 +337,8 @@ class _Reader:
         for item in element:
             mark = ""
             if item.tag == f"{_TEXT}list-item":
-                first = next((each for each in item if local(each)), None)
+                first = next((child for child in item if local(child)), None)
+                # An item that begins with a deeper list has no number of its own.
                 if first is None or first.tag != f"{_TEXT}list":
                     mark = items.number(depth, item.get(f"{_TEXT}start-value"))
             indentation = "  " * min(depth, 8)
@@ -353,10 +359,10 @@ class _Reader:
                 yield from self._table(child)
             elif child.tag == f"{_DRAW}object":
                 yield from self._object(child)
-        if shape.tag not in (f"{_DRAW}frame",):
+        if shape.tag != f"{_DRAW}frame":
             yield from self.blocks(shape)
         for name in ("desc", "title"):
-            words = " ".join((each.text or "") for each in shape if each.tag == f"{_SVG}{name}").strip()
+            words = " ".join((child.text or "") for child in shape if child.tag == f"{_SVG}{name}").strip()
             if words:
                 yield Block("prose", f"Picture: {' '.join(words.split())}")
                 break
@@ -371,7 +377,7 @@ class _Reader:
             self._unread["embedded objects were not read: {}"] += 1
             return
         if chart is not None:
-            titles = [" ".join("".join(each.itertext()).split()) for each in chart.iter("{*}title", "{*}subtitle")]
+            titles = [" ".join("".join(title.itertext()).split()) for title in chart.iter("{*}title", "{*}subtitle")]
             if any(titles):
                 yield Block("list", "\n".join(filter(None, titles)))
         for table in root.iter(f"{_TABLE}table"):
@@ -385,12 +391,13 @@ class _Reader:
         above: dict[int, tuple[int, str]] = {}
         room = self._limits.max_characters
         for row in element.iter(f"{_TABLE}table-row"):
-            owner = next(each for each in row.iterancestors() if each.tag == f"{_TABLE}table")
+            owner = next(ancestor for ancestor in row.iterancestors() if ancestor.tag == f"{_TABLE}table")
+            # `iter` also yields the rows of tables in cells, which `_cell` reads.
             if owner is not element:
                 continue
             cells: list[str] = []
-            own = [each for each in row if each.tag in (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell")]
-            alone = len([each for each in own if each.tag == f"{_TABLE}table-cell"]) == 1
+            own = [child for child in row if child.tag in (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell")]
+            alone = len([cell for cell in own if cell.tag == f"{_TABLE}table-cell"]) == 1
             for cell in own:
                 column = len(cells)
                 if cell.tag == f"{_TABLE}covered-table-cell":
@@ -448,7 +455,7 @@ class _Reader:
                     if room < 0:
                         raise DocumentError("DOCUMENT_TOO_LARGE", "the sheets hold more characters than can be read")
                 if cells and count > MAX_REPEATED_ROWS:
-                    self._said[f"rows that are alike were read {MAX_REPEATED_ROWS} times at most"] = None
+                    self._extra_notes[f"rows that are alike were read {MAX_REPEATED_ROWS} times at most"] = None
                 number += count
             filled, unrepeated = repeat_merged([sheet_row(at, cells) for at, cells in rows.items()], merges)
             if unrepeated:
@@ -465,12 +472,12 @@ class _Reader:
         for cell in row:
             if cell.tag not in (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
                 continue
-            lines = [self._inline(each) for each in cell if each.tag in (f"{_TEXT}p", f"{_TEXT}h")]
-            for each in cell:
-                if each.tag == f"{_OFFICE}annotation":
-                    beside += self._annotation(each)
-                elif each.tag.startswith(_DRAW) if isinstance(each.tag, str) else False:
-                    beside += self._shape(each)
+            lines = [self._inline(paragraph) for paragraph in cell if paragraph.tag in (f"{_TEXT}p", f"{_TEXT}h")]
+            for child in cell:
+                if child.tag == f"{_OFFICE}annotation":
+                    beside += self._annotation(child)
+                elif child.tag.startswith(_DRAW) if isinstance(child.tag, str) else False:
+                    beside += self._shape(child)
             beside += [block for shape in self._beside for block in self._shape(shape)]
             self._beside.clear()
             text = "\n".join(lines).strip() or (cell.get(f"{_OFFICE}value") or cell.get(f"{_OFFICE}string-value") or "")
@@ -490,13 +497,13 @@ class _Reader:
     def slides(self, slides: list[Any]) -> Iterator[Block]:
         """Yield the blocks of each slide: its title as a heading, its shapes from top to bottom, then its notes."""
         for page, slide in enumerate(slides, 1):
-            shapes = [each for each in slide if isinstance(each.tag, str)]
-            title = next((each for each in shapes if each.get(f"{_PRESENTATION}class") == "title"), None)
+            shapes = [child for child in slide if isinstance(child.tag, str)]
+            title = next((shape for shape in shapes if shape.get(f"{_PRESENTATION}class") == "title"), None)
             words = "" if title is None else " ".join(" ".join(block.text.split()) for block in self._shape(title))
             blocks: list[Block] = []
-            placed = [each for each in shapes if each is not title and each.tag != f"{_PRESENTATION}notes"]
+            placed = [shape for shape in shapes if shape is not title and shape.tag != f"{_PRESENTATION}notes"]
             for shape in sorted(
-                placed, key=lambda each: (_length(each.get(f"{_SVG}y")), _length(each.get(f"{_SVG}x")))
+                placed, key=lambda item: (_length(item.get(f"{_SVG}y")), _length(item.get(f"{_SVG}x")))
             ):
                 blocks += self._shape(shape) if shape.tag.startswith(_DRAW) else self.blocks([shape])
             for notes in slide.iter(f"{_PRESENTATION}notes"):
@@ -509,12 +516,12 @@ class _Reader:
 
 
 def _levels(style: Any) -> Iterator[tuple[int, _Level]]:
-    for each in style:
-        name = local(each)
+    for element in style:
+        name = local(element)
         if not name.startswith(("list-level-style-", "outline-level-style")):
             continue
-        depth = int(each.get(f"{_TEXT}level") or 1) - 1
-        code = each.get(f"{_STYLE}num-format")
+        depth = int(element.get(f"{_TEXT}level") or 1) - 1
+        code = element.get(f"{_STYLE}num-format")
         kind = (
             "bullet"
             if name.endswith(("bullet", "image"))
@@ -524,10 +531,10 @@ def _levels(style: Any) -> Iterator[tuple[int, _Level]]:
             depth,
             _Level(
                 kind,
-                each.get(f"{_STYLE}num-prefix", ""),
-                each.get(f"{_STYLE}num-suffix", ""),
-                int(each.get(f"{_TEXT}start-value") or 1),
-                int(each.get(f"{_TEXT}display-levels") or 1),
+                element.get(f"{_STYLE}num-prefix", ""),
+                element.get(f"{_STYLE}num-suffix", ""),
+                int(element.get(f"{_TEXT}start-value") or 1),
+                int(element.get(f"{_TEXT}display-levels") or 1),
             ),
         )
 

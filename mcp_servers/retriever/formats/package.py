@@ -200,7 +200,9 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
         names = set(package.namelist()) - (set(damaged) - set(empty))
         is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
         dangling = {
-            name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name, names))
+            name: missing
+            for name in names
+            if name.endswith(".rels") and (missing := _find_dangling(package, name, names))
         }
         untyped = _untyped_endings(package)
         if not is_strict and not dangling and not untyped and not damaged:
@@ -239,27 +241,27 @@ def _find_damaged(package: zipfile.ZipFile) -> Iterator[str]:
 def _find_dangling(package: zipfile.ZipFile, rels: str, names: Collection[str]) -> list[str]:
     """Return the ids of relations whose part is not among ``names``."""
     folder = posixpath.dirname(posixpath.dirname(rels))
-    lost = []
+    missing = []
     for relation in parse_xml(package.read(rels)):
         target = relation.get("Target", "")
         if relation.get("TargetMode") != "External" and not target.startswith("#"):
             place = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
             if place not in names:
-                lost.append(relation.get("Id", ""))
-    return lost
+                missing.append(relation.get("Id", ""))
+    return missing
 
 
 def _untyped_endings(package: zipfile.ZipFile) -> set[str]:
     """Return the endings of parts without a content type, which make a library reject the whole file."""
     types = parse_xml(package.read(_CONTENT_TYPES))
-    endings = {each.get("Extension", "").lower() for each in types}
-    named = {each.get("PartName", "").lstrip("/").lower() for each in types}
-    found = set()
+    endings = {element.get("Extension", "").lower() for element in types}
+    named = {element.get("PartName", "").lstrip("/").lower() for element in types}
+    untyped = set()
     for name in package.namelist():
         ending = posixpath.splitext(name)[1][1:].lower()
         if ending and ending not in endings and name.lower() not in named:
-            found.add(ending)
-    return found
+            untyped.add(ending)
+    return untyped
 
 
 def _add_types(data: bytes, endings: Collection[str]) -> bytes:
@@ -292,6 +294,7 @@ def check_package(path: Path, limits: ParseLimits) -> None:
             Office never does.
     """
     with path.open("rb") as file:
+        # Office encrypts a package inside an OLE file, which is also the form of its older versions.
         if file.read(len(_OLE)) == _OLE:
             message = "the file is protected by a password, or of an Office version before 2007"
             raise DocumentError("DOCUMENT_ENCRYPTED", message)
@@ -311,10 +314,10 @@ def open_zip(file: BinaryIO, limits: ParseLimits, refusal: str) -> zipfile.ZipFi
         package = zipfile.ZipFile(file)
         members = package.infolist()
         # A reader never gets more of a member than its declared size, so the sum of the sizes is a limit.
-        if len(members) > _MAX_MEMBERS or sum(each.file_size for each in members) > limits.max_unpacked_bytes:
+        if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > limits.max_unpacked_bytes:
             package.close()
             raise DocumentError("DOCUMENT_TOO_LARGE", "the file unpacks to more than can be read")
-        if any(each.flag_bits & 1 for each in members):
+        if any(member.flag_bits & 1 for member in members):
             package.close()
             raise DocumentError("DOCUMENT_ENCRYPTED", "the file is protected by a password")
         return package
@@ -329,9 +332,9 @@ def check_prologues(package: zipfile.ZipFile, endings: tuple[str, ...]) -> None:
         DocumentError: a member declares entities, or cannot be unpacked.
     """
     try:
-        for each in package.infolist():
-            if each.filename.endswith(endings):
-                with suppress(*DAMAGED_MEMBER), package.open(each) as member:
+        for info in package.infolist():
+            if info.filename.endswith(endings):
+                with suppress(*DAMAGED_MEMBER), package.open(info) as member:
                     _check_prologue(member.read(_PROLOGUE_BYTES))
     except RuntimeError as exc:
         raise DocumentError("DOCUMENT_BROKEN", NO_OFFICE_FILE) from exc

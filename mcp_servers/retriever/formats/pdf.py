@@ -223,12 +223,13 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     empty = [number for number, page in enumerate(pages, 1) if not page.lines and number not in unread.broken_pages]
     if incomplete and len(empty) == count:
         raise DocumentError("DOCUMENT_BROKEN", f"{CUT_OFF}; no page has text")
-    wanted = [number for number in empty if number in unread.drawn_pages and not incomplete]
+    # Pages of a truncated file may be empty because their text is in the missing part.
+    scanned = [number for number in empty if number in unread.drawn_pages and not incomplete]
     read = [scans.pages[number] for number in empty if number in scans.pages]
     for scan in read:
         page = lay_out_scan(scan)
         pages[scan.page - 1] = replace(page, after=(*page.after, *pages[scan.page - 1].after))
-    left = tuple(number for number in wanted if number not in scans.pages)
+    left = tuple(number for number in scanned if number not in scans.pages)
     layout = lay_out(pages)
     notes = [
         *([f"{CUT_OFF}; {count - len(empty)} of {count} pages have text"] if incomplete else []),
@@ -298,7 +299,7 @@ def _read_page(document: pypdfium2.PdfDocument, index: int, unread: _Unread) -> 
         lines, turn = _arrange(_lines(text_page, rules))
         marks = read_marks(document, page)
         lines = _with_marks(lines, marks, FRAMES[turn])
-        if lines:
+        if lines:  # the image of a page without text is a scan, which has notes of its own
             unread.images += images
         unread.marks.update(marks.unread)
         unread.files += marks.files
@@ -491,8 +492,8 @@ def _arrange(lines_by_turn: Mapping[int, list[Line]]) -> tuple[list[Line], int]:
     turns = sorted(lines_by_turn, key=lambda turn: (-sum(len(line.text) for line in lines_by_turn[turn]), turn))
     lines: list[Line] = []
     for turn in turns:
-        found = lines_by_turn[turn]
-        lines += _vertical_order(found) if turn == 270 else found
+        turn_lines = lines_by_turn[turn]
+        lines += _vertical_order(turn_lines) if turn == 270 else turn_lines
     return lines, turns[0] if turns else 0
 
 
@@ -501,13 +502,13 @@ def _vertical_order(lines: list[Line]) -> list[Line]:
     ordered: list[Line] = []
     tier: list[Line] = []
     end = -math.inf
-    for line in sorted(lines, key=lambda each: each.left):
+    for line in sorted(lines, key=lambda other: other.left):
         if tier and line.left > end + line.size:
-            ordered += sorted(tier, key=lambda each: -each.base)
+            ordered += sorted(tier, key=lambda other: -other.base)
             tier = []
         tier.append(line)
         end = max(end, line.right)
-    return ordered + sorted(tier, key=lambda each: -each.base)
+    return ordered + sorted(tier, key=lambda other: -other.base)
 
 
 # Rules and images
@@ -556,33 +557,33 @@ class _StrokeReader:
         self._walk((_page_object(raw, at) for at in range(count)), _IDENTITY, 0)
         return self._strokes, self._images
 
-    def _walk(self, things: Iterable[int | None], outer: _Matrix, depth: int) -> None:
+    def _walk(self, page_objects: Iterable[int | None], outer: _Matrix, depth: int) -> None:
         text_kind, path_kind = pdfium.FPDF_PAGEOBJ_TEXT, pdfium.FPDF_PAGEOBJ_PATH
-        for thing in things:
+        for page_object in page_objects:
             self._objects_left -= 1
             if self._objects_left < 0:
                 return
-            kind = _object_kind(thing)
+            kind = _object_kind(page_object)
             if kind == text_kind:
                 continue
             if kind == path_kind:
-                self._add_path(thing, outer)
+                self._add_path(page_object, outer)
             elif kind == pdfium.FPDF_PAGEOBJ_IMAGE:
-                self._images += self._is_large(thing)
+                self._images += self._is_large(page_object)
             elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
-                count = min(_form_count(thing), self._objects_left)
-                inner = (_form_object(thing, at) for at in range(count))
-                self._walk(inner, self._matrix_of(thing).then(outer), depth + 1)
+                count = min(_form_count(page_object), self._objects_left)
+                inner = (_form_object(page_object, at) for at in range(count))
+                self._walk(inner, self._matrix_of(page_object).then(outer), depth + 1)
 
-    def _matrix_of(self, thing: int | None) -> _Matrix:
-        if not _object_matrix(thing, self._matrix.address):
+    def _matrix_of(self, page_object: int | None) -> _Matrix:
+        if not _object_matrix(page_object, self._matrix.address):
             return _IDENTITY
         return _Matrix(*self._matrix.read())
 
-    def _bounds_of(self, thing: int | None) -> Stroke | None:
+    def _bounds_of(self, page_object: int | None) -> Stroke | None:
         """Return an object's left, bottom, right and top on the page, with the width of its stroke."""
         address = self._bounds.address
-        if not _object_bounds(thing, address, address + 4, address + 8, address + 12):
+        if not _object_bounds(page_object, address, address + 4, address + 8, address + 12):
             return None
         left, bottom, right, top = self._bounds.read()
         return left, bottom, right, top
@@ -622,7 +623,7 @@ class _StrokeReader:
             matrix = matrix.then(outer)
         for points, is_straight in self._outlines(path, count, matrix):
             if stroke:
-                self._strokes += ((*one, *other) for one, other in pairwise(points))
+                self._strokes += ((*point, *other) for point, other in pairwise(points))
             elif is_straight:
                 self._add_thin(points)
 
@@ -730,7 +731,7 @@ def _with_value(lines: list[Line], box: Stroke, name: str, value: str) -> list[L
         and (line.right <= left + 2 or line.left >= right - 2 or any(w.right <= left + 2 for w in line.words))
     ]
     if beside:
-        at = min(beside, key=lambda each: (lines[each].left > left, abs(left - _end_before(lines[each], left))))
+        at = min(beside, key=lambda index: (lines[index].left > left, abs(left - _end_before(lines[index], left))))
         line = lines[at]
         place = sum(word.right <= left + 2 for word in line.words)
         word = Word(value, left, right, line.words[0].middle)

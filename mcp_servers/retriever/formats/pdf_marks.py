@@ -111,8 +111,6 @@ def _read_annotation(document: pypdfium2.PdfDocument, annotation: object, marks:
         _add_comment(annotation, marks)
     elif not _add_comment(annotation, marks):
         shown = _NAMES.get(kind, "of other kinds")
-        if kind == pdfium.FPDF_ANNOT_POPUP:
-            shown = "pop-up windows"
         marks.unread[f"annotations without text ({shown})"] += 1
 
 
@@ -154,6 +152,7 @@ def _read_field(document: pypdfium2.PdfDocument, annotation: object, marks: Mark
         marks.unread["form fields that cannot be read"] += 1
         return
     kind = pdfium.FPDFAnnot_GetFormFieldType(form, annotation)
+    # The alternate name is written for people, the other one for programs.
     name = _wide(lambda buffer, size: pdfium.FPDFAnnot_GetFormFieldAlternateName(form, annotation, buffer, size))
     name = name or _wide(lambda buffer, size: pdfium.FPDFAnnot_GetFormFieldName(form, annotation, buffer, size))
     if kind in (pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON):
@@ -204,13 +203,12 @@ def _value(annotation: object, key: bytes) -> str:
 def _wide(get: Callable[[object, int], int]) -> str:
     """Return the UTF-16 text that a PDFium function writes, at most `MAX_TEXT` characters."""
     size = get(None, 0)
-    if size <= 2:
+    if size <= 2:  # nothing but the NUL at the end
         return ""
     buffer = (ctypes.c_char * size)()
     if size % 2 or get(ctypes.cast(buffer, ctypes.POINTER(pdfium.FPDF_WCHAR)), size) > size:
         return ""
-    text = bytes(buffer).decode("utf-16-le", "replace").partition("\0")[0]
-    return text.encode("utf-8", "replace").decode("utf-8", "replace")[:MAX_TEXT]
+    return bytes(buffer).decode("utf-16-le", "replace").partition("\0")[0][:MAX_TEXT]
 
 
 def _narrow(get: Callable[[object, int], int]) -> str:

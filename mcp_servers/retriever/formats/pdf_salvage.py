@@ -62,8 +62,8 @@ def salvage(data: bytes) -> bytes | None:
 
 def _objects(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each complete object."""
-    found = list(_OBJECT.finditer(data))
-    for match, following in zip_longest(found, found[1:]):
+    heads = list(_OBJECT.finditer(data))
+    for match, following in zip_longest(heads, heads[1:]):
         body = data[match.end() : following.start() if following else len(data)]
         if b"endobj" in body:
             yield int(match[1]), body

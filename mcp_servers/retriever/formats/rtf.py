@@ -101,9 +101,9 @@ def _without_binary(data: bytes) -> bytes:
     """Return the file without the bytes of its pictures, which may look like braces."""
     pieces: list[bytes] = []
     at = 0
-    while found := _BINARY.search(data, at):
-        pieces.append(data[at : found.start()])
-        at = found.end() + int(found[1])
+    while match := _BINARY.search(data, at):
+        pieces.append(data[at : match.start()])
+        at = match.end() + int(match[1])
     return b"".join([*pieces, data[at:]])
 
 
@@ -122,18 +122,18 @@ def _take_groups(source: str) -> tuple[list[tuple[str, str]], str]:
     groups: list[tuple[str, str]] = []
     pieces: list[str] = []
     at = 0
-    while len(groups) < MAX_GROUPS and (found := _GROUP.search(source, at)):
-        end = _end_of_group(source, found.start())
-        groups.append((found[1], source[found.end() : end - 1]))
-        pieces.append(source[at : found.start()])
+    while len(groups) < MAX_GROUPS and (match := _GROUP.search(source, at)):
+        end = _end_of_group(source, match.start())
+        groups.append((match[1], source[match.end() : end - 1]))
+        pieces.append(source[at : match.start()])
         at = end
     return groups, "".join([*pieces, source[at:]])
 
 
 def _prefix(source: str) -> str:
     """Return the start of the file with its table of fonts, which has the encodings of characters."""
-    found = re.search(r"\{\\fonttbl", source[:100_000])
-    table = "" if found is None else source[found.start() : _end_of_group(source, found.start())]
+    match = re.search(r"\{\\fonttbl", source[:100_000])
+    table = "" if match is None else source[match.start() : _end_of_group(source, match.start())]
     start = re.match(r"\{\\rtf[^{}]{0,500}", source.lstrip())
     return f"{start[0] if start else chr(123) + chr(92) + 'rtf1'}{table} "
 
@@ -142,12 +142,13 @@ def _with_links(source: str) -> str:
     """Replace each link by its result and address as plain RTF."""
     pieces: list[str] = []
     at = 0
-    while found := _FIELD.search(source, at):
-        end = _end_of_group(source, found.start())
-        group = source[found.start() : end]
-        pieces.append(source[at : found.start()])
+    while match := _FIELD.search(source, at):
+        end = _end_of_group(source, match.start())
+        group = source[match.start() : end]
+        pieces.append(source[at : match.start()])
         if (link := _INSTRUCTION.search(group)) and (result := re.search(r"\{\s*\\fldrslt(?![a-z])[ ]?", group)):
             inner = group[result.end() : _end_of_group(group, result.start()) - 1]
+            # A placeholder stands for the text of the link, so that only the address in brackets is left.
             address = with_address("\0", link[1].replace("\\\\", "\\"))[1:]
             escaped = re.sub(r"([\\{}])", r"\\\1", address)
             shown = link[1] in inner
@@ -172,6 +173,7 @@ def _text(source: str, encoding: str) -> str:
         text = convert(marked, encoding=encoding, errors="replace")
     except LookupError:  # an unknown code page
         text = convert(marked, encoding="cp1252", errors="replace")
+    # RTF escapes each half of a surrogate pair on its own; in UTF-16 the halves are one character.
     return text.replace("\xad", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -201,15 +203,15 @@ def _table(rows: list[list[str]]) -> Iterator[Block]:
 
 
 def _title(source: str, encoding: str) -> str:
-    found = _TITLE.search(source[:100_000])
-    if found is None:
+    match = _TITLE.search(source[:100_000])
+    if match is None:
         return ""
-    inner = source[found.end() : _end_of_group(source, found.start()) - 1]
+    inner = source[match.end() : _end_of_group(source, match.start()) - 1]
     return " ".join(_text(f"{{\\rtf1 {inner}}}", encoding).split())
 
 
 def _dates(source: str) -> Iterator[str]:
-    for made in _MADE.findall(source[:100_000]):
-        numbers = dict(re.findall(r"\\(yr|mo|dy)(\d{1,4})", made))
+    for stamp in _MADE.findall(source[:100_000]):
+        numbers = dict(re.findall(r"\\(yr|mo|dy)(\d{1,4})", stamp))
         if len(numbers) == 3:
             yield f"{int(numbers['yr']):04d}-{int(numbers['mo']):02d}-{int(numbers['dy']):02d}"

@@ -172,13 +172,13 @@ def _rows(scan: ScanPage) -> list[list[_Piece]]:
         size = round(SIZE_OF_HEIGHT * body * SIZE_STEP**step, 1)
         pieces.append(_Piece(Word(line.text, left, right, sum(y for _, y in box) / 4), size, line))
     rows: list[list[_Piece]] = []
-    for piece in sorted(pieces, key=lambda each: -each.word.middle):
+    for piece in sorted(pieces, key=lambda item: -item.word.middle):
         last = rows[-1][0] if rows else None
         if last is not None and abs(last.word.middle - piece.word.middle) < 0.55 * min(piece.size, last.size):
             rows[-1].append(piece)
         else:
             rows.append([piece])
-    return [sorted(row, key=lambda each: each.word.left) for row in rows]
+    return [sorted(row, key=lambda item: item.word.left) for row in rows]
 
 
 def _points(scan: ScanPage, line: ScanLine) -> list[tuple[float, float]]:

@@ -70,7 +70,7 @@ _CLEARED = ("row", "mergeCell", "hyperlink", "dataValidation", "conditionalForma
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
-class _Row(NamedTuple):
+class _SheetRow(NamedTuple):
     """A row of a sheet. ``number`` is its number in the sheet; ``cells`` are the cells with text, by column from 0."""
 
     number: int
@@ -126,6 +126,7 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
             elif name in ("dataValidation", "conditionalFormatting"):
                 self.validations += name == "dataValidation"
                 self.conditions += name == "conditionalFormatting"
+            # Their contents are freed at once: a sheet may have a hundred thousand of each.
             if name in _CLEARED:
                 element.clear()
 
@@ -147,7 +148,7 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
 
 
 @dataclass(slots=True)
-class _Found:
+class _UnreadCounts:
     """Counts of contents other than tables, for the notes."""
 
     hidden_sheets: int = 0
@@ -161,28 +162,29 @@ class _Found:
 
 def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
     office = open_office(path, limits)
-    found = _Found()
+    counts = _UnreadCounts()
     with office.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # notes name the problems of which openpyxl warns
-        blocks, names, parts = _read_workbook(file, limits, found)
-    notes = (*office.notes, *_notes(found, names), *unread_parts(path, parts))
+        blocks, names, parts = _read_workbook(file, limits, counts)
+    notes = (*office.notes, *_notes(counts, names), *unread_parts(path, parts))
     return ParsedDocument(tuple(blocks), notes=notes, date=package_date(path))
 
 
-def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[list[Block], list[str], Parts]:
+def _read_workbook(file: BinaryIO, limits: ParseLimits, counts: _UnreadCounts) -> tuple[list[Block], list[str], Parts]:
     reader = _Workbook(file, read_only=True, data_only=True, keep_links=False)
     reader.read()
     _mark_raised(reader)
     book, parts = reader.wb, Parts(reader.archive)
+    # openpyxl has read them; without the mark they would be named as unread parts.
     parts.mark_read(*(name for name in reader.archive.namelist() if "sharedStrings" in name))
     blocks: list[Block] = []
     left = limits.max_characters
     for sheet in book.worksheets:
         if sheet.sheet_state != "visible":
-            found.hidden_sheets += 1
+            counts.hidden_sheets += 1
             parts.mark_read(sheet._worksheet_path)
             continue
-        rows, extras = _read_sheet(sheet, left, parts, found)
+        rows, extras = _read_sheet(sheet, left, parts, counts)
         left -= sum(len(text) for row in rows for text in row.cells.values())
         shown = list(table_blocks(rows, sheet.title))
         if extras and not shown:
@@ -190,7 +192,7 @@ def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[
         blocks += [*shown, *extras]
     for sheet, part in getattr(reader, "chartsheets", []):
         if sheet.state != "visible":
-            found.hidden_sheets += 1
+            counts.hidden_sheets += 1
         elif charts := _drawings(parts, part.lstrip("/")):
             blocks += [heading(sheet.name, 1), *charts]
     names = [*book.defined_names, *(name for sheet in book.worksheets for name in sheet.defined_names)]
@@ -219,26 +221,26 @@ def _rich_text(item: Any) -> str:
     return "".join(pieces)
 
 
-def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[list[_Row], list[Block]]:
+def _read_sheet(sheet: Any, left: int, parts: Parts, counts: _UnreadCounts) -> tuple[list[_SheetRow], list[Block]]:
     """Return the rows of a sheet with text, and its comments, drawings and page headers."""
     part = sheet._worksheet_path
     parts.mark_read(part)
-    rows: list[_Row] = []
+    rows: list[_SheetRow] = []
     with sheet._get_source() as source:
         parser = _SheetParser(source, sheet._shared_strings, data_only=True, epoch=sheet.parent.epoch)
         for number, raw in parser.parse():
             cells = {cell["column"] - 1: text for cell in raw if (text := _show_cell(cell, sheet.parent)).strip()}
-            found.formulas += sum("formula" in cell for cell in raw)
+            counts.formulas += sum("formula" in cell for cell in raw)
             left -= sum(map(len, cells.values()))
             if left < 0:
                 raise DocumentError("DOCUMENT_TOO_LARGE", "the sheets hold more characters than can be read")
             if cells:
-                rows.append(_Row(number, cells))
-    _count_unread(parser, found)
+                rows.append(_SheetRow(number, cells))
+    _count_unread(parser, counts)
     _add_addresses(rows, parser, parts.relations(part))
     bounds = filter(None, map(_bounds, parser.merges))
     rows, unrepeated = repeat_merged(rows, [Merge(top, end, first - 1, last - 1) for first, top, last, end in bounds])
-    found.unrepeated += unrepeated
+    counts.unrepeated += unrepeated
     extras = [*_page_texts(parser.margins), *_comments(parts, part), *_drawings(parts, part)]
     return rows, extras
 
@@ -247,14 +249,14 @@ def _show_cell(cell: Json, book: Any) -> str:
     return with_address(cell.get("formula") or _text(cell, book), cell.get("address"))
 
 
-def _count_unread(parser: Any, found: _Found) -> None:
-    found.hidden_rows += sum(row.get("hidden") in ("1", "true") for row in parser.row_dimensions.values())
-    found.hidden_columns += parser.hidden_columns
-    found.validations += parser.validations
-    found.conditions += parser.conditions
+def _count_unread(parser: Any, counts: _UnreadCounts) -> None:
+    counts.hidden_rows += sum(row.get("hidden") in ("1", "true") for row in parser.row_dimensions.values())
+    counts.hidden_columns += parser.hidden_columns
+    counts.validations += parser.validations
+    counts.conditions += parser.conditions
 
 
-def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Relation]) -> None:
+def _add_addresses(rows: Sequence[_SheetRow], parser: Any, relations: Mapping[str, Relation]) -> None:
     """Append the address of each linked cell to its text."""
     addresses: dict[tuple[int, int], str] = {}
     for reference, ident in parser.links:
@@ -283,7 +285,7 @@ def _column_count(column: Mapping[str, str]) -> int:
     return last - first + 1 if last < 16_384 else 1
 
 
-def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_Row], int]:
+def repeat_merged(rows: Sequence[_SheetRow], merges: Iterable[Merge]) -> tuple[list[_SheetRow], int]:
     """Repeat the value of each merged cell in all its cells; return the rows and the number of ranges left out.
 
     A merged cell over the whole width of its rows is a title, whose value is written once in each row.
@@ -299,6 +301,7 @@ def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_
         text = row.cells.get(merge.first_column) if row is not None else None
         if text is None:
             continue
+        # A range may reach to the end of the sheet, far behind the last text.
         last_column = min(merge.last_column, max(last_used, merge.first_column))
         columns = range(merge.first_column, last_column + 1)
         is_title = row is not None and set(row.cells) <= set(columns) and merge.first_row == merge.last_row
@@ -311,7 +314,7 @@ def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_
             continue
         for number in below:
             added.setdefault(number, {}).update((column, text) for column in columns)
-    return [_Row(row.number, {**added.get(row.number, {}), **row.cells}) for row in rows], unrepeated
+    return [_SheetRow(row.number, {**added.get(row.number, {}), **row.cells}) for row in rows], unrepeated
 
 
 def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
@@ -322,9 +325,9 @@ def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
         own: dict[str, list[tuple[str, str]]] = {}
         for name in parts.related_parts(sheet, kind):
             root = parts.xml(name)
-            authors = [] if root is None else [each.text or "" for each in root.iter("{*}author")]
+            authors = [] if root is None else [entry.text or "" for entry in root.iter("{*}author")]
             for element in () if root is None else root.iter("{*}comment", "{*}threadedComment"):
-                words = "".join(each.text or "" for each in element.iter("{*}t", "{*}text"))
+                words = "".join(piece.text or "" for piece in element.iter("{*}t", "{*}text"))
                 number = element.get("authorId", "")
                 author = people.get(element.get("personId", ""), "")
                 if number.isdecimal() and int(number) < len(authors):
@@ -373,27 +376,27 @@ def _page_texts(margins: Iterable[str]) -> Iterator[Block]:
     yield from (Block("prose", text) for text in texts)
 
 
-def _notes(found: _Found, names: list[str]) -> Iterator[str]:
-    if found.formulas:
+def _notes(counts: _UnreadCounts, names: list[str]) -> Iterator[str]:
+    if counts.formulas:
         yield (
-            f"formulas without a value: {found.formulas}; they are shown as formulas. "
+            f"formulas without a value: {counts.formulas}; they are shown as formulas. "
             "Open the workbook in a spreadsheet program and save it"
         )
-    if found.hidden_sheets:
-        yield f"hidden sheets were not read: {found.hidden_sheets}"
-    if found.hidden_rows:
-        yield f"hidden rows were read too: {found.hidden_rows}"
-    if found.hidden_columns:
-        yield f"hidden columns were read too: {found.hidden_columns}"
-    if found.validations:
-        yield f"data validations (rules for the input of cells) were not read: {found.validations}"
-    if found.conditions:
-        yield f"conditional formats were not read: {found.conditions}"
+    if counts.hidden_sheets:
+        yield f"hidden sheets were not read: {counts.hidden_sheets}"
+    if counts.hidden_rows:
+        yield f"hidden rows were read too: {counts.hidden_rows}"
+    if counts.hidden_columns:
+        yield f"hidden columns were read too: {counts.hidden_columns}"
+    if counts.validations:
+        yield f"data validations (rules for the input of cells) were not read: {counts.validations}"
+    if counts.conditions:
+        yield f"conditional formats were not read: {counts.conditions}"
     if names:
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         yield f"defined names were not read: {', '.join(name[:60] for name in names[:MAX_NAMED])}{more}"
-    if found.unrepeated:
-        yield f"merged cells whose value stands in their first cell only: {found.unrepeated}"
+    if counts.unrepeated:
+        yield f"merged cells whose value stands in their first cell only: {counts.unrepeated}"
 
 
 def read_csv(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -407,7 +410,7 @@ def read_tsv(path: Path, limits: ParseLimits) -> ParsedDocument:
 def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocument:
     """Read a text file of rows; ``usual`` is the delimiter of the file's ending, if the ending implies one."""
     text = decode(path.read_bytes())
-    csv.field_size_limit(limits.max_characters)
+    csv.field_size_limit(limits.max_characters)  # Python's own limit of a cell is 131 072 characters
     first = 1
     if declared := _SEPARATOR_LINE.match(text):
         text, first, delimiter, spaced = text[declared.end() :], 2, declared[1], False
@@ -416,12 +419,12 @@ def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocume
     records, unclosed = _read_records(text, delimiter, spaced)
     title = text.partition("\n")[0].strip()
     rows = [
-        _Row(number, {at: cell for at, cell in enumerate(cells) if cell.strip()})
+        _SheetRow(number, {at: cell for at, cell in enumerate(cells) if cell.strip()})
         for number, cells in enumerate(records, first)
     ]
     rows = [row for row in rows if row.cells]
     if _begins_with_title(rows):  # the line has the delimiter, but as punctuation
-        rows[0] = _Row(rows[0].number, {0: title})
+        rows[0] = _SheetRow(rows[0].number, {0: title})
     notes = [
         f"the quotation mark in line {number + first - 1} has no end; the line was read as it is" for number in unclosed
     ]
@@ -462,7 +465,7 @@ def _is_record(lines: Sequence[str], delimiter: str, spaced: bool) -> bool:
         return False
 
 
-def _begins_with_title(rows: Sequence[_Row]) -> bool:
+def _begins_with_title(rows: Sequence[_SheetRow]) -> bool:
     """Return whether the first row is a sentence above a wider header: fewer cells than all rows below it."""
     if len(rows) < 3 or not 1 < len(rows[0].cells) < len(rows[1].cells) or not _is_header(rows[1]):
         return False
@@ -532,14 +535,14 @@ def read_xls(path: Path, limits: ParseLimits) -> ParsedDocument:
             hidden += 1
             continue
         sheet = book.get_sheet_by_name(facts.name)
-        rows: list[_Row] = []
+        rows: list[_SheetRow] = []
         for number, values in enumerate(sheet.iter_rows(), 1):
             cells = {at: text for at, value in enumerate(values) if (text := _plain(value)).strip()}
             left -= sum(map(len, cells.values()))
             if left < 0:
                 raise DocumentError("DOCUMENT_TOO_LARGE", "the sheets hold more characters than can be read")
             if cells:
-                rows.append(_Row(number, cells))
+                rows.append(_SheetRow(number, cells))
         merges = [Merge(a[0] + 1, b[0] + 1, a[1], b[1]) for a, b in sheet.merged_cell_ranges or []]
         rows, unrepeated = repeat_merged(rows, merges)
         blocks += table_blocks(rows, facts.name)
@@ -564,7 +567,7 @@ def _plain(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def table_blocks(rows: Sequence[_Row], title: str) -> Iterator[Block]:
+def table_blocks(rows: Sequence[_SheetRow], title: str) -> Iterator[Block]:
     """Yield the blocks of a sheet's tables, below headings of the sheet (if it has a title) and of each table."""
     tables = list(_tables(rows))
     titled = False
@@ -578,14 +581,14 @@ def table_blocks(rows: Sequence[_Row], title: str) -> Iterator[Block]:
         yield from _groups(table, f"{title}!" if title else "")
 
 
-def sheet_row(number: int, cells: dict[int, str]) -> _Row:
+def sheet_row(number: int, cells: dict[int, str]) -> _SheetRow:
     """Return a row for `table_blocks`: its number from 1, its texts by column from 0."""
-    return _Row(number, cells)
+    return _SheetRow(number, cells)
 
 
-def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+def _tables(rows: Sequence[_SheetRow]) -> Iterator[list[_SheetRow]]:
     """Yield runs of rows; a run ends at an empty row that is followed by a likely title or header above data."""
-    table: list[_Row] = []
+    table: list[_SheetRow] = []
     is_whole = False
     for at, row in enumerate(rows):
         if is_whole and row.number > table[-1].number + 1 and _begins_table(rows[at : at + 5]):
@@ -597,17 +600,17 @@ def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         yield table
 
 
-def _begins_table(rows: Sequence[_Row]) -> bool:
+def _begins_table(rows: Sequence[_SheetRow]) -> bool:
     titles = next((at for at, row in enumerate(rows[:4]) if len(row.cells) > 1), 0)
     below = rows[titles + 1 : titles + 2]
     return _is_header(rows[titles]) and bool(below) and not _is_header(below[0])
 
 
-def _is_header(row: _Row) -> bool:
+def _is_header(row: _SheetRow) -> bool:
     return len(row.cells) > 1 and not any(_FIGURE.fullmatch(text) for text in row.cells.values())
 
 
-def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
+def _titles(table: list[_SheetRow]) -> tuple[list[str], list[_SheetRow]]:
     """Split off the rows above a header whose only text is in its first column; return their texts and the rest."""
     start = next((at for at, row in enumerate(table) if len(row.cells) > 1), 0)
     first = min(min(row.cells) for row in table)
@@ -617,7 +620,7 @@ def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
     return [row.cells[first].strip() for row in above], table[start:]
 
 
-def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
+def _groups(rows: Sequence[_SheetRow], sheet: str) -> Iterator[Block]:
     """Yield blocks of rows, without columns that are empty in all of them."""
     used = sorted({at for row in rows for at in row.cells})
     if len(used) * len(rows) > MAX_TABLE_CELLS:
@@ -630,7 +633,7 @@ def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
         yield Block("table", text, cells=f"{sheet}{_range(used, rows[first], rows[last])}")
 
 
-def _range(used: Sequence[int], first: _Row, last: _Row) -> str:
+def _range(used: Sequence[int], first: _SheetRow, last: _SheetRow) -> str:
     return f"{_letter(used[0])}{first.number}:{_letter(used[-1])}{last.number}"
 
 

@@ -32,9 +32,9 @@ def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
         parts = Parts(archive)
         repeated = _Repeated(parts)
         for page, slide in enumerate(slides, 1):
-            found = list(_slide(slide, page, parts, band, repeated))
-            titled = _title(slide) is not None and found[0].text != f"Slide {page}"
-            blocks += found if titled or len(found) > 1 else []
+            slide_blocks = list(_slide(slide, page, parts, band, repeated))
+            titled = _title(slide) is not None and slide_blocks[0].text != f"Slide {page}"
+            blocks += slide_blocks if titled or len(slide_blocks) > 1 else []
             if slide._element.get("show") in ("0", "false"):
                 hidden.append(page)
         parts.mark_read(*repeated.layouts)
@@ -103,11 +103,11 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     tops = {shape.shape_id: _position(shape) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
     for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
-        properties = next((each for each in shape.iter("{*}cNvPr")), None)
+        properties = next((element for element in shape.iter("{*}cNvPr")), None)
         ident = int(properties.get("id") or 0) if properties is not None else 0
         top, left = tops.get(ident, (None, None))
         placed.append((-1 if top is None else top // band, left or 0, at, shape))
-    for _, _, _, shape in sorted(placed, key=lambda each: each[:3]):
+    for _, _, _, shape in sorted(placed, key=lambda entry: entry[:3]):
         if shape is title:
             continue
         kind = shape.find(".//{*}nvPr/{*}ph")

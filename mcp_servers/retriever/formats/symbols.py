@@ -75,7 +75,7 @@ def symbol_text(font: str, code: int) -> str:
     low = code - 0xF000 if private else code
     if low > 0xFF:
         return chr(code)
-    found = _TABLES[font].get(low)
-    if found is None and font == "Symbol" and 0x20 <= low < 0x7F:
+    text = _TABLES[font].get(low)
+    if text is None and font == "Symbol" and 0x20 <= low < 0x7F:
         return chr(low)
-    return found or (" " if low in (0x20, 0xA0) else "")
+    return text or (" " if low in (0x20, 0xA0) else "")

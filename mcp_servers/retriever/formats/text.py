@@ -49,13 +49,13 @@ def to_superscript(text: str) -> str:
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
     text = decode(path.read_bytes())
-    return ParsedDocument(tuple(Block("prose", each) for each in paragraphs(text)), notes=notes_on(text))
+    return ParsedDocument(tuple(Block("prose", paragraph) for paragraph in paragraphs(text)), notes=notes_on(text))
 
 
 def notes_on(text: str) -> tuple[str, ...]:
     """Return a note on characters that could not be decoded."""
-    lost = text.count("\ufffd")
-    return (f"characters that could not be decoded: {lost}",) if lost else ()
+    count = text.count("\ufffd")
+    return (f"characters that could not be decoded: {count}",) if count else ()
 
 
 def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:

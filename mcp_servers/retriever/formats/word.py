@@ -77,7 +77,7 @@ def read_docx(path: Path, limits: ParseLimits) -> ParsedDocument:
         document = docx.Document(stream)
         parts = Parts(archive)
         main = str(document.part.partname).lstrip("/")
-        reader = _Reader(main, parts, limits)
+        reader = _WordReader(main, parts, limits)
         body = list(reader.blocks(document.element.body))
         blocks = [*reader.headers_and_footers(document), *body]
         notes = (*office.notes, *reader.notes(), *unread_parts(path, parts))
@@ -115,7 +115,7 @@ class _Field:
     begin: int | None = None
 
 
-class _Reader:
+class _WordReader:
     """Walks a document's parts; a missing or broken part does not affect the others."""
 
     def __init__(self, main: str, parts: Parts, limits: ParseLimits) -> None:
@@ -132,7 +132,7 @@ class _Reader:
         self._nesting = 0
         self._in_margin = False
         self._unread: Counter[str] = Counter()
-        self._said: list[str] = []
+        self._extra_notes: list[str] = []
         self._inline: dict[str, Callable[[Any, _Inline], None]] = {
             qn("w:r"): self._run,
             qn("w:sym"): self._symbol,
@@ -151,26 +151,26 @@ class _Reader:
 
     def _by_id(self, *kinds: str) -> dict[tuple[str, str], tuple[str, Any]]:
         """Return the notes or comments of the document by kind and id, each with its part."""
-        found: dict[tuple[str, str], tuple[str, Any]] = {}
+        by_id: dict[tuple[str, str], tuple[str, Any]] = {}
         for kind in kinds:
             for name in self._parts.related_parts(self._main, kind):
                 root = self._parts.xml(name)
                 for note in () if root is None else root:
                     if isinstance(note.tag, str):
-                        found[kind, note.get(qn("w:id"), "")] = name, note
-        return found
+                        by_id[kind, note.get(qn("w:id"), "")] = name, note
+        return by_id
 
     def notes(self) -> Iterator[str]:
         """Yield notes on unread contents with their counts."""
         yield from (note.format(count) for note, count in self._unread.items() if count)
-        yield from dict.fromkeys(self._said)
+        yield from dict.fromkeys(self._extra_notes)
 
     def headers_and_footers(self, document: Any) -> Iterator[Block]:
         """Yield each distinct header, then each distinct footer, once and without page numbers."""
         settings = self._one(self._main, "settings")
         odd_and_even = settings is not None and _is_on(settings.find(qn("w:evenAndOddHeaders")))
         unused: set[str] = set()
-        seen: set[str] = set()
+        shown_texts: set[str] = set()
         for kind in ("header", "footer"):
             names: dict[str, None] = {}
             for section in document.element.body.iter(qn("w:sectPr")):
@@ -185,12 +185,12 @@ class _Reader:
                 root = self._parts.xml(name)
                 if root is not None:
                     for block in self._margin_blocks(name, root):
-                        if block.text not in seen:
-                            seen.add(block.text)
+                        if block.text not in shown_texts:
+                            shown_texts.add(block.text)
                             yield block
         for name in unused:
             root = self._parts.xml(name)
-            if root is not None and any((each.text or "").strip() for each in root.iter(qn("w:t"))):
+            if root is not None and any((element.text or "").strip() for element in root.iter(qn("w:t"))):
                 self._unread["headers and footers that no page shows were not read: {}"] += 1
 
     def _margin_blocks(self, name: str, root: Any) -> Iterator[Block]:
@@ -207,7 +207,7 @@ class _Reader:
     def blocks(self, parent: Any) -> Iterator[Block]:
         """Yield the blocks of everything below an element, in order, including the contents of containers."""
         if self._nesting >= MAX_NESTING:
-            self._said.append(f"tables and text boxes deeper than {MAX_NESTING} in each other were not read")
+            self._extra_notes.append(f"tables and text boxes deeper than {MAX_NESTING} in each other were not read")
             return
         self._nesting += 1
         for child in parent:
@@ -229,7 +229,7 @@ class _Reader:
         self._nesting -= 1
 
     def _count_unread(self, element: Any) -> None:
-        if any((each.text or "").strip() for each in element.iter(qn("w:t"), qn("w:delText"), _MATH_TEXT)):
+        if any((run.text or "").strip() for run in element.iter(qn("w:t"), qn("w:delText"), _MATH_TEXT)):
             self._unread[_UNREAD[element.tag]] += 1
 
     def _read_included(self, chunk: Any) -> Iterator[Block]:
@@ -239,14 +239,14 @@ class _Reader:
         relation = self._parts.relations(self._part).get(chunk.get(qn("r:id"), ""))
         data = None if relation is None or relation.is_external else self._parts.bytes(relation.target)
         if relation is None or data is None:
-            self._said.append("an included document (altChunk) is missing")
+            self._extra_notes.append("an included document (altChunk) is missing")
             return
         try:
             parsed = read_part(relation.target, data, self._limits)
         except DocumentError as exc:
-            self._said.append(f"the included document {relation.target[:80]} was not read: {exc}")
+            self._extra_notes.append(f"the included document {relation.target[:80]} was not read: {exc}")
             return
-        self._said += [f"{relation.target[:80]}: {note}" for note in parsed.notes]
+        self._extra_notes += [f"{relation.target[:80]}: {note}" for note in parsed.notes]
         yield from parsed.blocks
 
     def _paragraph(self, element: Any) -> Iterator[Block]:
@@ -360,7 +360,7 @@ class _Reader:
             hidden = properties.find(qn("w:vanish"))
             style = _value(properties.find(qn("w:rStyle")), "")
             if _is_on(hidden) or (hidden is None and style in self._hidden_styles):
-                shown = "".join(each.text or "" for each in run.iter(qn("w:t")))
+                shown = "".join(piece.text or "" for piece in run.iter(qn("w:t")))
                 self._unread["hidden texts were not read: {}"] += bool(shown.strip())
                 return
             fonts = properties.find(qn("w:rFonts"))
@@ -436,6 +436,7 @@ class _Reader:
         self._count_choices(element)
         self._collect(element, into)
         box = element.find(f"{qn('w:sdtPr')}/{_W14}checkbox")
+        # The mark is usually in the control's text as well; only without it is the state shown.
         if box is not None and not "".join(into.text[start:]).strip():
             state = box.find(f"{_W14}checked")
             is_checked = state is not None and state.get(f"{_W14}val") in _ON
@@ -452,7 +453,7 @@ class _Reader:
         for row in self._below(element, qn("w:tr")):
             properties = row.find(qn("w:trPr"))
             before = None if properties is None else properties.find(qn("w:gridBefore"))
-            cells: list[str] = [""] * min(max(_number(before, 0), 0), 63)
+            cells: list[str] = [""] * min(max(_number(before, 0), 0), 63)  # Word's tables have at most 63 columns
             all_cells = list(self._below(row, qn("w:tc")))
             for cell in all_cells:
                 of_cell = cell.find(qn("w:tcPr"))
@@ -505,8 +506,8 @@ def _styles(root: Any, numbering: Numbering) -> tuple[dict[str, _Style], frozens
         properties = style.find(qn("w:rPr"))
         if properties is not None and _is_on(properties.find(qn("w:vanish"))):
             hidden.add(ident)
-    found = {ident: _meaning(ident, elements, numbering) for ident in elements}
-    return {**found, "": found.get(default, _Style())}, frozenset(hidden)
+    styles = {ident: _meaning(ident, elements, numbering) for ident in elements}
+    return {**styles, "": styles.get(default, _Style())}, frozenset(hidden)
 
 
 def _meaning(ident: str, elements: Json, numbering: Numbering) -> _Style:
@@ -515,17 +516,17 @@ def _meaning(ident: str, elements: Json, numbering: Numbering) -> _Style:
     depth: int | None = None
     counted: int | None = None
     number: str | None = None
-    seen: set[str] = set()
-    while ident in elements and ident not in seen:
-        seen.add(ident)
+    visited: set[str] = set()  # styles of a damaged file may be based on each other
+    while ident in elements and ident not in visited:
+        visited.add(ident)
         element = elements[ident]
         name = _value(element.find(qn("w:name")), "")
         properties = element.find(qn("w:pPr"))
         outline = -1 if properties is None else _number(properties.find(qn("w:outlineLvl")), -1)
         if level is None:
-            if found := _HEADING.fullmatch(name):
+            if match := _HEADING.fullmatch(name):
                 # "Title" is the level above "heading 1": a document's parts are below its name.
-                level = int(found[1]) + 1
+                level = int(match[1]) + 1
             elif name.casefold() == "title":
                 level = 1
             elif 0 <= outline < 9:

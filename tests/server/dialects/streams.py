@@ -95,16 +95,16 @@ def of(agent: Delegate, *bodies: EventBody) -> tuple[Step, ...]:
 def delegated() -> tuple[Step, ...]:
     """Return the interleaved events of two parallel delegates."""
     calls = [
-        ToolCall(each.tool_call_id, "delegate", "delegate", {"role": "researcher", "task": "look"})
-        for each in (FIRST, SECOND)
+        ToolCall(delegate.tool_call_id, "delegate", "delegate", {"role": "researcher", "task": "look"})
+        for delegate in (FIRST, SECOND)
     ]
     one = of(FIRST, IterationStart(1), *searched("call_f"), Thinking("hm"), Text("From one."))
     two = of(SECOND, IterationStart(1), Text("From two."), *searched("call_s", ToolStatus.ERROR))
     mixed = [step for pair in zip(one, two, strict=False) for step in pair]
     rest = [*one[len(two) :], *two[len(one) :]]
     ends = [
-        ToolResult(each.tool_call_id, "delegate", "delegate", ToolStatus.OK, "answer", False, 900)
-        for each in (FIRST, SECOND)
+        ToolResult(delegate.tool_call_id, "delegate", "delegate", ToolStatus.OK, "answer", False, 900)
+        for delegate in (FIRST, SECOND)
     ]
     return (*calls, *mixed, *rest, *ends)
 

@@ -101,8 +101,8 @@ def answer(method: str, params: dict[str, Any]) -> Any:
                 text = "x" * 4_100_000
             if params["name"] == "cancelled":
                 text = str(cancelled)
-            said = {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
-            return {**said, "_meta": {"unit": "EUR"}}
+            content = {"content": [{"type": "text", "text": text}], "structuredContent": {"points": [1, 2]}}
+            return {**content, "_meta": {"unit": "EUR"}}
         case "resources/read" if params["uri"] == "data://points":
             return {"contents": [{"uri": params["uri"], "mimeType": "text/csv", "text": "a,b"}]}
         case "resources/read":
@@ -122,8 +122,8 @@ def main() -> None:
         if "id" not in request or request.get("params", {}).get("name") == "slow":
             continue
         result = answer(request["method"], request.get("params") or {})
-        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "unknown method"}}
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}) + "\n")
+        body = {"result": result} if result is not None else {"error": {"code": -32601, "message": "unknown method"}}
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}) + "\n")
         sys.stdout.flush()
 
 

@@ -28,8 +28,8 @@ def finish(ident: object, value: object) -> None:
 
 
 def require(ident: object, requests: dict[str, Any] | None, state: str | None) -> None:
-    given = {"inputRequests": requests, "requestState": state}
-    result = {name: value for name, value in given.items() if value is not None}
+    values = {"inputRequests": requests, "requestState": state}
+    result = {name: value for name, value in values.items() if value is not None}
     put({"id": ident, "result": {"resultType": "input_required", **result}})
 
 
@@ -44,15 +44,16 @@ def ask_now(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(ident: int, name: str, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    given = {"responses": params.get("inputResponses"), "state": params.get("requestState")}
+    received = {"responses": params.get("inputResponses"), "state": params.get("requestState")}
     if name == "ask" and ERA == "old":
         finish(ident, [answer.get("result", answer) for answer in map(ask_now, arguments["params"])])
-    elif name == "ask" and given["responses"] is None:
-        asked = {
-            f"q{n}": {"method": "elicitation/create", "params": each} for n, each in enumerate(arguments["params"])
+    elif name == "ask" and received["responses"] is None:
+        requests = {
+            f"q{n}": {"method": "elicitation/create", "params": question}
+            for n, question in enumerate(arguments["params"])
         }
-        require(ident, asked, STATE)
-    elif name == "state_only" and given["state"] is None:
+        require(ident, requests, STATE)
+    elif name == "state_only" and received["state"] is None:
         require(ident, None, STATE)
     elif name == "sample":
         message = {"role": "user", "content": {"type": "text", "text": "Say all you know."}}
@@ -69,7 +70,7 @@ def call(ident: int, name: str, arguments: dict[str, Any], params: dict[str, Any
         put({"id": 1, "method": "elicitation/create", "params": arguments["params"][0]})
         sys.exit()
     else:
-        finish(ident, given)
+        finish(ident, received)
 
 
 def handle(message: dict[str, Any]) -> None:

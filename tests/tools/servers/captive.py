@@ -76,10 +76,14 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
             return json.dumps({**os.environ, "(uid)": str(os.getuid())})
         case "descriptors":
             return json.dumps(
-                sorted(int(each) for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}"))
+                sorted(
+                    int(descriptor)
+                    for descriptor in os.listdir("/proc/self/fd")
+                    if os.path.exists(f"/proc/self/fd/{descriptor}")
+                )
             )
         case "processes":
-            return json.dumps([each for each in os.listdir("/proc") if each.isdigit()])
+            return json.dumps([pid for pid in os.listdir("/proc") if pid.isdigit()])
         case "run":
             return subprocess.run(json.loads(path), capture_output=True, text=True, check=False, timeout=5).stdout
         case "detach":
@@ -127,7 +131,7 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
 
 def system_call(number: int, *arguments: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    answer = int(libc.syscall(ctypes.c_long(number), *(ctypes.c_long(each) for each in arguments)))
+    answer = int(libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments)))
     if answer < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return answer

@@ -176,8 +176,8 @@ def handle(message: dict[str, Any]) -> None:
             {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": True}} for name in listed
         ]
         if BEHAVIOUR == "says":
-            said = {"description": sys.argv[2], "inputSchema": {**schema, "title": sys.argv[2]}}
-            tools = [{**tool, **said} for tool in tools]
+            texts = {"description": sys.argv[2], "inputSchema": {**schema, "title": sys.argv[2]}}
+            tools = [{**tool, **texts} for tool in tools]
             sys.stderr.write(f"{sys.argv[2]}\n")
             sys.stderr.flush()
         answer(ident, {"tools": tools})

@@ -75,12 +75,12 @@ def describe(task: dict[str, Any]) -> dict[str, Any]:
     if tool == "break":
         return {**shown, "status": "failed", "error": {"code": -32603, "message": "the belt broke"}}
     if tool == "form" and len(answers) < 2:
-        asked = ["name", "colour"][len(answers)]
-        form = {"mode": "form", "message": f"Which {asked}?", "requestedSchema": NAME}
+        field = ["name", "colour"][len(answers)]
+        form = {"mode": "form", "message": f"Which {field}?", "requestedSchema": NAME}
         return {
             **shown,
             "status": "input_required",
-            "inputRequests": {asked: {"method": "elicitation/create", "params": form}},
+            "inputRequests": {field: {"method": "elicitation/create", "params": form}},
         }
     others = task["pid"] != os.getpid()
     if (
