@@ -404,7 +404,7 @@ class _Choice(NamedTuple):
 
 
 def _quotes(turn: Turn) -> list[Block]:
-    """Return the quotes, each from another passage: the best ones, or the best one for each part of the question."""
+    """Return the quotes: those about as good as the best one, or for a question of several parts one for each part."""
     if turn.wants_summary:
         starts = turn.beginnings or _documents(turn)
         return [_quote(hit, range(min(1 + FOLLOWING, len(hit.sentences)))) for hit in starts]
@@ -549,8 +549,7 @@ def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | 
         table = passage.table_of(place)
         around = title | (terms(" ".join(table.header)) if table else frozenset())
         is_able = passage.has_form(form, place)
-        own |= named if is_able else frozenset()
-        own -= numbers
+        own = (own | named if is_able else own) - numbers
         held = sum(weight * (1.0 if term in own else TITLE * (term in around)) for term, weight in wanted.items())
         shares.append(held / total * (1.0 if is_able else FORMLESS))
     return shares
@@ -558,12 +557,10 @@ def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | 
 
 def question_terms(text: str, before: str = "") -> dict[str, float]:
     """Return the terms of a question with their weights. Terms of the earlier questions count half, numbers double."""
-    weights = {term: 2.0 if any(map(str.isdigit, term)) else 1.0 for term in terms(text)}
-    return dict.fromkeys(terms(before), 0.5) | weights
+    return dict.fromkeys(terms(before), 0.5) | {term: 1.0 + any(map(str.isdigit, term)) for term in terms(text)}
 
 
 # Patterns and texts
-
 
 _SPARE_KEYWORDS = {"zh": ("备忘", "记忆"), "en": ("note", "memory")}
 _SMALL_TALK = {
