@@ -1,7 +1,6 @@
 """The extractive model: the default without a language model. It quotes passages instead of writing text.
 
-The class implements `Model`, and like any model it sees only the prompt, the messages and the tool schemas. Each call
-(`decide`) has three steps:
+Like any `Model` it sees only the prompt, the messages and the tool schemas. Each call (`decide`) has three steps:
 
 1. `read` parses the request: the newest question and the results of the tools called since.
 2. `_calls` returns the next tool calls: activate the role, recall, search (or remember, or read the beginnings of the
@@ -24,18 +23,10 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
+from agentic_rag.base import messages as blocks_of
 from agentic_rag.base.events import Usage
 from agentic_rag.base.json_form import Json
-from agentic_rag.base.messages import (
-    SHOWN_BEFORE,
-    Block,
-    Message,
-    Passage,
-    PassageTable,
-    plain_text,
-    text_block,
-    tool_uses,
-)
+from agentic_rag.base.messages import Block, Message, PassageTable, plain_text, text_block, tool_uses
 from agentic_rag.models import base
 from agentic_rag.models.extracts import asks_for_summary, begins_later, summarize
 from agentic_rag.models.words import CJK_RUN, content_words, language_of, terms
@@ -48,9 +39,9 @@ SEARCH, READ, DELEGATE = system.SEARCH.name, system.READ_DOCUMENT.name, system.D
 MAX_QUERY, MAX_REASON, MAX_KEYWORDS, MAX_FOLLOWED, MAX_QUOTES, MAX_ITEMS = 1_000, 200, 8, 3, 3, 8
 MAX_QUOTED = 1_000
 """Longest quote without a complete answer, in characters."""
-ENOUGH, SURE = 0.3, 0.75
-"""Shares of the question's words in a sentence: with less, only the meaning of the passage fits, and a memory is not
-used; with more, the sentence is a complete answer."""
+LEAST, ENOUGH, SURE = 0.15, 0.3, 0.75
+"""Shares of the question's words in a sentence: of a passage that is quoted at all, if the search compared only words;
+of one that not only its meaning fits, and of a memory that is used; of a complete answer."""
 NEAR = 0.85
 """Lowest evidence for a further quote, and lowest share for a further memory, relative to the first one."""
 WITHOUT_CODE = 0.05
@@ -150,8 +141,9 @@ class Turn:
     ``before``: the earlier questions that a follow-up refers to. ``activate``: the role must be activated now.
     ``is_noticed``: an earlier answer told the user that there is no language model. ``called``: the tools called in
     this turn, and ``problems`` the failed ones with the reason. ``hits``: the passages that the search found, or None
-    without a search. ``unmatched``: the parts of the question that no passage matches. ``beginnings``: the first
-    passage of each document that was read. ``memories``: contents, and contents with their cues.
+    without a search. ``by_meaning``: the search compared meanings too. ``unmatched``: the parts of the question that no
+    passage matches. ``beginnings``: the first passage of each document that was read. ``memories``: contents, and
+    contents with their cues.
     """
 
     question: str
@@ -163,6 +155,7 @@ class Turn:
     called: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     hits: list[FoundPassage] | None = None
+    by_meaning: bool = False
     unmatched: list[str] = field(default_factory=list)
     beginnings: list[FoundPassage] = field(default_factory=list)
     memories: list[tuple[str, str]] = field(default_factory=list)
@@ -227,6 +220,7 @@ def read(request: base.ModelRequest) -> Turn:
             readable = [hit for hit in hits if {*hit.sentences} - {hit.title} and not is_weak]
             turn.hits = [*(turn.hits or ()), *readable]
             turn.unmatched += _UNMATCHED.findall(text)
+            turn.by_meaning |= "and meaning" in text
     return turn
 
 
@@ -251,11 +245,11 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, list[FoundPas
         hits: list[FoundPassage] = []
         for part in content:
             if part["type"] == "search_result":
-                origin, sentences = Passage.of(part), tuple(line["text"] for line in part["content"])
+                origin, sentences = blocks_of.Passage.of(part), tuple(line["text"] for line in part["content"])
                 score, tables = (origin.score, origin.tables or ()) if origin else (1.0, ())
                 hits.append(FoundPassage(part["title"], sentences, next(count), part["source"], score, tables))
                 by_title.setdefault(part["title"], []).append(hits[-1])
-            elif part["type"] == "text" and part["text"].startswith(SHOWN_BEFORE):
+            elif part["type"] == "text" and part["text"].startswith(blocks_of.SHOWN_BEFORE):
                 shown = (hit for title in part["text"].split("\n")[1:] for hit in by_title.get(title, ()))
                 hits += shown
         if is_result:
@@ -391,16 +385,15 @@ def _reply(turn: Turn) -> list[Block]:
 
 
 class _Choice(NamedTuple):
-    """A passage, the share of the question's words in its best sentence, and the sentences to quote."""
+    """A passage, the share of the question's words in its best sentence, and the sentences to quote.
+
+    ``evidence`` that the passage answers: its relevance as a whole, and the words in one place.
+    """
 
     hit: FoundPassage
     share: float
     span: range
-
-    @property
-    def evidence(self) -> float:
-        """The evidence that the passage answers: its relevance as a whole, and the words in one place."""
-        return self.hit.score + self.share
+    evidence: float
 
 
 def _quotes(turn: Turn) -> list[Block]:
@@ -416,7 +409,7 @@ def _quotes(turn: Turn) -> list[Block]:
         else:
             # The relevance of a passage is that for the whole question. So the best passage of one part also comes
             # first for another part, and answers that one only if it has its words.
-            quoted = {choice.hit.index for choice in chosen.values()}
+            quoted = {index for index, _ in chosen}
             usable = [choice for choice in choices if choice.share >= SURE or choice.hit.index not in quoted][:1]
         chosen |= {(choice.hit.index, choice.span): choice for choice in usable}
     return [_quote(choice.hit, choice.span) for choice in list(chosen.values())[:MAX_QUOTES]]
@@ -434,15 +427,15 @@ def question_parts(question: str, unmatched: Sequence[str] = ()) -> list[str]:
     """Return the parts of a message that asks several questions or compares several things, or the whole message.
 
     In "Compare the noise of the Brisa 300 and the Brisa 900", both parts ask for the noise. Parts that the search
-    reports as unmatched are left out. If the search splits in another way, nothing is left out.
+    reports as unmatched are left out, unless nothing is left.
     """
     is_comparison = _COMPARE.search(question) is not None
     pieces = (_CONJUNCTION if is_comparison else _NEXT_QUESTION).split(question)
     parts = [piece for piece in pieces if content_words(piece)]
     if not 1 < len(parts) <= MAX_QUOTES:
         return [question]
-    if is_comparison and (attribute := _ATTRIBUTE.match(parts[0])):
-        parts[1:] = [attribute[0] + part for part in parts[1:]]
+    if is_comparison and (asked := _ATTRIBUTE.match(parts[0])):
+        parts[1:] = [asked[0] + part for part in parts[1:]]
     missing = [terms(part) for part in unmatched]
     return [part for part in parts if not any(words <= terms(part) for words in missing)] or [question]
 
@@ -450,12 +443,13 @@ def question_parts(question: str, unmatched: Sequence[str] = ()) -> list[str]:
 def _rank(turn: Turn, question: str) -> list[_Choice]:
     """Return the passages that may answer a part of the question, best first."""
     form, wanted = asked_form(question), question_terms(question, turn.before)
+    least = 0.0 if turn.by_meaning else LEAST
     choices: list[_Choice] = []
     for hit in turn.hits or []:
         shares = rate(wanted, hit, form)
         is_able = hit.score > WITHOUT_CODE and any(hit.has_form(form, place) for place in range(len(shares)))
-        if is_able or max(shares) >= SURE:
-            choices.append(_Choice(hit, max(shares), _span(hit, shares)))
+        if max(shares) >= (least if is_able else SURE):
+            choices.append(_Choice(hit, max(shares), _span(hit, shares), hit.score + max(shares)))
     # Beside a complete answer, a passage that only shares some words is noise.
     complete = [choice for choice in choices if choice.share >= SURE]
     return sorted(complete or choices, key=lambda choice: -choice.evidence)
