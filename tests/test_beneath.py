@@ -136,6 +136,6 @@ def test_modules_not_listed_in_elsewhere_use_no_files_directly() -> None:
     assert found == []
 
 
-def test_who_says_where_does_use_files() -> None:
+def test_modules_listed_as_using_files_do_use_them() -> None:
     used = {str(path.relative_to(ROOT)) for path in sources() if file_calls(path)}
     assert [each for each in ELSEWHERE if not any(name == each or name.startswith(f"{each}/") for name in used)] == []

@@ -30,7 +30,7 @@ def apply(before: str, difference: str) -> list[str]:
 
 
 @given(LINES, LINES)
-def test_a_difference_makes_one_text_of_the_other(before: list[str], after: list[str]) -> None:
+def test_a_diff_turns_one_text_into_the_other(before: list[str], after: list[str]) -> None:
     one, other = "\n".join(before), "\n".join(after)
     difference = compare_lines(one, other)
     if difference == "(only line ends differ)":
@@ -40,7 +40,7 @@ def test_a_difference_makes_one_text_of_the_other(before: list[str], after: list
     assert (difference == "") == (one == other)
 
 
-def test_large_texts_that_share_nothing_are_cut_and_those_that_share_much_are_not() -> None:
+def test_large_unlike_texts_are_truncated_in_a_diff_and_similar_ones_are_not() -> None:
     one = "\n".join(f"line {number}" for number in range(20_000))
     other = one.replace("line 10000\n", "another\n")
     assert compare_lines(one, other).splitlines()[4:6] == ["-line 10000", "+another"]
@@ -64,5 +64,5 @@ VALUES = st.recursive(LEAVES, lambda each: st.dictionaries(st.text(), each), max
 
 
 @given(st.dictionaries(st.text(), VALUES))
-def test_the_same_json_differs_in_nothing(value: dict[str, object]) -> None:
+def test_equal_json_has_no_differences(value: dict[str, object]) -> None:
     assert compare_json(value, value) == []

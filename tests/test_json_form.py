@@ -45,7 +45,7 @@ OUTERS = st.builds(
 
 
 @given(OUTERS)
-def test_what_is_written_is_read_back(value: Outer) -> None:
+def test_a_written_json_form_is_read_back(value: Outer) -> None:
     assert from_json(Outer, to_json(value)) == value
 
 

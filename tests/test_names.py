@@ -50,7 +50,7 @@ def test_no_function_is_a_bare_participle() -> None:
     assert bare == []
 
 
-def test_no_name_uses_a_word_that_was_given_up() -> None:
+def test_no_name_uses_a_retired_word() -> None:
     assert [(str(path), words) for path in sources() if (words := words_of_names(path) & set(GONE_WORDS))] == []
 
 
@@ -88,7 +88,7 @@ ROOMS = (".", "agentic_rag", "agentic_rag/runtime", "mcp_servers/retriever", "mc
 
 
 @pytest.mark.parametrize("page", ["architecture", "adding", "glossary"])
-def test_places_that_the_map_names_exist(page: str) -> None:
+def test_paths_named_by_the_map_exist(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     missing = [place for place in PLACE.findall(text) if not any((ROOT / room / place).exists() for room in ROOMS)]
     assert not missing, missing
@@ -168,7 +168,7 @@ def importable(dotted: str) -> bool:
     return True
 
 
-def test_what_docstrings_refer_to_exists() -> None:
+def test_names_in_docstrings_exist() -> None:
     assert [reference for path in sources() for reference in broken_references(path)] == []
 
 
@@ -186,7 +186,7 @@ LOOSE = re.compile(r"(dict|Mapping)\[str, (Any|object)\]")
 MOST_LOOSE = 80
 
 
-def test_few_signatures_take_or_return_untyped_documents() -> None:
+def test_few_signatures_use_untyped_json_objects() -> None:
     loose = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in sources()
@@ -214,7 +214,7 @@ SPEAKS_TEXT = ("agentic_rag/chat/", "agentic_rag/testing/", "agentic_rag/models/
 """Clients of our own server, and what speaks to a model's: to them an id is the text they were given."""
 
 
-def test_where_two_ids_meet_in_a_signature_they_have_types() -> None:
+def test_signatures_with_two_ids_have_id_types() -> None:
     mixed = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in sources()

@@ -42,7 +42,7 @@ def suspend(seconds: float = SUSPENDED) -> None:
 
 
 @pytest.mark.parametrize("factory", LOOPS)
-def test_bytes_that_came_during_a_suspension_are_read_first(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_bytes_received_during_a_suspension_are_read_first(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def test() -> None:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -59,7 +59,7 @@ def test_bytes_that_came_during_a_suspension_are_read_first(factory: Callable[[]
 
 
 @pytest.mark.parametrize("factory", LOOPS)
-def test_real_silence_ends_after_its_time_and_a_second_look(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_real_silence_times_out_after_a_second_check(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def test() -> None:
         began = time.monotonic()
         with SilenceScope(0.05) as scope:
@@ -71,7 +71,7 @@ def test_real_silence_ends_after_its_time_and_a_second_look(factory: Callable[[]
 
 
 @pytest.mark.parametrize("factory", LOOPS)
-def test_a_sign_of_life_moves_the_deadline(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_progress_extends_the_deadline(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def test() -> None:
         expired = asyncio.Event()
         timer = SilenceTimer(expired.set, anyio.current_time() + 0.01)
@@ -94,7 +94,7 @@ async def test_a_stopped_timer_never_calls() -> None:
     assert not expired.is_set()
 
 
-async def test_a_tool_that_answered_during_a_suspension_has_its_answer_read(tmp_path: Path) -> None:
+async def test_an_answer_that_arrived_during_a_suspension_is_read(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
 
@@ -109,7 +109,7 @@ async def test_a_tool_that_answered_during_a_suspension_has_its_answer_read(tmp_
 
 
 @pytest.mark.parametrize("factory", LOOPS)
-def test_a_pong_that_came_during_a_suspension_keeps_the_socket(
+def test_a_pong_during_a_suspension_keeps_the_socket_open(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def app(scope: object, receive: Callable[[], Awaitable[object]], send: object) -> None:

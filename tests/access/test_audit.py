@@ -16,7 +16,7 @@ from tests.databases import database_at
 from tests.server.rig import Rig
 
 
-async def test_every_change_of_an_admin_is_told_with_who_and_what_but_no_value(tmp_path: Path) -> None:
+async def test_every_admin_change_is_reported_with_actor_and_field_but_no_value(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=10_000) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "ann", "admin", domain)
@@ -62,7 +62,7 @@ async def test_a_row_is_redacted_before_it_is_hashed_but_keeps_the_ids(tmp_path:
         assert (await rig.ok("GET", "/api/audit/verify"))["intact"] is True
 
 
-async def test_changes_of_roles_and_collections_are_told_by_name_once(tmp_path: Path) -> None:
+async def test_changes_of_roles_and_collections_are_reported_once_by_name(tmp_path: Path) -> None:
     role = {"kind": "role", "id": "clerk", "content": "<role><personality>Counts.</personality></role>"}
     async with Rig(tmp_path, requests_per_second=10_000) as rig:
         domain = await rig.domain()
@@ -85,7 +85,7 @@ async def test_changes_of_roles_and_collections_are_told_by_name_once(tmp_path: 
         assert rows[-2]["details"]["files"] == [".promptx/resource/role/clerk/clerk.role.md"]
 
 
-async def test_a_denied_tool_call_leaves_a_row_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_denied_tool_call_is_audited_and_the_turn_continues(tmp_path: Path) -> None:
     calls = Step((Use("promptx_discover", {}),))
     async with Rig(tmp_path, calls, say("Without it then.")) as rig:
         domain = await rig.domain(toolPolicy={"promptx_discover": "deny"})
@@ -98,7 +98,7 @@ async def test_a_denied_tool_call_leaves_a_row_and_the_turn_goes_on(tmp_path: Pa
         assert row["details"]["conversationId"] == conversation
 
 
-async def test_an_mcp_entry_that_is_refused_leaves_a_row(tmp_path: Path) -> None:
+async def test_a_refused_mcp_entry_is_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         entry = {"x": {"command": "bash", "args": ["-c", "id"]}}
@@ -108,7 +108,7 @@ async def test_an_mcp_entry_that_is_refused_leaves_a_row(tmp_path: Path) -> None
         assert (row["action"], row["details"]["code"]) == ("PATCH /api/domains/{domain}", "MCP_COMMAND_NOT_ALLOWED")
 
 
-async def test_what_an_operator_does_by_command_line_beside_a_server_is_told(tmp_path: Path) -> None:
+async def test_command_line_actions_beside_a_server_are_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         folder = rig.application.settings.data
 
@@ -135,7 +135,7 @@ async def test_what_an_operator_does_by_command_line_beside_a_server_is_told(tmp
         assert [row["action"] for row in await audited(rig)].count("mcp.allow") == 1
 
 
-async def test_acts_that_no_server_saw_are_told_in_their_order_and_what_is_no_note_is_put_aside(tmp_path: Path) -> None:
+async def test_offline_actions_are_audited_in_order_and_invalid_notes_set_aside(tmp_path: Path) -> None:
     acts = Acts(tmp_path)
     for name in ("one", "two"):
         acts.leave(act("mcp.revoke", name))

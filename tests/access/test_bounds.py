@@ -31,7 +31,7 @@ def test_a_bucket_never_allows_more_than_its_burst_and_its_rate(waits: list[floa
 
 
 @given(waits=waits, rate=st.floats(0.1, 50))
-def test_who_waits_as_long_as_told_is_allowed(waits: list[float], rate: float) -> None:
+def test_a_client_that_waits_as_told_is_admitted(waits: list[float], rate: float) -> None:
     bucket, now = TokenBucket(rate, 3), 0.0
     for wait in waits:
         now += wait
@@ -41,12 +41,12 @@ def test_who_waits_as_long_as_told_is_allowed(waits: list[float], rate: float) -
             assert bucket.take(now) == 0
 
 
-def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
+def test_a_clock_that_stops_or_goes_back_adds_no_tokens() -> None:
     bucket = TokenBucket(1, 2)
     assert [bucket.take(now) > 0 for now in (5, 5, 5, 4, 3)] == [False, False, True, True, True]
 
 
-def test_what_is_spent_beyond_the_burst_is_owed() -> None:
+def test_spending_beyond_the_burst_must_be_refilled() -> None:
     bucket = TokenBucket(2, 10)
     assert [bucket.spend(0, 10), bucket.spend(0, 4), bucket.spend(1, 0)] == [0, 2, 1]
     assert bucket.take(2, 3) == 1.5
@@ -78,7 +78,7 @@ refusals = st.builds(
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 20), refusals), max_size=200))
-def test_every_refusal_is_told_exactly_once(steps: list[tuple[float, Refusal]]) -> None:
+def test_every_refusal_is_reported_exactly_once(steps: list[tuple[float, Refusal]]) -> None:
     window, now, told = Refusals(), 0.0, 0
     for wait, refusal in steps:
         now += wait
@@ -87,7 +87,7 @@ def test_every_refusal_is_told_exactly_once(steps: list[tuple[float, Refusal]]) 
     assert told == len(steps)
 
 
-def test_a_flood_of_one_refusal_makes_two_rows_a_minute() -> None:
+def test_a_flood_of_one_refusal_writes_two_audit_rows_a_minute() -> None:
     window, rows = Refusals(), Counter[str]()
     refusal = Refusal("anonymous", "GET", "/api/domains", "UNAUTHENTICATED", "10.0.0.1")
     for number in range(100_000):
@@ -98,7 +98,7 @@ def test_a_flood_of_one_refusal_makes_two_rows_a_minute() -> None:
     assert window.rest() == [(refusal, 99_999)]
 
 
-def test_a_flood_that_varies_what_it_asks_for_is_counted_together() -> None:
+def test_a_flood_over_varying_paths_is_counted_together() -> None:
     window, rows = Refusals(), 0
     for number in range(10_000):
         rows += len(window.note(0, Refusal("eve", "GET", f"/api/{number}", "UNAUTHENTICATED", "10.0.0.1")))
@@ -112,7 +112,7 @@ def test_a_flood_from_many_addresses_is_counted_together() -> None:
     assert rows == MAX_KINDS + 1
 
 
-def test_a_ticket_counts_once_and_only_for_thirty_seconds() -> None:
+def test_a_ticket_is_valid_once_and_for_thirty_seconds() -> None:
     tickets = Tickets()
     first, second = tickets.issue(0, EVE), tickets.issue(0, EVE)
     assert tickets.redeem(1, "another") is None
@@ -121,7 +121,7 @@ def test_a_ticket_counts_once_and_only_for_thirty_seconds() -> None:
     assert tickets.redeem(TICKET_SECONDS, second) is None
 
 
-def test_unused_tickets_do_not_pile_up_and_end_with_their_key() -> None:
+def test_unused_tickets_are_bounded_and_end_with_their_key() -> None:
     tickets = Tickets()
     other = tickets.issue(0, Entrant(User("ann"), "key_ann"))
     values = [tickets.issue(0, EVE) for _ in range(MAX_TICKETS + 5)]

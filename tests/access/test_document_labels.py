@@ -203,7 +203,7 @@ async def reads_of(found: Plant, key: str, number: int, chunks: Mapping[int, str
         pytest.param(500, marks=pytest.mark.nightly("the same with more combinations")),
     ],
 )
-async def test_no_door_shows_a_document_to_a_reader_without_its_labels(tmp_path: Path, rounds: int) -> None:
+async def test_no_endpoint_shows_a_document_to_a_reader_without_its_labels(tmp_path: Path, rounds: int) -> None:
     choice = random.Random(42)
     async with plant(tmp_path) as found, AsyncExitStack() as stack:
         chunks = {}
@@ -376,7 +376,7 @@ async def test_a_wait_names_no_document_that_its_reader_may_no_longer_see(tmp_pa
         assert found.name_of(0) in (await found.ask(key, "GET", paths[0])).text
 
 
-async def test_no_route_that_a_member_or_an_author_may_use_names_a_hidden_document(tmp_path: Path) -> None:
+async def test_no_route_for_members_or_authors_names_a_hidden_document(tmp_path: Path) -> None:
     async with plant(tmp_path, 2) as found:
         await found.label(0, "board")
         chunks = await found.rig.ok("GET", f"{found.path}/documents/{found.ids[0]}/chunks")
@@ -412,7 +412,7 @@ async def test_no_route_that_a_member_or_an_author_may_use_names_a_hidden_docume
         assert walked > 50
 
 
-async def test_folder_rules_label_what_is_below_them_and_renamed_files_follow(tmp_path: Path) -> None:
+async def test_folder_rules_label_files_below_them_and_follow_renames(tmp_path: Path) -> None:
     async with plant(tmp_path, 1) as found:
         key, admin = await found.key("ann"), await found.key("root", role="admin")
         folder = found.rig.settings.workspaces / found.domain / "documents"
@@ -438,7 +438,7 @@ async def test_folder_rules_label_what_is_below_them_and_renamed_files_follow(tm
         assert await names(await found.key("bob", "all")) == {"pay.md", "x-Secret.md"}
 
 
-async def test_uploads_bring_labels_and_never_take_any_away(tmp_path: Path) -> None:
+async def test_uploads_add_labels_and_never_remove_any(tmp_path: Path) -> None:
     async with plant(tmp_path, 0) as found:
         key = await found.key("ann")
 
@@ -465,7 +465,7 @@ async def test_uploads_bring_labels_and_never_take_any_away(tmp_path: Path) -> N
         assert [each["details"]["labels"] for each in audit["items"] if each["action"] == "document.update"]
 
 
-async def test_a_revoked_key_and_a_change_of_groups_end_what_they_gave(tmp_path: Path) -> None:
+async def test_a_revoked_key_and_a_change_of_groups_end_their_rights(tmp_path: Path) -> None:
     async with plant(tmp_path, 1) as found:
         await found.settings(groupLabels={"staff": ["board"]})
         await found.label(0, "board")
@@ -532,7 +532,7 @@ async def test_memories_of_a_labelled_document_are_hidden_from_readers_without_i
         assert len(await memories(bob)) == 3
 
 
-async def test_a_bundle_carries_labels_and_no_scan_sees_a_document_without_them(tmp_path: Path) -> None:
+async def test_a_bundle_carries_labels_that_apply_before_the_first_scan(tmp_path: Path) -> None:
     async with plant(tmp_path, 2) as found:
         await found.settings(groupLabels={"staff": ["board"]}, folderLabels={f"{found.name_of(1)}*": ["hr files"]})
         await found.label(0, "board", "legal")
@@ -595,7 +595,7 @@ async def test_the_groups_of_a_provider_give_labels_until_a_token_lacks_them(tmp
         assert [await status(odd, "\0", "x" * 600), await status("\0" + odd)] == [200, 404]
 
 
-async def test_exports_and_shared_links_hide_documents_whose_label_the_reader_lacks(tmp_path: Path) -> None:
+async def test_exports_and_shared_links_hide_documents_by_label(tmp_path: Path) -> None:
     async with plant(tmp_path, 1, share_links="anyone") as found:
         key, other = await found.key("ann", "board"), await found.key("bob")
         await found.settings(groupLabels={"board": ["board"]})

@@ -83,7 +83,7 @@ CODES = {"MCP_COMMAND_NOT_ALLOWED", "MCP_SERVER_RESERVED", "VALIDATION_ERROR"}
 
 @pytest.mark.attack(kind="spawning")
 @pytest.mark.parametrize("kind", CLASSES)
-async def test_each_hostile_entry_is_refused_leaves_nothing_and_one_row(tmp_path: Path, kind: str) -> None:
+async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, kind: str) -> None:
     async with admin(tmp_path) as mallory:
         await mallory.ask("PUT", f"{mallory.path}/secrets/KEY", {"value": CANARY})
         await mallory.told()
@@ -131,7 +131,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
 
 
 @pytest.mark.attack(kind="network")
-async def test_nobody_knocks_at_an_address_of_this_machine_in_any_spelling(tmp_path: Path) -> None:
+async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) -> None:
     """They may be saved: where a name leads is known when it is connected to."""
     async with admin(tmp_path) as mallory, knocked() as (port, knocks):
         before = await mallory.state()
@@ -164,7 +164,7 @@ async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
 
 @pytest.mark.attack(kind="spawning")
 @needs_bubblewrap
-async def test_a_program_swapped_after_its_approval_is_told_at_each_start_and_none_is_left(tmp_path: Path) -> None:
+async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "server.py"
     program.parent.mkdir()
     program.write_text(CAPTIVE.read_text())
@@ -191,7 +191,7 @@ async def test_a_program_swapped_after_its_approval_is_told_at_each_start_and_no
 
 
 @pytest.mark.attack(kind="spawning")
-async def test_a_folder_swapped_for_a_link_after_it_was_saved_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start(tmp_path: Path) -> None:
     async with admin(tmp_path) as mallory:
         policy = mallory.rig.application.machinery.policy
         assert policy.packages is not None
@@ -211,7 +211,7 @@ async def test_a_folder_swapped_for_a_link_after_it_was_saved_is_told_at_the_sta
 
 @pytest.mark.attack(kind="network")
 @pytest.mark.parametrize("status", [301, 307])
-async def test_a_redirect_to_another_host_is_told_and_not_followed(tmp_path: Path, status: int) -> None:
+async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path: Path, status: int) -> None:
     async with knocked() as (elsewhere, knocks):
 
         async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,7 +236,7 @@ async def test_a_redirect_to_another_host_is_told_and_not_followed(tmp_path: Pat
 
 
 @pytest.mark.attack(kind="network")
-async def test_no_server_is_sent_a_key_of_ours(tmp_path: Path) -> None:
+async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
     app = build().streamable_http_app()
     seen: list[tuple[bytes, bytes]] = []
 

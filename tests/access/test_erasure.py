@@ -118,7 +118,7 @@ PLACES = ("erase.shut", "erase.conversation", "erase.memories")
 
 
 @pytest.mark.parametrize(("place", "scope"), [("", "domain"), *((place, "user") for place in PLACES)])
-async def test_nothing_stays_of_a_person_but_a_number(tmp_path: Path, place: str, scope: str) -> None:
+async def test_an_erased_person_leaves_only_a_number(tmp_path: Path, place: str, scope: str) -> None:
     async with Rig(tmp_path, *[say("Yes.") for _ in range(2)]) as rig:
         domain = await rig.domain(memoryScope=scope)
         zanne, ben = await settle(rig, ZANNE, domain), await settle(rig, "ben", domain)
@@ -153,7 +153,7 @@ async def test_nothing_stays_of_a_person_but_a_number(tmp_path: Path, place: str
         assert len(set(numbers)) == len(numbers) == 3
 
 
-async def test_a_person_is_erased_while_an_answer_is_written(tmp_path: Path) -> None:
+async def test_a_person_is_erased_during_an_answer(tmp_path: Path) -> None:
     stalled = Stalled(say("One. Two."), after=2)
     async with Rig(tmp_path, stalled) as rig:
         domain = await rig.domain()
@@ -176,7 +176,7 @@ def titles(found: Json) -> set[str]:
     return {each["title"] for each in found["items"]}
 
 
-async def test_conversations_are_kept_as_long_as_their_domain_says_and_no_running_one_goes(tmp_path: Path) -> None:
+async def test_conversations_expire_by_their_domains_retention_unless_running(tmp_path: Path) -> None:
     stalled = Stalled(say("One. Two."), after=2)
     async with Rig(tmp_path, say("Yes."), say("Yes."), stalled) as rig:
         keeps, forgets = await rig.domain(), await rig.domain(keepConversationsDays=30)
@@ -207,7 +207,7 @@ async def test_conversations_are_kept_as_long_as_their_domain_says_and_no_runnin
             )[0] == 422
 
 
-async def test_a_conversation_that_was_taken_up_for_removal_takes_no_message_and_goes_with_the_next_sweep(
+async def test_a_conversation_marked_for_removal_refuses_messages_and_is_deleted_by_the_next_sweep(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:

@@ -88,17 +88,17 @@ def changing() -> Iterator[Declaration]:
                 yield from (each for each in declarations_of(kind) if each.method != "GET")
 
 
-def test_every_route_that_changes_something_leaves_a_row() -> None:
+def test_every_changing_route_is_audited() -> None:
     silent = {f"{each.method} {each.path}" for each in changing() if not each.rule.audited}
     assert silent <= set(NOT_AUDITED)
 
 
-def test_the_tools_of_ours_that_change_something_are_these() -> None:
+def test_these_built_in_tools_change_something() -> None:
     assert {tool.name for tool in SYSTEM_TOOLS if tool.effects or tool.shared_effects} == set(CALLS)
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
-async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_path: Path, name: str) -> None:
+async def test_changes_by_a_model_are_audited_for_its_user(tmp_path: Path, name: str) -> None:
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
@@ -114,7 +114,7 @@ async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_p
         assert "Oolong" not in str(row)
 
 
-async def test_a_conversation_that_is_deleted_leaves_a_row(tmp_path: Path) -> None:
+async def test_a_deleted_conversation_leaves_an_audit_row(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         await rig.ok("DELETE", f"/api/conversations/{conversation}")

@@ -41,7 +41,7 @@ async def test_a_key_is_shown_once_and_stored_as_its_hash(tmp_path: Path, caplog
     assert not any(key.encode() in path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
 
 
-async def test_once_there_is_a_key_nobody_comes_in_without_one(tmp_path: Path) -> None:
+async def test_keyless_access_ends_with_the_first_key(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         assert (await rig.http.get("/api/domains")).status_code == 200
         await make_key(rig, "ann", "operator")
@@ -50,7 +50,7 @@ async def test_once_there_is_a_key_nobody_comes_in_without_one(tmp_path: Path) -
         assert (await rig.http.get("/api/ready")).status_code == 200
 
 
-async def test_revoking_the_last_key_opens_nothing_while_the_process_runs(tmp_path: Path) -> None:
+async def test_revoking_the_last_key_does_not_enable_keyless_access(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key = await make_key(rig, "ann", "operator")
         (stored,) = (await rig.ok("GET", "/api/keys"))["items"]
@@ -91,14 +91,14 @@ async def test_the_first_key_is_named_as_such(tmp_path: Path) -> None:
         ({"user": "ann", "role": "admin", "domains": ["nope"]}, "domains.0"),
     ],
 )
-async def test_a_key_that_makes_no_sense_is_not_made(tmp_path: Path, body: dict[str, object], path: str) -> None:
+async def test_a_key_with_invalid_fields_is_not_created(tmp_path: Path, body: dict[str, object], path: str) -> None:
     async with Rig(tmp_path) as rig:
         status, code, message = await rig.refused("POST", "/api/keys", body)
         assert (status, code, message.split(":")[0]) == (422, "VALIDATION_ERROR", path)
         assert (await rig.ok("GET", "/api/keys"))["items"] == []
 
 
-async def test_revoking_a_key_closes_its_sockets_and_streams_and_no_others(tmp_path: Path) -> None:
+async def test_revoking_a_key_closes_exactly_its_sockets_and_streams(tmp_path: Path) -> None:
     stalled = Stalled(say("One. Two."), after=2)
     async with Rig(tmp_path, stalled) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
@@ -137,7 +137,7 @@ class Ended:
         self.keys.append(key_id)
 
 
-async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_path: Path) -> None:
+async def test_a_key_revoked_by_another_process_is_refused_after_a_refresh(tmp_path: Path) -> None:
     database = await Database.open(database_at(tmp_path / "store.db"))
     try:
         ended = Ended()
@@ -163,7 +163,7 @@ async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_pat
         await database.aclose()
 
 
-async def test_with_a_key_memories_are_the_users_own_and_effects_need_a_word(tmp_path: Path) -> None:
+async def test_with_a_key_memories_are_per_user_and_effects_need_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain()
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True

@@ -94,7 +94,7 @@ async def test_over_https_the_cookie_is_bound_to_the_host(tmp_path: Path) -> Non
         assert (await page.send("GET", "/api/domains", **at))[0] == 401
 
 
-async def test_what_changes_something_needs_a_header_and_our_own_page(tmp_path: Path) -> None:
+async def test_changing_requests_need_a_header_and_our_own_page(tmp_path: Path) -> None:
     async with Rig(tmp_path, allowed_origins="http://app.example") as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
         body = {"name": "Law"}
@@ -117,7 +117,7 @@ async def test_what_changes_something_needs_a_header_and_our_own_page(tmp_path: 
         assert (await page.send("GET", "/api/domains"))[0] == 200
 
 
-async def test_the_older_contracts_door_takes_the_cookie_with_json_alone(tmp_path: Path) -> None:
+async def test_the_older_contracts_endpoint_accepts_the_cookie_only_with_json(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, page = await rig.domain(), Page(rig)
         key = await make_key(rig, "ann", "member", domain)
@@ -148,7 +148,7 @@ async def test_a_socket_takes_a_ticket_and_never_the_cookie(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["key revoked", "role changed", "disabled", "signed out"])
-async def test_a_sign_in_ends_with_what_it_was_made_of(tmp_path: Path, how: str) -> None:
+async def test_a_sign_in_ends_with_its_key_or_account(tmp_path: Path, how: str) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain, page, other = await rig.domain(), Page(rig), Page(rig)
         key = await make_key(rig, "ann", "admin", domain)
@@ -176,7 +176,7 @@ async def test_a_sign_in_ends_with_what_it_was_made_of(tmp_path: Path, how: str)
         assert (await other.send("GET", "/api/domains"))[0] == 200
 
 
-async def test_a_sign_in_expires_unless_it_is_renewed_and_ends_all_the_same(tmp_path: Path) -> None:
+async def test_a_sign_in_is_renewed_until_its_absolute_end(tmp_path: Path) -> None:
     async with Rig(tmp_path, sign_in_minutes=60, sign_in_hours=1.5) as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
         _, first = await page.login("ann", key)
@@ -197,7 +197,7 @@ NEAR_ITS_END = "UPDATE logins SET ends_at = expires_at"
 EXPIRED = "UPDATE logins SET expires_at = '2020-01-01T00:00:00.000Z'"
 
 
-async def test_wrong_sign_ins_are_told_slowed_down_and_say_nothing(tmp_path: Path) -> None:
+async def test_wrong_sign_ins_are_refused_rate_limited_and_reveal_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
         answers = [await page.login(*each) for each in (("ann", key + "x"), ("bob", key), ("ann", ""), ("", key))]
@@ -213,7 +213,7 @@ async def test_wrong_sign_ins_are_told_slowed_down_and_say_nothing(tmp_path: Pat
         assert sum(row["count"] for row in told) >= 10
 
 
-async def test_a_cookie_that_nobody_knows_is_no_cookie_and_a_key_goes_before_one(tmp_path: Path) -> None:
+async def test_an_unknown_cookie_is_ignored_and_a_key_precedes_a_cookie(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = Page(rig)
         page.cookie = "agentic-rag=whatever; other=1"
@@ -228,7 +228,7 @@ async def test_a_cookie_that_nobody_knows_is_no_cookie_and_a_key_goes_before_one
         assert (await page.send("GET", "/api/domains", cookie=twice))[0] == 401  # two of one name: whose is it?
 
 
-async def test_a_sign_in_of_another_process_is_known_and_ends_here_too(tmp_path: Path) -> None:
+async def test_a_sign_in_of_another_process_is_accepted_and_can_be_ended_here(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
         await page.login("ann", key)
@@ -253,7 +253,7 @@ async def test_a_user_who_is_called_local_stays_who_they_are_when_a_sign_in_is_r
 
 
 @needs_postgresql
-async def test_the_local_user_comes_in_at_all_servers_with_the_same_key_and_at_no_other() -> None:
+async def test_the_local_key_is_accepted_by_all_workers_and_no_other_server() -> None:
     with postgresql_server() as server:
         database, key = await Database.open(server.url), new_secret()
         try:
@@ -276,7 +276,7 @@ async def test_the_local_user_comes_in_at_all_servers_with_the_same_key_and_at_n
             await database.aclose()
 
 
-async def test_the_first_key_signs_in_the_browser_that_makes_it(tmp_path: Path) -> None:
+async def test_the_first_key_signs_in_the_browser_that_creates_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = Page(rig)
         status, made = await page.send("POST", "/api/keys", {"user": "ann", "role": "operator"}, **PROOF)
@@ -288,7 +288,7 @@ async def test_the_first_key_signs_in_the_browser_that_makes_it(tmp_path: Path) 
         assert (await page.send("GET", "/api/auth"))[1]["refusal"] == "keyRequired"
 
 
-async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_reads_that_it_was_given(tmp_path: Path) -> None:
+async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_says_so(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         local = rig.settings.data / "mcp" / "local"
@@ -314,7 +314,7 @@ async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_reads_that
         assert (await page.send("GET", "/api/domains"))[0] == 200
 
 
-async def test_our_own_origin_stays_our_own_when_it_is_listed_and_a_foreign_one_is_told_to_use_a_key(
+async def test_our_own_origin_can_be_listed_and_a_foreign_one_needs_a_key(
     tmp_path: Path,
 ) -> None:
     own, foreign = "http://127.0.0.1", "https://other.example"
@@ -331,7 +331,7 @@ async def test_our_own_origin_stays_our_own_when_it_is_listed_and_a_foreign_one_
         assert changed[0] == 201
 
 
-async def test_our_own_page_behind_a_proxy_that_changes_the_host_signs_in_once_its_origin_is_listed(
+async def test_our_page_behind_a_proxy_that_changes_the_host_signs_in_with_its_origin_listed(
     tmp_path: Path,
 ) -> None:
     own = "https://rag.example"

@@ -86,7 +86,7 @@ async def test_another_user_of_this_machine_is_not_the_local_user(tmp_path: Path
 
 
 @as_root
-async def test_under_another_server_too_a_connection_belongs_to_its_user(tmp_path: Path) -> None:
+async def test_a_connection_belongs_to_its_user_under_other_asgi_servers_too(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app, http="h11") as address:
 
         def attack() -> None:
@@ -119,7 +119,7 @@ def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, s
     ],
     ids=["IPv4", "IPv6", "IPv4 in IPv6"],
 )
-def test_the_system_tells_whose_a_connection_is(family: int, host: str, target: str) -> None:
+def test_the_system_reports_the_owner_of_a_connection(family: int, host: str, target: str) -> None:
     try:
         with pair(family, host, target) as (peer, own):
             seen = own.getpeername()[:2]
@@ -134,7 +134,7 @@ def test_the_system_tells_whose_a_connection_is(family: int, host: str, target: 
         pytest.skip(f"{target} cannot be used: {exc}")
 
 
-async def test_a_server_that_may_use_the_network_ends_coming_in_without_a_key(tmp_path: Path) -> None:
+async def test_approving_a_server_with_network_ends_keyless_access(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         policy = rig.application.machinery.policy
         assert policy.packages is not None
@@ -158,7 +158,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_program(arguments, env=given, cwd=folder)
 
 
-def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_path: Path) -> None:
+def test_commands_use_the_local_key_and_open_prints_a_ticket(tmp_path: Path) -> None:
     assert run(tmp_path, "open").returncode == 1
     assert run(tmp_path, "mcp", "allow", "--network", "--", "/bin/true").returncode == 0, "the line is allowed"
 
@@ -179,7 +179,7 @@ def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_p
         anyio.run(visit, url, ticket)
 
 
-async def test_a_turn_from_before_the_first_key_loses_what_only_a_single_user_may(tmp_path: Path) -> None:
+async def test_a_turn_from_before_the_first_key_loses_single_user_rights(tmp_path: Path) -> None:
     done: list[str] = []
 
     async def write(request: CallRequest) -> CallOutcome:
@@ -201,7 +201,7 @@ async def test_a_turn_from_before_the_first_key_loses_what_only_a_single_user_ma
         assert done == ["srv__write"]
 
 
-async def test_the_first_key_restarts_what_a_single_user_let_run(tmp_path: Path) -> None:
+async def test_the_first_key_restarts_servers_allowed_by_a_single_user(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain()
         server = {"command": PYTHON, "args": ["-I", "-S", str(CAPTIVE)]}
@@ -220,7 +220,7 @@ async def test_the_first_key_restarts_what_a_single_user_let_run(tmp_path: Path)
                 await pause()
 
 
-async def test_the_first_key_ends_what_is_open_without_one(tmp_path: Path) -> None:
+async def test_the_first_key_closes_keyless_connections(tmp_path: Path) -> None:
     stalled = Stalled(say("One. Two."), after=2)
     async with Rig(tmp_path, stalled) as rig, serving(rig.application.app) as address:
         conversation = (await rig.ok("POST", "/api/conversations", {"domainId": await rig.domain()}))["id"]

@@ -158,14 +158,16 @@ TARGETS = ("web__send", "role_write")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-async def test_an_order_in_a_tools_description_is_obeyed_in_vain(tmp_path: Path, target: str) -> None:
+async def test_an_injected_order_in_a_tools_description_has_no_effect(tmp_path: Path, target: str) -> None:
     async with scene(tmp_path, obey, say("Done."), description=ORDER.format(target)) as found:
         await found.denied(await found.ask(), target, "toolPolicy")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("query", ["x", "fail"])
-async def test_an_order_in_a_tools_result_or_error_is_obeyed_in_vain(tmp_path: Path, target: str, query: str) -> None:
+async def test_an_injected_order_in_a_tools_result_or_error_has_no_effect(
+    tmp_path: Path, target: str, query: str
+) -> None:
     steps = (use("web__lookup", query=query), obey, say("Done."))
     async with scene(tmp_path, *steps, result=ORDER.format(target)) as found:
         await found.allow(web__lookup="allow")
@@ -241,7 +243,7 @@ PLACES: dict[str, tuple[Place, Step | None]] = {
         for at, target in enumerate(TARGETS)
     ],
 )
-async def test_an_order_in_what_is_read_is_obeyed_in_vain(tmp_path: Path, place: str, target: str) -> None:
+async def test_an_injected_order_in_a_document_has_no_effect(tmp_path: Path, place: str, target: str) -> None:
     put, first = PLACES[place]
     steps = (*([first] if first else []), obey, say("Done."))
     async with scene(tmp_path, *steps) as found:
@@ -252,7 +254,7 @@ async def test_an_order_in_what_is_read_is_obeyed_in_vain(tmp_path: Path, place:
 
 @pytest.mark.parametrize("place", ["document", "memory"])
 @pytest.mark.parametrize("rule", ["web__*", "web__send"])
-async def test_a_pattern_does_not_cover_an_order_that_was_read_and_the_tools_own_name_does(
+async def test_an_allow_pattern_does_not_apply_after_untrusted_text_and_an_exact_name_does(
     tmp_path: Path, place: str, rule: str
 ) -> None:
     put, first = PLACES[place]
@@ -271,7 +273,7 @@ async def test_a_pattern_does_not_cover_an_order_that_was_read_and_the_tools_own
             assert found.sent == ["all notes"]
 
 
-async def test_a_server_that_calls_its_tools_by_our_names_gets_no_call_meant_for_ours(tmp_path: Path) -> None:
+async def test_a_server_with_our_tool_names_gets_no_call_meant_for_ours(tmp_path: Path) -> None:
     calls = Step((Use("search_documents", {"query": "x"}), Use("promptx_recall", {"query": "x"})))
     async with scene(tmp_path, calls, use("web__role_write", text="x"), say("Done.")) as found:
         await upload(found, "leave.md", "# Leave\n\nTwenty-five days.")
@@ -318,9 +320,7 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
         for where in ("value", "name", "inside", "broken")
     ],
 )
-async def test_a_secret_is_not_carried_out_in_arguments_whatever_the_policy_says(
-    tmp_path: Path, how: str, where: str
-) -> None:
+async def test_a_secret_is_not_sent_in_arguments_under_any_policy(tmp_path: Path, how: str, where: str) -> None:
     text = ENCODINGS[how](SECRET)
     call = {
         "value": Use("web__send", {"text": text}),

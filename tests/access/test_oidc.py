@@ -162,7 +162,7 @@ async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_
         ({"sub": 7}, "whose it is"),
     ],
 )
-def test_a_token_is_refused_that_is_not_for_us_and_now(claims: Claims, said: str) -> None:
+def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, said: str) -> None:
     now = 1_800_000_000.0
     good = {"iss": "https://login.example", "sub": "a-1", "aud": CLIENT, "exp": now + 60, "iat": now, "nonce": "n"}
     expected = Expected("https://login.example", CLIENT, frozenset({CLIENT}), "n")
@@ -174,7 +174,7 @@ def test_a_token_is_refused_that_is_not_for_us_and_now(claims: Claims, said: str
 @pytest.mark.parametrize(
     ("claims", "said"), [({"aud": "another"}, "another audience"), ({"nonce": "x"}, "another sign-in")]
 )
-async def test_a_sign_in_ends_with_no_other_token_than_its_own(tmp_path: Path, claims: Claims, said: str) -> None:
+async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: Claims, said: str) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
         refused = await come_back(page, issuer, **claims)
@@ -184,7 +184,7 @@ async def test_a_sign_in_ends_with_no_other_token_than_its_own(tmp_path: Path, c
         assert (await rig.ok("GET", "/api/users"))["items"] == []
 
 
-async def test_a_client_of_the_api_shows_a_token_and_what_is_wrong_with_one_is_refused(tmp_path: Path) -> None:
+async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url, oidc_clients="cli") as (rig, domain):
         status, found = await shown(rig, issuer.sign(issuer.claims()))
         assert (status, [each["id"] for each in found["items"]]) == (200, [domain])
@@ -216,7 +216,7 @@ async def test_a_client_of_the_api_shows_a_token_and_what_is_wrong_with_one_is_r
         assert len((await rig.ok("GET", "/api/users"))["items"]) == 1
 
 
-async def test_a_new_key_is_looked_for_once_and_one_that_is_taken_back_counts_no_more(tmp_path: Path) -> None:
+async def test_a_new_signing_key_is_fetched_once_and_a_withdrawn_one_is_refused(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
         unknown = RSAKey.generate_key(2048, {"kid": "unknown"})
         for _ in range(3):
@@ -230,7 +230,7 @@ async def test_a_new_key_is_looked_for_once_and_one_that_is_taken_back_counts_no
         assert (await shown(rig, issuer.sign(issuer.claims(sub="b"))))[0] == 401
 
 
-async def test_groups_decide_and_are_read_anew_each_time(tmp_path: Path) -> None:
+async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> None:
     async with (
         issuing() as issuer,
         rig_with(tmp_path, issuer.url) as (rig, domain),
@@ -292,7 +292,7 @@ async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached(
         assert (await provider.read(unknown, expected))["sub"] == "a-1"
 
 
-async def test_a_disabled_person_and_one_without_groups_stay_outside(tmp_path: Path) -> None:
+async def test_disabled_people_and_people_without_groups_are_refused(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
         assert (await shown(rig, issuer.sign(issuer.claims(sub="b", groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users"))["items"] == []
@@ -310,7 +310,7 @@ async def test_a_disabled_person_and_one_without_groups_stay_outside(tmp_path: P
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "member"}
 
 
-async def test_nobody_takes_a_name_that_somebody_has(tmp_path: Path) -> None:
+async def test_a_used_name_cannot_be_taken(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
         await rig.ok("POST", "/api/users", {"name": "root", "operator": True})
         for number, name in enumerate(("root", LOCAL.id, "system", "../x", "", "root")):
@@ -321,7 +321,7 @@ async def test_nobody_takes_a_name_that_somebody_has(tmp_path: Path) -> None:
         assert (len(names), len([each for each in names if each.startswith("oidc_")])) == (7, 6)
 
 
-def test_a_pattern_is_the_operators_and_a_groups_name_is_only_compared(tmp_path: Path) -> None:
+def test_only_operators_use_patterns_and_group_names_are_compared_exactly(tmp_path: Path) -> None:
     file = tmp_path / "grants.toml"
     file.write_text(MAPPING.format(domain="dom_1") + '[[grants]]\ngroups = "a.b[c]?*z"\ndomain="dom_2"\ngrant="admin"')
     grants = GroupGrants(file)
@@ -347,7 +347,7 @@ def test_a_pattern_is_the_operators_and_a_groups_name_is_only_compared(tmp_path:
         ("[[grants]\n", "line 1"),
     ],
 )
-def test_a_mistake_in_the_file_names_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_in_the_file_names_its_place(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "grants.toml"
     file.write_text(text)
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_OIDC_GRANTS") as caught:
@@ -355,7 +355,7 @@ def test_a_mistake_in_the_file_names_its_place(tmp_path: Path, text: str, said: 
     assert said in str(caught.value)
 
 
-async def test_an_issuer_that_is_another_or_leads_into_the_network_is_not_followed() -> None:
+async def test_another_issuer_or_one_in_the_private_network_is_refused() -> None:
     async with issuing() as issuer, issuing() as inner:
         token = issuer.sign(issuer.claims())
         for described in (
@@ -378,7 +378,7 @@ async def test_an_issuer_that_is_another_or_leads_into_the_network_is_not_follow
         assert inner.asked == []
 
 
-async def test_sign_ins_that_are_begun_without_end_are_slowed_down_and_take_no_room(tmp_path: Path) -> None:
+async def test_endless_sign_in_attempts_are_rate_limited_and_bounded(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
         for path in ("//evil.example", "/%5Cevil.example", "https://evil.example", "x", "/%0d%0ax"):

@@ -151,7 +151,7 @@ async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("role", ["admin", "member"])
-async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Path, role: str) -> None:
+async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, role: str) -> None:
     async with tenants(tmp_path, role) as found:
         before, refused = await found.state(), 0
         for method, declared, path, rule in routes(found):
@@ -180,7 +180,7 @@ async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Pa
         assert await count_refused(found.rig, "mallory") == refused
 
 
-async def test_another_tenants_id_and_one_that_does_not_exist_are_answered_alike(tmp_path: Path) -> None:
+async def test_another_tenants_id_and_an_unknown_one_get_the_same_answer(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         for noun, path in [
             ("domain", "/api/domains/{}"),
@@ -197,7 +197,7 @@ async def test_another_tenants_id_and_one_that_does_not_exist_are_answered_alike
             assert theirs.headers.keys() == nobodys.headers.keys()
 
 
-async def test_ids_of_another_tenant_inside_ones_own_requests_are_not_found(tmp_path: Path) -> None:
+async def test_another_tenants_ids_inside_a_request_are_not_found(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         own, ids = found.own_conversation, found.ids
         for method, path, body, code in [
@@ -253,7 +253,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
         assert {row["action"] for row in told} == {f"WS {kind}" for kind, *_ in frames}
 
 
-async def test_a_member_may_talk_and_read_documents_but_not_change_his_domain(tmp_path: Path) -> None:
+async def test_a_member_can_chat_and_read_documents_but_not_change_the_domain(tmp_path: Path) -> None:
     async with tenants(tmp_path, "member") as found:
         own = f"/api/domains/{found.own_domain}"
         for path in (own, f"{own}/documents", f"/api/conversations/{found.own_conversation}"):
@@ -276,7 +276,7 @@ async def test_a_member_may_talk_and_read_documents_but_not_change_his_domain(tm
         assert await count_refused(found.rig, "mallory", "FORBIDDEN") == 10
 
 
-async def test_an_admin_changes_his_domain_but_makes_and_deletes_none(tmp_path: Path) -> None:
+async def test_an_admin_can_change_the_domain_but_not_create_or_delete_one(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         own = f"/api/domains/{found.own_domain}"
         changed = await found.ask(found.mallory, "PATCH", own, {"settings": {"tone": "formal"}})
@@ -298,14 +298,14 @@ async def test_a_conversation_is_gone_for_a_user_whose_new_key_no_longer_names_i
         assert (await found.ask(narrowed, "GET", "/api/conversations")).json()["total"] == 0
 
 
-async def test_two_keys_of_a_user_share_what_is_his(tmp_path: Path) -> None:
+async def test_two_keys_of_a_user_share_the_users_data(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         second = await make_key(found.rig, "ann", "member", found.ids["domain"])
         shown = (await found.ask(second, "GET", "/api/conversations")).json()["items"]
         assert [(each["id"], each["ownerId"]) for each in shown] == [(found.ids["conversation"], "ann")]
 
 
-async def test_not_even_an_operator_reads_a_conversation_of_somebody_else(tmp_path: Path) -> None:
+async def test_operators_cannot_read_conversations_of_others(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         root = await make_key(found.rig, "root", "operator")
         assert (await found.ask(root, "GET", f"/api/domains/{found.ids['domain']}")).status_code == 200

@@ -45,7 +45,7 @@ async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]
 
 @needs_bubblewrap
 @pytest.mark.attack(kind="spawning")
-async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_path: Path) -> None:
+async def test_a_program_swapped_between_check_and_start_is_reported(tmp_path: Path) -> None:
     policy, spec, command = await swapped(tmp_path)
     told: list[tuple[str, str, str]] = []
 
@@ -66,7 +66,7 @@ async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_pat
 
 @pytest.mark.attack(kind="spawning")
 @pytest.mark.parametrize("script", ["exit 126", "echo 'not started: a lie' >&2; exit 0", "echo fine >&2; exit 126"])
-async def test_the_end_of_a_server_that_was_started_is_told_to_nobody(tmp_path: Path, script: str) -> None:
+async def test_an_expected_servers_end_is_not_reported(tmp_path: Path, script: str) -> None:
     command = StdioCommand("/bin/sh", ("-c", script), {}, tmp_path, "no-marker")
     told, ended = [], anyio.Event()
 
@@ -93,7 +93,7 @@ STREAMS = {
 
 @pytest.mark.attack(kind="network")
 @pytest.mark.parametrize("how", STREAMS)
-async def test_a_server_that_wants_its_messages_sent_elsewhere_is_told_and_sent_none(tmp_path: Path, how: str) -> None:
+async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path: Path, how: str) -> None:
     methods: list[str] = []
 
     async def announcing(scope: Scope, receive: Receive, send: Send) -> None:

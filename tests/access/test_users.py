@@ -46,7 +46,7 @@ def record(**fields: object) -> UserRecord:
         (KeyRole.OPERATOR, False, None, False, False, False),
     ],
 )
-def test_a_key_permits_at_most_what_its_user_may_do(
+def test_a_key_permits_at_most_its_users_rights(
     role: KeyRole | None, operator: bool, grant: Grant | None, sees: bool, writes: bool, administers: bool
 ) -> None:
     domains = () if role in (None, KeyRole.OPERATOR) else ("dom_1",)
@@ -97,7 +97,7 @@ async def test_an_author_writes_roles_and_nothing_else_of_a_domain(tmp_path: Pat
         ]
 
 
-async def test_a_key_of_a_new_name_makes_its_user_and_one_with_more_rights_raises_them(tmp_path: Path) -> None:
+async def test_a_key_for_a_new_name_creates_its_user_and_one_with_more_rights_raises_them(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         first, second = await rig.domain(), await rig.domain()
         await make_key(rig, "ann", "member", first)
@@ -114,7 +114,7 @@ async def test_a_key_of_a_new_name_makes_its_user_and_one_with_more_rights_raise
         assert actions == ["user.update", "user.create"]
 
 
-async def test_what_is_taken_from_a_user_is_taken_from_the_keys_and_from_what_is_open(tmp_path: Path) -> None:
+async def test_rights_taken_from_a_user_end_in_keys_and_open_connections(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain, other = await rig.domain(), await rig.domain()
         ann = await key_for(rig, "ann", grants={domain: "admin"})
@@ -131,7 +131,7 @@ async def test_what_is_taken_from_a_user_is_taken_from_the_keys_and_from_what_is
         assert (await rig.http.get(f"/api/domains/{domain}", headers=ann)).status_code == 200
 
 
-async def test_a_disabled_user_is_out_at_once_and_back_when_enabled(tmp_path: Path) -> None:
+async def test_a_disabled_user_is_refused_at_once_until_enabled(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         ann = await key_for(rig, "ann", grants={domain: "member"})
@@ -168,7 +168,7 @@ async def ticket_opens(address: str, ticket: str) -> bool:
         ({"name": "taken"}, "name"),
     ],
 )
-async def test_a_user_that_makes_no_sense_is_not_made(tmp_path: Path, body: Json, path: str) -> None:
+async def test_a_user_with_invalid_fields_is_not_created(tmp_path: Path, body: Json, path: str) -> None:
     async with Rig(tmp_path) as rig:
         await rig.ok("POST", "/api/users", {"name": "taken"})
         status, code, message = await rig.refused("POST", "/api/users", body)

@@ -54,7 +54,7 @@ async def test_an_operator_manages_users_and_an_author_pushes_roles(tmp_path: Pa
         assert "ann" not in (await run(address, root, "users", "list")).stdout
 
 
-async def test_the_first_key_says_what_changes_and_leaves_the_server_with_an_operator(tmp_path: Path) -> None:
+async def test_the_first_key_explains_its_effect_and_is_an_operators(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         local = rig.application.access.local_key
@@ -85,7 +85,7 @@ LISTS = [
 LISTS += ["audit list", "mcp requests", "memory show clerk --domain {domain}"]
 
 
-async def test_every_command_that_prints_a_table_prints_json_on_demand(tmp_path: Path) -> None:
+async def test_every_command_with_a_table_prints_json_on_demand(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         key = await make_key(rig, "root", "operator")

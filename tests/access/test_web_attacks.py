@@ -79,7 +79,7 @@ async def test_a_page_of_another_origin_gets_nothing_even_with_the_key(tmp_path:
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_a_name_rebound_to_this_address_is_not_served(tmp_path: Path, host: str) -> None:
+async def test_a_dns_rebound_host_is_refused(tmp_path: Path, host: str) -> None:
     async with Rig(tmp_path) as rig:
         key = await make_key(rig, "ann", "operator")
         given = {"host": host, "origin": f"http://{host}", **bearer(key)}
@@ -88,7 +88,7 @@ async def test_a_name_rebound_to_this_address_is_not_served(tmp_path: Path, host
         assert await count_refused(rig, "anonymous", "FORBIDDEN") == 2
 
 
-async def test_two_hosts_in_one_request_are_no_host(tmp_path: Path) -> None:
+async def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         transport = httpx2.ASGITransport(rig.application.app)
         twice = [("host", "127.0.0.1"), ("host", "evil.example")]
@@ -96,7 +96,7 @@ async def test_two_hosts_in_one_request_are_no_host(tmp_path: Path) -> None:
             assert (await http.get("/api/ready")).status_code == 403
 
 
-async def test_beyond_loopback_only_addresses_and_the_names_set_are_served(tmp_path: Path) -> None:
+async def test_beyond_loopback_only_configured_host_names_are_served(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await make_key(rig, "ann", "operator")
     async with Rig(tmp_path, host="0.0.0.0", allowed_hosts="chat.example.org, Other.example") as rig:
@@ -126,7 +126,7 @@ QUERIES = ["token={}", "access_token={}", "api_key={}", "key={}", "ticket={}", "
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_a_key_in_the_address_is_refused_also_beside_a_true_one(tmp_path: Path, query: str) -> None:
+async def test_a_key_in_the_address_is_refused_even_beside_a_valid_one(tmp_path: Path, query: str) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         for headers in ({"authorization": ""}, bearer(key)):
@@ -159,7 +159,7 @@ async def test_a_ticket_opens_one_socket_and_is_answered_with_the_dialect_only(t
 
 
 @pytest.mark.parametrize("offered", ["ticket.", "ticket.x", "ticket.{cut}", "ticket.{key}"])
-async def test_a_ticket_nobody_was_given_opens_nothing(tmp_path: Path, offered: str) -> None:
+async def test_an_unknown_ticket_opens_no_socket(tmp_path: Path, offered: str) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["ticket"]
@@ -169,7 +169,7 @@ async def test_a_ticket_nobody_was_given_opens_nothing(tmp_path: Path, offered: 
         assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3
 
 
-async def test_a_ticket_of_a_revoked_key_opens_nothing(tmp_path: Path) -> None:
+async def test_a_ticket_of_a_revoked_key_opens_no_socket(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
@@ -178,7 +178,7 @@ async def test_a_ticket_of_a_revoked_key_opens_nothing(tmp_path: Path) -> None:
         assert await status_of(address, ticket) == 401
 
 
-async def test_tickets_taken_without_end_do_not_pile_up(tmp_path: Path) -> None:
+async def test_endless_ticket_requests_are_bounded(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=10_000) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         first = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
@@ -189,7 +189,7 @@ async def test_tickets_taken_without_end_do_not_pile_up(tmp_path: Path) -> None:
             assert await opened.ask("ping") == {"type": "pong"}
 
 
-async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_hurts_no_other_key(tmp_path: Path) -> None:
+async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_affects_no_other_key(tmp_path: Path) -> None:
     async with Rig(tmp_path, connections_per_key=3) as rig, serving(rig.application.app) as address:
         key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
         async with socket(address, key=key), socket(address, key=key), socket(address, key=key) as held:
@@ -215,7 +215,7 @@ async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_hurts_no_other_key(
         assert sum(row["count"] for row in rows) >= 5
 
 
-async def test_a_flood_of_requests_is_refused_with_the_time_to_wait_and_makes_few_rows(tmp_path: Path) -> None:
+async def test_a_flood_of_requests_is_refused_with_a_retry_time_and_writes_few_audit_rows(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=0.01) as rig:
         key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
         responses = [await rig.http.get("/api/domains", headers=bearer(key)) for _ in range(200)]
@@ -248,7 +248,7 @@ async def test_a_flood_of_messages_is_refused_over_rest_and_sockets_alike(tmp_pa
         assert await count_refused(rig, "eve", "RATE_LIMITED") == 2
 
 
-async def test_a_socket_that_floods_frames_is_told_and_then_closed(tmp_path: Path) -> None:
+async def test_a_socket_that_floods_frames_is_warned_and_then_closed(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=0.01) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "eve", "operator")
         async with socket(address, key=key) as eve:
@@ -275,7 +275,7 @@ async def test_subscriptions_are_limited_over_all_sockets_of_a_key(tmp_path: Pat
             assert (await two.ask("subscribe", conversationId=ids[2]))["type"] == "subscribed"
 
 
-async def test_anonymous_refusals_without_end_do_not_fill_the_log(tmp_path: Path) -> None:
+async def test_endless_anonymous_refusals_do_not_fill_the_audit_log(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await make_key(rig, "ann", "operator")
         del rig.http.headers["authorization"]
@@ -287,7 +287,7 @@ async def test_anonymous_refusals_without_end_do_not_fill_the_log(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["/api/health", "/api/domains", "/nothing", "/api/turns/<script>alert(1)<%2Fscript>"])
-async def test_no_answer_can_run_in_a_browser(tmp_path: Path, path: str) -> None:
+async def test_no_answer_runs_as_script_in_a_browser(tmp_path: Path, path: str) -> None:
     async with Rig(tmp_path) as rig:
         response = await rig.http.get(path)
         assert response.headers["content-type"] == "application/json"
@@ -313,7 +313,7 @@ async def test_an_event_stream_and_a_refused_handshake_have_these_headers_too(tm
         assert refused.value.response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_trailing_slash_tells_a_stranger_nothing(tmp_path: Path) -> None:
+async def test_a_trailing_slash_reveals_nothing_without_a_key(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await make_key(rig, "ann", "operator")
         del rig.http.headers["authorization"]

@@ -20,7 +20,7 @@ def members_of(contents: Mapping[str, bytes]) -> list[ZipMember]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(NAMES, st.binary(max_size=200), max_size=8))
-def test_members_are_read_back_and_the_size_is_known_before_they_are_written(contents: dict[str, bytes]) -> None:
+def test_archive_members_are_read_back_and_the_size_is_computed_before_writing(contents: dict[str, bytes]) -> None:
     members = members_of(contents)
     whole = b"".join(write_zip(members))
     assert len(whole) == measure_zip(members)
@@ -32,7 +32,7 @@ def test_members_are_read_back_and_the_size_is_known_before_they_are_written(con
         assert {info.external_attr >> 16 for info in archive.infolist()} <= {0o100644}
 
 
-def test_a_large_zip_comes_in_pieces_of_bounded_size() -> None:
+def test_a_large_zip_is_streamed_in_bounded_pieces() -> None:
     piece = bytes(100_000)
     members = [ZipMember("large.bin", 50 * len(piece), lambda: [piece] * 50)]
     pieces = [*write_zip(members)]
@@ -40,7 +40,7 @@ def test_a_large_zip_comes_in_pieces_of_bounded_size() -> None:
     assert sum(map(len, pieces)) == measure_zip(members)
 
 
-def test_the_size_counts_the_extensions_for_more_than_four_gigabytes() -> None:
+def test_the_computed_size_includes_zip64_extensions() -> None:
     """A zip64 member has 24 more bytes before its content and 8 after, and 20 or 28 more in the list of files."""
 
     def measure(size: int) -> int:
@@ -60,14 +60,14 @@ def repeat_entry(times: int, stated: int) -> bytes:
     return whole[:at] + entries + tail
 
 
-def test_a_list_with_too_many_entries_is_refused_though_the_zip_states_one() -> None:
+def test_a_zip_with_too_many_entries_is_refused_although_it_states_one() -> None:
     with pytest.raises(ZipTooLarge, match="more than 1000 files"):
         open_zip(io.BytesIO(repeat_entry(1_001, 1)), entries=1_000)
     with open_zip(io.BytesIO(repeat_entry(1_000, 1)), entries=1_000) as archive:
         assert len(archive.infolist()) == 1_000
 
 
-def test_a_list_with_too_many_bytes_is_refused_by_either_end_record() -> None:
+def test_a_zip_directory_with_too_many_bytes_is_refused_by_either_end_record() -> None:
     plain = repeat_entry(2_000, 1)
     with pytest.raises(ZipTooLarge, match="more than 65600 bytes"):
         open_zip(io.BytesIO(plain), list_bytes=65_600)
@@ -80,7 +80,7 @@ def test_a_list_with_too_many_bytes_is_refused_by_either_end_record() -> None:
         open_zip(io.BytesIO(plain[:end] + record + locator + small), list_bytes=65_600)
 
 
-def test_what_is_no_zip_is_reported_by_zipfile() -> None:
+def test_zipfile_reports_an_invalid_zip() -> None:
     for data in (b"", b"hello", repeat_entry(1, 1)[:-4]):
         with pytest.raises(zipfile.BadZipFile):
             open_zip(io.BytesIO(data))

@@ -39,9 +39,7 @@ async def restore_into(folder: Path, backup: Path, **given: Any) -> Restored:
     return await restore(Plan(backup, folder, folder / DATABASE, **given))
 
 
-async def test_everything_is_there_after_a_restore_and_the_doctor_finds_nothing(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
+async def test_a_restore_is_complete_and_the_doctor_finds_no_problem(made: tuple[Path, Path], tmp_path: Path) -> None:
     data, backup = made
     copy = tmp_path / "data"
     done = await restore_into(copy, backup)
@@ -68,7 +66,7 @@ async def test_everything_is_there_after_a_restore_and_the_doctor_finds_nothing(
 
 
 @pytest.mark.sqlite("backs a file up")
-async def test_programs_that_no_registry_has_come_along_and_are_allowed_where_they_lie_now(tmp_path: Path) -> None:
+async def test_local_programs_are_moved_with_their_permission(tmp_path: Path) -> None:
     data = await fill(tmp_path / "before")
     script, bundle = data / "mcp" / "local" / "tools" / "x.js", data / "mcp" / "bundles" / "ab.mcpb"
     for path in (script, bundle):
@@ -93,7 +91,7 @@ async def test_programs_that_no_registry_has_come_along_and_are_allowed_where_th
     assert (workspace / "prompt").is_dir()
 
 
-async def test_secrets_stay_sealed_and_their_key_outside_unless_somebody_asks_for_it(
+async def test_backups_keep_secrets_sealed_and_include_their_key_only_on_request(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     data, _ = made
@@ -113,7 +111,7 @@ async def test_secrets_stay_sealed_and_their_key_outside_unless_somebody_asks_fo
     assert await examine(settings_for(tmp_path), False) == []
 
 
-async def test_a_backup_that_was_cut_or_changed_at_any_byte_is_refused_before_anything_is_begun(
+async def test_a_truncated_or_changed_backup_is_refused_before_the_restore_starts(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     whole = made[1].read_bytes()
@@ -150,16 +148,14 @@ class FirstMember:
                 pass
 
 
-async def test_a_backup_is_as_of_the_moment_before_its_records_are_copied(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
+async def test_a_backup_has_the_state_before_its_records_are_copied(made: tuple[Path, Path], tmp_path: Path) -> None:
     data, progress, before = made[0], FirstMember(), now()
     written = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", BackupOptions(), progress)
     assert before <= written.made_at <= progress.at < now()
     assert verify(tmp_path / "b.tar.zst").made_at == written.made_at
 
 
-async def test_a_folder_in_use_and_one_that_is_not_empty_are_left_as_they_are(
+async def test_a_restore_does_not_change_a_folder_that_is_in_use_or_not_empty(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
@@ -173,7 +169,7 @@ async def test_a_folder_in_use_and_one_that_is_not_empty_are_left_as_they_are(
     assert names(folder) == ["letter.txt", "lock", "spare"]
 
 
-async def test_a_copy_beside_a_living_original_does_not_run_its_turns_without_a_word(
+async def test_a_copied_data_folder_does_not_silently_run_the_originals_turns(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     data, backup = made
@@ -190,7 +186,7 @@ async def test_a_copy_beside_a_living_original_does_not_run_its_turns_without_a_
     assert rows["old"][0][1] in rows["new"][0]
 
 
-async def test_what_a_server_writes_by_itself_is_kept_to_the_newest(tmp_path: Path) -> None:
+async def test_only_the_newest_scheduled_backups_are_kept(tmp_path: Path) -> None:
     for number in range(3):
         path = name_by_time(tmp_path)
         path.write_bytes(b"x")
@@ -203,7 +199,7 @@ async def test_what_a_server_writes_by_itself_is_kept_to_the_newest(tmp_path: Pa
     assert names(tmp_path) == sorted(["agentic-rag-mine.tar.zst", newest.name])
 
 
-async def test_a_file_that_is_there_is_not_written_over(made: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_an_existing_file_is_not_overwritten(made: tuple[Path, Path], tmp_path: Path) -> None:
     target = tmp_path / "b.tar.zst"
     target.write_bytes(b"mine")
     with pytest.raises(BackupRefused, match="is there already"):
@@ -212,13 +208,13 @@ async def test_a_file_that_is_there_is_not_written_over(made: tuple[Path, Path],
     assert target.read_bytes() == b"mine"
 
 
-def test_names_that_lead_out_of_a_folder_are_refused(made: tuple[Path, Path]) -> None:
+def test_paths_that_leave_a_folder_are_refused(made: tuple[Path, Path]) -> None:
     for name in ("/etc/passwd", "../x", "workspaces/../../x", "workspaces//x", "workspaces/./x", "a\0b", ""):
         with pytest.raises(BackupDamaged, match="no name below a folder"):
             check_name(made[1], name)
 
 
-def test_a_full_disk_is_said_in_our_words(tmp_path: Path) -> None:
+def test_a_full_disk_has_a_plain_error(tmp_path: Path) -> None:
     with (
         pytest.raises(BackupNotWritten, match="No space left on device"),
         FileIO("/dev/full", "w") as full,
@@ -227,7 +223,9 @@ def test_a_full_disk_is_said_in_our_words(tmp_path: Path) -> None:
         out.add("backup.json", b"{}")
 
 
-async def test_a_cut_off_restore_keeps_servers_out_and_begins_anew(made: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_an_interrupted_restore_blocks_servers_and_can_be_restarted(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / RESTORE_MARK).write_text('{"backup": "/mnt/b.tar.zst", "id": "backup_x"}')

@@ -56,7 +56,7 @@ async def test_backup_beside_a_server_verify_and_restore(made: tuple[Path, Path]
     assert (code, warned.count("\n"), "it was cut" in warned) == (1, 1, True)
 
 
-async def test_memories_that_were_written_before_and_beside_a_backup_are_restored_with_exit_code_0(
+async def test_memories_written_before_and_during_a_backup_are_restored(
     tmp_path: Path,
 ) -> None:
     turns = [step for engram in ENGRAMS for step in (use("promptx_remember", engrams=[engram]), say("Noted."))]
@@ -79,9 +79,7 @@ async def test_memories_that_were_written_before_and_beside_a_backup_are_restore
             assert {each["content"] for each in kept} == {each["content"] for each in ENGRAMS[:count]}
 
 
-async def test_an_upgrade_is_rehearsed_and_done_and_there_is_nothing_to_go_back_to(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
+async def test_an_upgrade_without_migrations_has_no_downgrade(made: tuple[Path, Path], tmp_path: Path) -> None:
     await restore(Plan(made[1], tmp_path / "data", tmp_path / "data" / "agentic-rag.db"))
     code, said, warned = await run(tmp_path, "upgrade", "--rehearse", "--data", "data")
     assert (code, "a start changes nothing" in said, "The backup took" in said) == (0, True, True), said + warned
@@ -94,7 +92,7 @@ async def test_an_upgrade_is_rehearsed_and_done_and_there_is_nothing_to_go_back_
 
 
 @pytest.mark.sqlite("its commands have a file")
-async def test_with_the_index_nothing_is_indexed_again(tmp_path: Path) -> None:
+async def test_a_restore_with_the_index_reindexes_nothing(tmp_path: Path) -> None:
     await fill(tmp_path)
     code, _, warned = await run(tmp_path, "backup", "b.tar.zst", "--data", "data", "--with-index", "--with-key")
     assert code == 0, warned
@@ -103,7 +101,7 @@ async def test_with_the_index_nothing_is_indexed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.sqlite("backs a file up")
-async def test_a_server_writes_backups_by_itself_and_health_says_how_old_the_last_is(tmp_path: Path) -> None:
+async def test_a_server_writes_scheduled_backups_and_health_shows_the_age_of_the_last(tmp_path: Path) -> None:
     async with Rig(tmp_path, backup_every=24, backup_keep=2) as rig:
         backups = ScheduledBackups(rig.settings)
         before = (await rig.ok("GET", "/api/health"))["backup"]

@@ -28,7 +28,7 @@ def ended(found: Json) -> bool:
     return bool(found["job"]["state"] != "running")
 
 
-async def test_an_operator_has_a_backup_written_and_verified_and_the_log_says_who(tmp_path: Path) -> None:
+async def test_an_operators_backup_is_written_verified_and_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
@@ -61,7 +61,7 @@ async def test_an_operator_has_a_backup_written_and_verified_and_the_log_says_wh
         assert actions.count("backup.verify") == 2
 
 
-async def test_a_backup_that_is_stopped_leaves_nothing_and_another_one_may_begin(tmp_path: Path) -> None:
+async def test_a_stopped_backup_leaves_nothing_and_another_can_start(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         assert await rig.ok("POST", "/api/backups/stop") == {"stopped": False}
         await rig.ok("POST", "/api/backups")
@@ -74,7 +74,7 @@ async def test_a_backup_that_is_stopped_leaves_nothing_and_another_one_may_begin
         assert (await until(rig, ended))["job"]["state"] == "done"
 
 
-async def test_backups_the_catalogue_and_the_providers_mapping_are_operators_alone(tmp_path: Path) -> None:
+async def test_backups_catalogue_and_provider_mapping_are_for_operators_only(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "ann", "admin", domain)

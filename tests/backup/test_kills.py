@@ -12,7 +12,7 @@ from tests.programs import run_victim
 @pytest.mark.parametrize(
     ("every", "least"), [(5, 1), pytest.param(1, 7, marks=pytest.mark.nightly("a kill at each place"))]
 )
-async def test_a_backup_is_whole_or_absent_and_a_killed_restore_can_be_repeated(
+async def test_a_killed_backup_leaves_no_file_and_a_killed_restore_can_be_repeated(
     made: tuple[Path, Path], tmp_path: Path, every: int, least: int
 ) -> None:
     folder = tmp_path / "kills"

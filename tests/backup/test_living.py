@@ -33,7 +33,7 @@ async def restore_into(folder: Path, backup: Path, *, end_turns: bool) -> Restor
 
 
 @pytest.mark.sqlite("backs a file up")
-async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_somebody_says(tmp_path: Path) -> None:
+async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_by_the_operators_choice(tmp_path: Path) -> None:
     stalled = Stalled(say("The pump holds three litres."), 3)
     backup = tmp_path / "b.tar.zst"
     async with Rig(tmp_path / "original", stalled) as rig:
@@ -96,7 +96,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
 
 
 @pytest.mark.sqlite("backs a file up")
-async def test_under_load_nothing_that_was_acknowledged_before_is_missing_and_everything_fits_together(
+async def test_a_backup_under_load_is_consistent_and_has_all_acknowledged_data(
     tmp_path: Path,
 ) -> None:
     backup = tmp_path / "b.tar.zst"
@@ -157,7 +157,7 @@ async def test_under_load_nothing_that_was_acknowledged_before_is_missing_and_ev
         assert [found.code for found in await rig.application.doctor.examine()] == []
 
 
-async def test_what_was_deleted_while_the_backup_was_made_is_settled_by_the_restore(
+async def test_documents_deleted_during_a_backup_are_settled_by_the_restore(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The records are read first: a file that they name may be gone when it is its turn."""

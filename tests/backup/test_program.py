@@ -8,7 +8,7 @@ from agentic_rag.backup.program import ProgramFailed, run_program
 from tests.server.rig import settings_for
 
 
-async def test_what_fails_while_the_program_is_heard_ends_it_with_the_documented_error(tmp_path: Path) -> None:
+async def test_a_failing_output_handler_ends_the_program_with_the_documented_error(tmp_path: Path) -> None:
     def hear(line: str) -> None:
         raise OverflowError("a number that is none")
 

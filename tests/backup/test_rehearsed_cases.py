@@ -19,7 +19,7 @@ WORSE = """
 
 @pytest.mark.slow("indexes two copies, one of them in a program")
 @pytest.mark.sqlite("its commands have a file")
-async def test_a_version_with_worse_searches_is_named_before_it_is_installed(tmp_path: Path) -> None:
+async def test_a_version_with_worse_searches_is_reported_before_its_installation(tmp_path: Path) -> None:
     later = make_later(tmp_path / "migrations")
     step = later.folder / "versions" / "v9002_later.py"
     step.write_text(step.read_text().rstrip() + WORSE)

@@ -135,7 +135,7 @@ async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -
 
 
 @pytest.mark.sqlite("leaves a file")
-async def test_a_folder_of_every_kind_opens_and_an_upgrade_of_it_is_taken_back(tmp_path: Path) -> None:
+async def test_a_folder_with_every_kind_of_record_opens_and_its_upgrade_is_reverted(tmp_path: Path) -> None:
     fixture = tmp_path / "now.tar.zst"
     await make_fixture(tmp_path / "made", fixture)
     rows = read_rows(tmp_path / "made" / "data" / "agentic-rag.db")

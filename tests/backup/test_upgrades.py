@@ -44,7 +44,7 @@ def columns(settings: Settings, table: str) -> set[str]:
         return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
-async def test_a_start_backs_up_older_tables_then_changes_them_and_there_is_a_way_back(
+async def test_a_start_backs_up_older_tables_migrates_them_and_can_be_downgraded(
     made: tuple[Path, Path], tmp_path: Path, later: Revisions
 ) -> None:
     await lay_out(made, tmp_path)
@@ -82,7 +82,7 @@ async def test_a_start_backs_up_older_tables_then_changes_them_and_there_is_a_wa
 
 
 @pytest.mark.nightly("backup/test_commands.py rehearses an upgrade every time")
-async def test_a_rehearsal_says_what_would_change_and_changes_nothing(
+async def test_a_rehearsal_reports_its_changes_and_makes_none(
     made: tuple[Path, Path], tmp_path: Path, later: Revisions
 ) -> None:
     data = await lay_out(made, tmp_path)
@@ -103,7 +103,7 @@ async def test_a_rehearsal_says_what_would_change_and_changes_nothing(
     assert (await rehearse(settings)).steps == []
 
 
-async def test_without_room_for_the_backup_nothing_is_changed(
+async def test_without_space_for_the_backup_nothing_is_changed(
     made: tuple[Path, Path], tmp_path: Path, later: Revisions
 ) -> None:
     data = await lay_out(made, tmp_path)
@@ -113,7 +113,7 @@ async def test_without_room_for_the_backup_nothing_is_changed(
     assert await find_revision(data / "agentic-rag.db") == HEAD
 
 
-async def test_a_step_that_fails_leaves_the_old_tables_and_a_downgrade_that_is_cut_off_too(
+async def test_a_failed_migration_or_an_interrupted_downgrade_keeps_the_old_tables(
     made: tuple[Path, Path], tmp_path: Path, later: Revisions
 ) -> None:
     data = await lay_out(made, tmp_path)

@@ -207,7 +207,7 @@ async def test_a_zip_in_a_bundle_stays_a_file(tmp_path: Path) -> None:
         assert stored.read_bytes() == inner
 
 
-async def test_quotas_and_sizes_hold_for_bundles(tmp_path: Path) -> None:
+async def test_quotas_and_size_limits_apply_to_bundles(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_documents=2, max_upload_bytes=1000) as rig:
         many = {**plain(), **{f"documents/{number}.md": NOTE + b"x" * number for number in range(3)}}
         answer = await rig.refused("POST", "/api/bundles", content=pack(many), headers=ZIP)
@@ -220,7 +220,7 @@ async def test_quotas_and_sizes_hold_for_bundles(tmp_path: Path) -> None:
         assert answer[:2] == (413, "DOCUMENT_TOO_LARGE")
 
 
-async def test_a_full_disk_takes_no_bundle_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+async def test_a_bundle_import_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, disk_reserve=2**60) as rig:
         answer = await rig.refused("POST", "/api/bundles", content=pack(plain()), headers=ZIP)
         assert answer[:2] == (507, "STORAGE_FULL")
@@ -228,7 +228,7 @@ async def test_a_full_disk_takes_no_bundle_and_keeps_nothing_of_it(tmp_path: Pat
         assert (await rig.ok("GET", "/api/domains"))["items"] == []
 
 
-def test_a_disk_that_fills_up_while_a_bundle_is_unpacked_says_so(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_during_an_unpacking_is_the_reason(tmp_path: Path) -> None:
     source = tmp_path / "b.zip"
     source.write_bytes(pack({**plain(), "documents/a.md": NOTE}))
     rooms = iter([None, None, StorageFull("no space")])
@@ -241,7 +241,7 @@ def test_a_disk_that_fills_up_while_a_bundle_is_unpacked_says_so(tmp_path: Path)
         unpack(source, tmp_path / "files", Bounds(10**6, 10**6, check))
 
 
-def test_wherever_a_byte_of_a_bundle_is_another_it_is_refused_or_the_same(tmp_path: Path) -> None:
+def test_a_bundle_with_a_changed_byte_is_refused_or_equal(tmp_path: Path) -> None:
     data = pack({**plain("Law", language="de"), "documents/a.md": NOTE, "prompt/a.md": b"Be calm.\n"})
     source = tmp_path / "b.zip"
 
@@ -268,7 +268,7 @@ def test_wherever_a_byte_of_a_bundle_is_another_it_is_refused_or_the_same(tmp_pa
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=40), max_size=6))
-def test_every_name_of_a_document_has_one_that_any_system_takes(names: list[str]) -> None:
+def test_every_document_name_has_a_portable_form(names: list[str]) -> None:
     wanted = {name for name in names if name not in (".", "..")}
     found = portable_names(wanted)
     assert found.keys() == wanted
@@ -278,7 +278,7 @@ def test_every_name_of_a_document_has_one_that_any_system_takes(names: list[str]
 
 
 @given(st.text(max_size=60))
-def test_no_name_that_is_taken_leads_out_of_its_folder(name: str) -> None:
+def test_no_accepted_name_leaves_its_folder(name: str) -> None:
     path = f"documents/{name}"
     if problem_of(path) is None:
         assert ".." not in path.split("/")

@@ -14,7 +14,7 @@ from tests.programs import run_victim
     ("every", "least"),
     [(20, 1), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
 )
-async def test_an_import_happens_or_not_wherever_it_is_killed(tmp_path: Path, every: int, least: int) -> None:
+async def test_an_import_killed_at_any_point_is_complete_or_absent(tmp_path: Path, every: int, least: int) -> None:
     done = await run_victim("tests.bundles.victim", tmp_path, every, env=os.environ)
     assert done.returncode == 0, done.stderr
     new, over, exports = json.loads(done.stdout)

@@ -31,7 +31,7 @@ from .making import (
 )
 
 
-async def test_a_bundle_holds_a_domain_and_its_import_exports_the_same_bytes(tmp_path: Path) -> None:
+async def test_an_imported_bundle_exports_the_same_bytes(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await fill(rig)
@@ -78,7 +78,7 @@ async def test_a_bundle_holds_a_domain_and_its_import_exports_the_same_bytes(tmp
     assert await examine(rig.settings, False) == []
 
 
-async def test_a_dry_run_says_what_would_be_made_and_makes_nothing(tmp_path: Path) -> None:
+async def test_a_dry_run_reports_its_changes_and_makes_none(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         data = await export(rig, domain)
@@ -98,7 +98,7 @@ async def test_a_dry_run_says_what_would_be_made_and_makes_nothing(tmp_path: Pat
         assert made.json()["name"] == "Named"
 
 
-async def test_an_import_over_a_domain_says_first_what_changes_and_leaves_the_rest(tmp_path: Path) -> None:
+async def test_an_import_over_a_domain_previews_its_changes_and_keeps_the_rest(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await fill(rig)
@@ -147,7 +147,7 @@ async def test_an_import_over_a_domain_says_first_what_changes_and_leaves_the_re
     assert await examine(rig.settings, False) == []
 
 
-async def test_what_others_have_not_goes_with_its_records(tmp_path: Path) -> None:
+async def test_an_import_that_removes_others_deletes_files_and_records(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await fill(rig)
@@ -162,7 +162,7 @@ async def test_what_others_have_not_goes_with_its_records(tmp_path: Path) -> Non
     assert await examine(rig.settings, False) == []
 
 
-async def test_secrets_of_a_domain_are_bound_to_other_servers_only_when_that_was_said(tmp_path: Path) -> None:
+async def test_secrets_are_bound_to_other_servers_only_on_request(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         evil = {"type": "http", "url": "https://evil.example/mcp", "headers": {"X": "${TEAM}"}}
@@ -188,7 +188,7 @@ async def test_secrets_of_a_domain_are_bound_to_other_servers_only_when_that_was
         assert ("TEAM", "evil", "set") in [tuple(each.values()) for each in done["secrets"]]
 
 
-async def test_a_bundle_that_says_a_value_is_set_is_refused(tmp_path: Path) -> None:
+async def test_a_bundle_that_claims_a_secret_is_set_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         tools = {"type": "http", "url": "https://evil.example/mcp", "headers": {"Authorization": {"set": True}}}
@@ -197,7 +197,7 @@ async def test_a_bundle_that_says_a_value_is_set_is_refused(tmp_path: Path) -> N
         assert answer[:2] == (422, "BUNDLE_REFUSED")
 
 
-async def test_a_line_that_nothing_allows_comes_switched_off_and_is_told(tmp_path: Path) -> None:
+async def test_an_imported_command_line_without_permission_is_disabled_and_reported(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         servers = {"run": {"command": "/usr/bin/env", "args": ["sh", "-c", "touch /tmp/ran"]}}
         made = await bring(rig, pack(plain(servers=servers)))
@@ -209,7 +209,7 @@ async def test_a_line_that_nothing_allows_comes_switched_off_and_is_told(tmp_pat
         assert (await rig.refused("PATCH", f"/api/domains/{domain}", change))[1] == "MCP_COMMAND_NOT_ALLOWED"
 
 
-async def test_what_depends_on_the_other_server_is_left_out_with_a_note_and_roles_come_as_they_are(
+async def test_an_import_notes_server_specific_parts_and_keeps_roles_unchanged(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
@@ -231,7 +231,7 @@ async def test_what_depends_on_the_other_server_is_left_out_with_a_note_and_role
     assert await examine(rig.settings, False) == []
 
 
-async def test_only_admins_export_and_only_operators_make_domains(tmp_path: Path) -> None:
+async def test_only_admins_export_and_only_operators_create_domains(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         data = await export(rig, domain)
@@ -245,7 +245,7 @@ async def test_only_admins_export_and_only_operators_make_domains(tmp_path: Path
             assert (await rig.http.post("/api/bundles", headers=headers, content=data)).status_code == 403
 
 
-async def test_names_that_no_other_system_takes_are_changed_in_a_bundle(tmp_path: Path) -> None:
+async def test_unportable_names_are_changed_in_a_bundle(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -261,7 +261,7 @@ async def test_names_that_no_other_system_takes_are_changed_in_a_bundle(tmp_path
         assert await export(rig, copy) == data
 
 
-async def test_roles_whose_names_differ_in_case_alone_all_come_along_as_roles(tmp_path: Path) -> None:
+async def test_roles_whose_names_differ_only_in_case_are_all_moved(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -283,7 +283,7 @@ async def test_roles_whose_names_differ_in_case_alone_all_come_along_as_roles(tm
 
 
 @pytest.mark.parametrize("roles", [("clerk", "Clerk"), ("clerk",)])
-async def test_a_memory_goes_with_its_role_whose_name_differs_from_anothers_in_case_alone(
+async def test_roles_whose_names_differ_only_in_case_have_separate_memories(
     tmp_path: Path, roles: tuple[str, ...]
 ) -> None:
     async with Rig(tmp_path) as rig:
@@ -306,7 +306,7 @@ async def test_a_memory_goes_with_its_role_whose_name_differs_from_anothers_in_c
         assert (sorted(page["roles"]), page["total"]) == (sorted(roles), len(roles))
 
 
-async def test_a_bundle_that_was_packed_again_is_the_same_domain(tmp_path: Path) -> None:
+async def test_a_repacked_bundle_is_the_same_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         data = await export(rig, domain)
@@ -323,7 +323,7 @@ async def test_a_bundle_that_was_packed_again_is_the_same_domain(tmp_path: Path)
             assert await export(rig, copy) == data, compression
 
 
-async def test_an_import_that_finds_no_room_at_its_end_is_ended_by_the_next_look(tmp_path: Path) -> None:
+async def test_an_import_without_space_at_its_end_is_ended_by_the_next_scan(tmp_path: Path) -> None:
     full = {"bundle.file": True}
 
     def fill_up(place: str) -> None:
@@ -345,7 +345,7 @@ async def test_an_import_that_finds_no_room_at_its_end_is_ended_by_the_next_look
     assert await examine(rig.settings, False) == []
 
 
-async def test_a_link_in_the_way_is_told_before_anything_changes(tmp_path: Path) -> None:
+async def test_a_link_in_the_target_folder_is_reported_before_any_change(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         data = pack({**plain(language="fr"), "prompt/new.md": b"New.\n", "documents/deep/a.md": b"# A\n\nText.\n"})
@@ -359,7 +359,7 @@ async def test_a_link_in_the_way_is_told_before_anything_changes(tmp_path: Path)
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-async def test_a_file_that_changes_while_it_is_sent_leaves_no_whole_bundle(tmp_path: Path) -> None:
+async def test_a_file_that_changes_during_an_export_leaves_no_complete_bundle(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         bundle = await rig.application.business.exports.prepare(LOCAL, domain, memories=False)
@@ -369,7 +369,7 @@ async def test_a_file_that_changes_while_it_is_sent_leaves_no_whole_bundle(tmp_p
         assert not zipfile.is_zipfile(io.BytesIO(sent))
 
 
-async def test_a_secret_that_somebody_wrote_into_a_text_does_not_leave_and_stays_where_it_is(tmp_path: Path) -> None:
+async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await fill(rig)
@@ -397,7 +397,7 @@ async def test_a_secret_that_somebody_wrote_into_a_text_does_not_leave_and_stays
         assert {each["name"] for each in items} == {"01-tone.md", "02-said.md"}
 
 
-async def test_a_bundle_of_the_former_zip_writer_is_imported_and_holds_the_same_files_again(tmp_path: Path) -> None:
+async def test_a_bundle_of_the_former_zip_writer_is_imported_with_the_same_files(tmp_path: Path) -> None:
     """``own_zip_writer.zip`` was exported before `zipfile` wrote the bundles."""
     data = await anyio.Path(__file__).parent.joinpath("data", "own_zip_writer.zip").read_bytes()
     async with Rig(tmp_path) as rig:

@@ -72,7 +72,7 @@ async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path
 
 
 @pytest.mark.sqlite("holds the thread that writes")
-async def test_an_import_over_a_domain_whose_commit_is_cancelled_is_ended(tmp_path: Path) -> None:
+async def test_an_import_whose_commit_is_cancelled_is_ended(tmp_path: Path) -> None:
     canceller = Canceller("bundle.begun")
     async with Rig(tmp_path, failpoint=canceller) as rig:
         canceller.rig = rig
@@ -115,18 +115,18 @@ async def lose_new(folder: Path, other: Path | None = None, **settings: Any) -> 
         assert [each for each in rig.settings.workspaces.iterdir() if each.is_dir()] == []
 
 
-async def test_a_commit_of_which_nothing_is_known_is_left_to_the_next_start(tmp_path: Path) -> None:
+async def test_an_uncertain_commit_is_left_to_the_next_start(tmp_path: Path) -> None:
     await lose_new(tmp_path)
 
 
 @needs_postgresql
 @pytest.mark.nightly("with SQLite it runs every time")
-async def test_on_postgresql_too_what_is_left_of_a_failed_import_goes_at_the_next_start(tmp_path: Path) -> None:
+async def test_leftovers_of_a_failed_import_are_deleted_on_postgresql_too(tmp_path: Path) -> None:
     with postgresql_server() as server:
         await lose_new(tmp_path / "one", tmp_path / "other", database_url=server.url)
 
 
-async def test_files_over_a_domain_wait_when_nothing_is_known_of_its_commit(tmp_path: Path) -> None:
+async def test_files_over_a_domain_wait_while_its_commit_is_uncertain(tmp_path: Path) -> None:
     async with Rig(tmp_path, failpoint=Unavailable("bundle.begun")) as rig:
         domain = await rig.domain()
         answer = await rig.refused("POST", f"/api/domains/{domain}/bundle", content=pack(MEMBERS), headers=ZIP)
@@ -138,7 +138,7 @@ async def test_files_over_a_domain_wait_when_nothing_is_known_of_its_commit(tmp_
 
 
 @pytest.mark.sqlite("whoever had it is dead")
-async def test_an_import_that_lost_its_files_removes_nothing(tmp_path: Path) -> None:
+async def test_an_import_with_missing_files_removes_nothing(tmp_path: Path) -> None:
     def refuse(place: str) -> None:
         if place == "bundle.stored":
             raise StorageFull("it is full")

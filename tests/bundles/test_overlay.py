@@ -26,9 +26,7 @@ def bundle(**documents: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("remove_others", ["true", "false"])
-async def test_a_document_stays_whose_bytes_the_bundle_has_under_another_name(
-    tmp_path: Path, remove_others: str
-) -> None:
+async def test_a_document_with_the_bytes_of_a_bundles_other_name_stays(tmp_path: Path, remove_others: str) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -39,7 +37,7 @@ async def test_a_document_stays_whose_bytes_the_bundle_has_under_another_name(
         assert await files_of(rig, domain) == {"old.md": X}
 
 
-async def test_documents_that_swapped_their_names_are_swapped(tmp_path: Path) -> None:
+async def test_documents_with_swapped_names_are_swapped(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -53,7 +51,7 @@ async def test_documents_that_swapped_their_names_are_swapped(tmp_path: Path) ->
         assert (await bring_over(rig, domain, bundle(a=Y, b=X)))["differences"] == []
 
 
-async def test_bytes_that_moved_to_a_name_which_was_taken_are_there_once(tmp_path: Path) -> None:
+async def test_bytes_moved_to_an_existing_name_are_one_document(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -66,7 +64,7 @@ async def test_bytes_that_moved_to_a_name_which_was_taken_are_there_once(tmp_pat
         assert (rig.settings.workspaces / domain / "documents" / "new.md").read_bytes() == X
 
 
-async def test_a_document_whose_file_was_taken_away_comes_back_with_the_bundle(tmp_path: Path) -> None:
+async def test_a_bundle_restores_a_document_whose_file_was_deleted(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -78,7 +76,7 @@ async def test_a_document_whose_file_was_taken_away_comes_back_with_the_bundle(t
         assert await files_of(rig, domain) == {"a.md": X}
 
 
-async def test_what_an_export_named_otherwise_is_changed_in_its_own_place(tmp_path: Path) -> None:
+async def test_a_file_renamed_by_the_export_is_updated_at_its_original_name(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -104,7 +102,7 @@ async def test_what_an_export_named_otherwise_is_changed_in_its_own_place(tmp_pa
         assert (workspace / "prompt" / "01:tone.md").read_text() == "Be brief.\n"
 
 
-async def test_a_name_that_both_have_is_never_anothers_portable_one(tmp_path: Path) -> None:
+async def test_a_name_that_both_have_is_not_used_as_another_tools_portable_name(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()

@@ -11,7 +11,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from .making import pack, plain
 
 
-async def test_who_sends_slowly_takes_no_place(tmp_path: Path) -> None:
+async def test_a_slow_upload_occupies_no_place(tmp_path: Path) -> None:
     reception = Reception(tmp_path / "imports", DiskReserve(tmp_path, 0), 2**20, 2**24)
     go_on, waiting = anyio.Event(), [anyio.Event() for _ in range(AT_ONCE)]
     data = pack(plain())

@@ -49,7 +49,7 @@ async def rows_of(rig: Rig) -> int:
         ([ENGRAM, {**ENGRAM, "id": "engram-2"}], "QUOTA_EXCEEDED"),
     ],
 )
-async def test_a_memory_that_does_not_fit_is_told_before_anything_changes(
+async def test_a_memory_that_does_not_fit_is_reported_before_any_change(
     tmp_path: Path, engrams: list[dict[str, Any]], code: str, dry_run: str
 ) -> None:
     async with Rig(tmp_path, quota_memories=1) as rig:
@@ -64,7 +64,7 @@ async def test_a_memory_that_does_not_fit_is_told_before_anything_changes(
         assert not any((rig.settings.data / "imports").iterdir())
 
 
-async def test_a_memory_that_is_full_by_then_is_left_out_and_told(tmp_path: Path) -> None:
+async def test_a_memory_that_is_full_during_the_import_is_left_out_and_reported(tmp_path: Path) -> None:
     places: list[Path] = []
 
     def heard(place: str) -> None:
@@ -84,7 +84,7 @@ async def test_a_memory_that_is_full_by_then_is_left_out_and_told(tmp_path: Path
         assert [each["content"] for each in kept] == ["The pump was new in 2020."]
 
 
-async def test_what_was_removed_once_is_not_removed_again(tmp_path: Path) -> None:
+async def test_a_document_is_not_removed_twice(tmp_path: Path) -> None:
     disk = Full()
     async with Rig(tmp_path, failpoint=disk) as rig:
         rig.application.begin()
@@ -128,7 +128,7 @@ async def texts_of(rig: Rig, domain: str) -> dict[str, str]:
     return {each["name"]: each["content"] for each in items}
 
 
-async def test_what_others_wrote_while_an_import_waited_stays(tmp_path: Path) -> None:
+async def test_changes_made_while_an_import_waited_stay(tmp_path: Path) -> None:
     disk = Full()
     async with Rig(tmp_path, failpoint=disk) as rig:
         rig.application.begin()
@@ -159,7 +159,7 @@ async def test_what_others_wrote_while_an_import_waited_stays(tmp_path: Path) ->
         assert not any((rig.settings.data / "imports").iterdir())
 
 
-async def test_what_was_written_while_an_import_came_is_not_removed_by_it(tmp_path: Path) -> None:
+async def test_documents_added_during_an_import_are_not_removed_by_it(tmp_path: Path) -> None:
     places: list[Path] = []
     other = "# Pump\n\nAnother one.\n"
 
@@ -177,7 +177,7 @@ async def test_what_was_written_while_an_import_came_is_not_removed_by_it(tmp_pa
         assert await texts_of(rig, domain) == {"02-own.md": "Newer.\n"}
 
 
-async def test_an_import_ends_the_one_that_waits_before_it_begins(tmp_path: Path) -> None:
+async def test_an_import_cancels_a_waiting_one(tmp_path: Path) -> None:
     disk = Full()
     async with Rig(tmp_path, failpoint=disk) as rig:
         domain = await rig.domain(language="de")

@@ -29,7 +29,7 @@ MARKS = ["<", ">", "＜", "＞", "/", "<system>", "</user>", "[IN", "ST]", "[INS
 TAG_PIECES = st.sampled_from([*WORDS, *MARKS, " ", "\n", "\u200b", "\ufe0f"])
 
 
-def test_files_are_assembled_in_name_order_and_an_edit_counts_at_once(tmp_path: Path) -> None:
+def test_files_are_joined_in_name_order_and_an_edit_applies_at_once(tmp_path: Path) -> None:
     prompt, files = tmp_path / "prompt", ComponentFiles()
     assert files.read(tmp_path).texts == ()
     prompt.mkdir()
@@ -44,7 +44,7 @@ def test_files_are_assembled_in_name_order_and_an_edit_counts_at_once(tmp_path: 
     assert files.read(tmp_path).texts == ("Another identity",)
 
 
-def test_a_file_that_breaks_keeps_its_last_good_text_and_says_why(tmp_path: Path) -> None:
+def test_a_broken_file_keeps_its_last_good_text_and_gives_the_reason(tmp_path: Path) -> None:
     prompt, files = tmp_path / "prompt", ComponentFiles()
     prompt.mkdir()
     path = prompt / "10-identity.md"
@@ -124,7 +124,7 @@ def test_invisible_characters_and_system_tags_are_removed(text: str, kept: str) 
 
 @PATIENT
 @given(st.lists(TAG_PIECES, max_size=60).map("".join))
-def test_no_nesting_brings_a_tag_back(text: str) -> None:
+def test_nested_tags_do_not_reappear_after_cleaning(text: str) -> None:
     cleaned = clean(text)
     assert clean(cleaned) == cleaned
     plain = unicodedata.normalize("NFKC", cleaned).lower()
@@ -151,14 +151,14 @@ def test_a_text_is_cut_to_its_bound_before_it_is_cleaned(letters: str) -> None:
 
 @PATIENT
 @given(st.text())
-def test_nothing_invisible_is_left(text: str) -> None:
+def test_no_invisible_character_is_left(text: str) -> None:
     kept = [c for c in clean(text) if c not in "\n\t"]
     assert not [c for c in kept if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
 
 
 @PATIENT
 @given(st.lists(st.integers(0, FILE_LIMIT * 2), max_size=8), st.sampled_from("x你é"))
-def test_the_limits_hold_and_the_marks_tell_the_truth(sizes: list[int], letter: str) -> None:
+def test_limits_are_kept_and_truncation_marks_are_correct(sizes: list[int], letter: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "prompt").mkdir()
         for number, size in enumerate(sizes):
@@ -176,7 +176,7 @@ def test_the_limits_hold_and_the_marks_tell_the_truth(sizes: list[int], letter: 
 
 
 @given(st.text())
-def test_cleaning_twice_changes_nothing_more(text: str) -> None:
+def test_cleaning_is_idempotent(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 

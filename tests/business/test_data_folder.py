@@ -10,7 +10,7 @@ from agentic_rag.base.startup_errors import BadConfiguration, DataFolderOwned
 from agentic_rag.operations.data_folder import DataFolder, find_key, find_server, lent_files
 
 
-def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+def test_a_second_owner_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     first = DataFolder.own(folder)
     with pytest.raises(DataFolderOwned, match=r"process \d+ \(since 20"):
@@ -20,7 +20,7 @@ def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> 
     DataFolder.own(folder).release()
 
 
-def test_a_server_is_found_only_while_its_process_has_the_folder(tmp_path: Path) -> None:
+def test_a_server_is_discovered_only_while_its_process_owns_the_folder(tmp_path: Path) -> None:
     assert find_server(tmp_path) is None
     owner = DataFolder.own(tmp_path)
     assert find_server(tmp_path) is None
@@ -34,7 +34,7 @@ def test_a_server_is_found_only_while_its_process_has_the_folder(tmp_path: Path)
     assert find_server(tmp_path) is None
 
 
-def test_a_data_folder_is_closed_to_other_users_also_one_that_was_open(tmp_path: Path) -> None:
+def test_a_data_folder_is_closed_to_other_users_even_if_it_was_open(tmp_path: Path) -> None:
     old = tmp_path / "old"
     old.mkdir()
     old.chmod(0o755)
@@ -43,7 +43,7 @@ def test_a_data_folder_is_closed_to_other_users_also_one_that_was_open(tmp_path:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_files_that_others_can_get_at_are_found_and_taken_back(tmp_path: Path) -> None:
+def test_files_open_to_others_are_detected_and_closed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("not ours")
     outside.chmod(0o644)
@@ -62,7 +62,7 @@ def test_files_that_others_can_get_at_are_found_and_taken_back(tmp_path: Path) -
     assert outside.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_that_cannot_be_made_is_bad_configuration(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_bad_configuration(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATA"):
         DataFolder.own(tmp_path / "file" / "data")
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_made_is_bad_configuration(tmp_path: Path) -> No
     ["lock", "server.json", "secret.key", "agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm"],
 )
 @pytest.mark.parametrize(("make", "kind"), [(os.mkdir, "folder"), (os.mkfifo, "pipe")])
-def test_what_stands_in_place_of_a_file_is_said_in_one_line(
+def test_a_folder_in_place_of_a_file_is_a_one_line_error(
     tmp_path: Path, name: str, make: Callable[[Path], None], kind: str
 ) -> None:
     make(tmp_path / name)
@@ -85,7 +85,7 @@ def test_what_stands_in_place_of_a_file_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["workspaces", "payloads", "index", "incoming", "mcp"])
-def test_a_file_in_place_of_a_folder_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+def test_a_file_in_place_of_a_folder_is_a_one_line_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     with pytest.raises(BadConfiguration, match=f"{name} is a file and must be a folder"):
         DataFolder.own(tmp_path)

@@ -12,7 +12,7 @@ READ_ONLY = Path("/proc")
 """Where nobody can make a file, whoever runs the tests."""
 
 
-async def test_a_folder_that_takes_nothing_refuses_uploads_until_it_does(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_refuses_uploads_until_it_can(tmp_path: Path) -> None:
     reserve = DiskReserve(READ_ONLY, 0)
     await reserve.check()
     await reserve.probe()
@@ -24,7 +24,7 @@ async def test_a_folder_that_takes_nothing_refuses_uploads_until_it_does(tmp_pat
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a folder of nothing
 
 
-async def test_health_tells_that_the_data_folder_takes_nothing_and_uploads_are_refused(tmp_path: Path) -> None:
+async def test_health_reports_a_read_only_data_folder_and_uploads_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         health = rig.application.business.health

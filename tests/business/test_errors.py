@@ -76,7 +76,7 @@ def test_every_exception_of_the_product_is_in_the_tree_or_stays_in_its_module() 
 
 
 @pytest.mark.parametrize("kind", declared(), ids=lambda kind: kind.__name__)
-def test_an_error_says_what_is_wrong_and_shows_the_facts_it_declares(kind: type[AgenticRagError]) -> None:
+def test_an_error_has_a_text_and_its_declared_attributes(kind: type[AgenticRagError]) -> None:
     error = sample(kind)
     assert (str(error).strip() != "") == (kind.__name__ not in {"Conflict", "TurnError", "StartupError"})
     assert "self" not in str(error)
@@ -84,7 +84,7 @@ def test_an_error_says_what_is_wrong_and_shows_the_facts_it_declares(kind: type[
     assert all(hasattr(error, name) for name in (*error.facts, *error.attributes))
 
 
-def test_every_code_is_one_errors_own() -> None:
+def test_every_code_belongs_to_one_error() -> None:
     special = {
         *("PagesBusy", "TooManySubscriptions", "WorkspaceUnavailable", "UnusableSummary"),
         *("WritesRefused", "BeyondLog", "NoSignIn"),

@@ -55,7 +55,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_change_is_seen_in_the_next_round_and_nothing_in_the_one_after(tmp_path: Path, name: str) -> None:
+async def test_a_file_change_is_noticed_in_the_next_scan_and_only_there(tmp_path: Path, name: str) -> None:
     domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
     while await changed(marks, domain):  # the first round, and the whole one if it is the second
         pass
@@ -65,14 +65,14 @@ async def test_a_change_is_seen_in_the_next_round_and_nothing_in_the_one_after(t
     assert rounds.count(True) == 1, "a whole look, once in so many"
 
 
-async def test_a_change_of_the_settings_is_a_reason_to_look(tmp_path: Path) -> None:
+async def test_a_settings_change_triggers_a_scan(tmp_path: Path) -> None:
     domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
     while await changed(marks, domain):
         pass
     assert await changed(marks, domain.replace(version=2))
 
 
-async def test_what_was_not_in_order_is_looked_into_again(tmp_path: Path) -> None:
+async def test_a_folder_with_problems_is_scanned_again(tmp_path: Path) -> None:
     domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
     for _ in range(3):
         marks.begin()

@@ -38,19 +38,19 @@ def old_garbage() -> weakref.ref[Knot]:
     return weakref.ref(knot)
 
 
-async def test_all_garbage_is_looked_for_where_no_turn_runs() -> None:
+async def test_garbage_collection_runs_while_no_turn_runs() -> None:
     found = old_garbage()
     await garbage.look_where_quiet(Turns(0))
     assert found() is None
 
 
-async def test_no_turn_stands_still_for_a_look_at_all_garbage() -> None:
+async def test_no_full_garbage_collection_runs_during_a_turn() -> None:
     found = old_garbage()
     await garbage.look_where_quiet(Turns(1))
     assert found() is not None
 
 
-async def test_where_hardly_anything_came_nothing_is_walked() -> None:
+async def test_garbage_collection_is_skipped_after_few_allocations() -> None:
     gc.collect()
     before = gc.get_stats()[2]["collections"]
     await garbage.look_where_quiet(Turns(0))

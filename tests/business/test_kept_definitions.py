@@ -15,7 +15,7 @@ async def definition(rig: Rig, conversation: str, user: User = LOCAL) -> Definit
     return (await business.definitions.definition(user, record))[0]
 
 
-async def test_conversations_share_what_is_the_same_for_them(tmp_path: Path) -> None:
+async def test_conversations_share_equal_data(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         one, other = await rig.conversation(domain), await rig.conversation(domain)
@@ -25,7 +25,7 @@ async def test_conversations_share_what_is_the_same_for_them(tmp_path: Path) -> 
         assert await definition(rig, one) != await definition(rig, elsewhere)
 
 
-async def test_a_change_of_the_domain_or_of_the_users_rights_counts_at_once(tmp_path: Path) -> None:
+async def test_a_change_of_the_domain_or_of_the_users_rights_applies_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -41,7 +41,7 @@ async def test_a_change_of_the_domain_or_of_the_users_rights_counts_at_once(tmp_
         assert (await definition(rig, conversation)).binding.admin
 
 
-async def test_a_prompt_file_and_a_document_count_for_the_next_turn(tmp_path: Path) -> None:
+async def test_a_new_prompt_file_and_document_apply_to_the_next_turn(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -57,7 +57,7 @@ async def test_a_prompt_file_and_a_document_count_for_the_next_turn(tmp_path: Pa
         assert third.collection_note != second.collection_note
 
 
-async def test_the_tools_of_our_own_servers_are_kept_while_they_are_what_these_list(tmp_path: Path) -> None:
+async def test_tools_of_built_in_servers_are_cached_while_unchanged(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -76,7 +76,7 @@ async def test_the_tools_of_our_own_servers_are_kept_while_they_are_what_these_l
         assert again.fresh
 
 
-async def test_a_new_secret_is_taken_out_of_tools_that_are_kept(tmp_path: Path) -> None:
+async def test_a_new_secret_is_redacted_in_cached_tools(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)

@@ -40,7 +40,7 @@ async def until_idle(threads: DomainThreads) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_domain_has_so_many_threads_and_another_one_its_own(disk: Event) -> None:
+async def test_each_domain_has_its_own_limit_of_threads(disk: Event) -> None:
     threads, begun = DomainThreads(3), []
 
     def hang(number: int) -> bool:
@@ -62,7 +62,7 @@ async def test_a_domain_has_so_many_threads_and_another_one_its_own(disk: Event)
     assert not threads.owners
 
 
-async def test_who_waits_for_a_thread_can_leave_and_nothing_was_begun(disk: Event) -> None:
+async def test_waiting_for_a_thread_can_be_cancelled_before_the_work_starts(disk: Event) -> None:
     done: list[int] = []
     threads = DomainThreads(1)
     async with anyio.create_task_group() as tasks:
@@ -79,7 +79,7 @@ async def test_who_waits_for_a_thread_can_leave_and_nothing_was_begun(disk: Even
     assert not threads.owners
 
 
-async def test_who_waits_too_long_is_told_and_nothing_was_begun(disk: Event) -> None:
+async def test_waiting_too_long_for_a_thread_is_an_error_before_the_work_starts(disk: Event) -> None:
     done: list[int] = []
     threads = DomainThreads(1, patience=0.01)
     async with anyio.create_task_group() as tasks:
@@ -97,7 +97,7 @@ async def test_who_waits_too_long_is_told_and_nothing_was_begun(disk: Event) -> 
     assert done == []
 
 
-async def test_nobody_waits_for_a_read_that_hangs_and_its_place_is_taken_until_it_ends(disk: Event) -> None:
+async def test_a_hanging_read_delays_no_caller_and_occupies_its_place(disk: Event) -> None:
     threads, begun = DomainThreads(2, patience=0.01), []
 
     def hang() -> bool:
@@ -115,7 +115,7 @@ async def test_nobody_waits_for_a_read_that_hangs_and_its_place_is_taken_until_i
     assert await threads.run("one", sum, (1, 2)) == 3
 
 
-async def test_a_read_is_left_by_a_cancelled_caller_and_a_change_is_waited_for(disk: Event) -> None:
+async def test_cancelling_abandons_a_read_and_waits_for_a_write(disk: Event) -> None:
     threads, ended = DomainThreads(), []
 
     async def change() -> None:
@@ -141,7 +141,7 @@ async def test_a_read_is_left_by_a_cancelled_caller_and_a_change_is_waited_for(d
 
 
 @pytest.mark.parametrize("error", [OSError, TimeoutError, StopIteration])
-async def test_what_the_work_raises_comes_out_and_frees_the_place(error: type[Exception]) -> None:
+async def test_an_exception_of_the_work_is_raised_and_frees_its_place(error: type[Exception]) -> None:
     threads = DomainThreads(1)
 
     def fail() -> None:
@@ -153,7 +153,7 @@ async def test_what_the_work_raises_comes_out_and_frees_the_place(error: type[Ex
     assert not threads.owners
 
 
-async def test_cancelled_callers_leave_no_place_taken() -> None:
+async def test_cancelled_callers_release_their_places() -> None:
     threads = DomainThreads(2)
     for verb in (threads.run, threads.read):
         with anyio.CancelScope() as scope:
@@ -163,7 +163,7 @@ async def test_cancelled_callers_leave_no_place_taken() -> None:
     await until_idle(threads)
 
 
-async def test_of_each_owner_one_piece_waits_for_the_one_thread(disk: Event) -> None:
+async def test_each_owner_has_one_piece_of_work_in_the_queue(disk: Event) -> None:
     shared, order, begun = one_thread(), list[str](), anyio.Event()
 
     def hold() -> None:
@@ -185,7 +185,7 @@ async def test_of_each_owner_one_piece_waits_for_the_one_thread(disk: Event) -> 
     await until_idle(shared)
 
 
-async def test_who_leaves_before_the_one_thread_is_free_leaves_nothing_there(disk: Event) -> None:
+async def test_a_caller_cancelled_before_a_thread_is_free_leaves_no_work(disk: Event) -> None:
     shared, begun = one_thread(), anyio.Event()
 
     def hold() -> None:

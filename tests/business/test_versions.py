@@ -42,7 +42,7 @@ def test_other_documents_have_other_series() -> None:
     assert series_of("a" * 100_000 + "(1)" * 1_000) == "a" * 300
 
 
-def test_superseded_versions_come_last_and_no_hit_is_lost() -> None:
+def test_superseded_versions_rank_last_and_no_hit_is_lost() -> None:
     documents = {
         "old": VersionFacts("Plan 2023.md", "2023-01-01", "b"),
         "new": VersionFacts("Plan 2024.md", "2024-01-01", "a"),

@@ -259,7 +259,7 @@ EDITS: list[Edit] = [
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_an_edit_ends_the_era_and_so_does_the_same_edit_in_one_that_followed_others(
+def test_an_edit_changes_the_workspace_version_each_time(
     edit: Edit, place: Place, watched: WatchedWorkspaces, tmp_path: Path
 ) -> None:
     era = begun(watched, place.workspace)
@@ -273,7 +273,7 @@ def test_an_edit_ends_the_era_and_so_does_the_same_edit_in_one_that_followed_oth
     assert not watched.holds(era)
 
 
-def test_an_edit_costs_one_look(place: Place, watched: WatchedWorkspaces) -> None:
+def test_an_edit_causes_one_scan(place: Place, watched: WatchedWorkspaces) -> None:
     for _ in range(3):
         era = begun(watched, place.workspace)
         assert watched.begin(place.workspace) is era
@@ -282,7 +282,7 @@ def test_an_edit_costs_one_look(place: Place, watched: WatchedWorkspaces) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "prompt", "skills", ".promptx"])
-def test_a_folder_that_was_missing_and_is_made_ends_the_era(
+def test_creating_a_missing_folder_changes_the_workspace_version(
     name: str, place: Place, watched: WatchedWorkspaces
 ) -> None:
     shutil.rmtree(place.workspace / name)
@@ -292,7 +292,7 @@ def test_a_folder_that_was_missing_and_is_made_ends_the_era(
     assert not watched.holds(era)
 
 
-def test_of_an_empty_workspace_nothing_is_known(place: Place, watched: WatchedWorkspaces) -> None:
+def test_nothing_is_cached_for_an_empty_workspace(place: Place, watched: WatchedWorkspaces) -> None:
     """The system tells the end of an empty folder when nobody has it open any more."""
     shutil.rmtree(place.workspace)
     place.workspace.mkdir()
@@ -306,7 +306,7 @@ def test_of_an_empty_workspace_nothing_is_known(place: Place, watched: WatchedWo
         os.close(held)
 
 
-def test_what_a_workspace_holds_besides_ends_no_era(place: Place, watched: WatchedWorkspaces) -> None:
+def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watched: WatchedWorkspaces) -> None:
     (place.workspace / "notes.txt").touch()
     (place.workspace / ".promptx" / "state.json").touch()
     (place.workspace / ".promptx" / "cognition" / "clerk").mkdir(parents=True)
@@ -322,7 +322,7 @@ def test_what_a_workspace_holds_besides_ends_no_era(place: Place, watched: Watch
     assert watched.holds(era)
 
 
-def test_notes_that_were_lost_end_all_eras(place: Place, watched: WatchedWorkspaces) -> None:
+def test_lost_file_events_change_all_workspace_versions(place: Place, watched: WatchedWorkspaces) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if most > 200_000:
         pytest.skip("so many changes take too long")
@@ -339,7 +339,7 @@ def test_notes_that_were_lost_end_all_eras(place: Place, watched: WatchedWorkspa
     assert not watched.holds(again)
 
 
-def test_a_second_name_is_found_out_by_the_look_that_is_due(place: Place, watched: WatchedWorkspaces) -> None:
+def test_a_second_hard_link_is_detected_by_the_next_scan(place: Place, watched: WatchedWorkspaces) -> None:
     era = begun(watched, place.workspace)
     os.link(prompt(place) / "a.md", place.base / "second.md")
     (place.base / "second.md").write_text("Through the other name.")
@@ -411,7 +411,7 @@ def remove(path: Path) -> None:
 
 @PATIENT
 @given(st.lists(STEPS, max_size=LOOK_ANEW - 2))
-def test_what_a_look_would_see_otherwise_is_never_said_to_hold(steps: list[tuple[str, str, str]]) -> None:
+def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         with watching(place.roles) as watched:
@@ -434,7 +434,7 @@ def test_what_a_look_would_see_otherwise_is_never_said_to_hold(steps: list[tuple
 # -- bounds, and where nothing is known -----------------------------------------------------------------------
 
 
-def test_those_that_were_used_last_are_watched_and_no_more(place: Place, watched: WatchedWorkspaces) -> None:
+def test_only_the_most_recently_used_workspaces_are_watched(place: Place, watched: WatchedWorkspaces) -> None:
     before = watches()
     workspaces = [place.workspace.parent / f"w{number}" for number in range(MOST_WORKSPACES)]
     for each in workspaces:
@@ -453,9 +453,7 @@ def test_those_that_were_used_last_are_watched_and_no_more(place: Place, watched
     assert watched.begin(place.workspace) is not None
 
 
-def test_a_workspace_with_too_many_folders_is_looked_at_and_leaves_no_watch(
-    place: Place, watched: WatchedWorkspaces
-) -> None:
+def test_a_workspace_with_too_many_folders_is_scanned_without_a_watch(place: Place, watched: WatchedWorkspaces) -> None:
     before = watches()
     for number in range(MOST_FOLDERS):
         (place.workspace / "skills" / f"s{number}").mkdir()
@@ -465,7 +463,7 @@ def test_a_workspace_with_too_many_folders_is_looked_at_and_leaves_no_watch(
     begun(watched, place.workspace)
 
 
-def test_what_lies_deep_in_a_skill_takes_no_watches(place: Place, watched: WatchedWorkspaces) -> None:
+def test_deep_folders_of_a_skill_are_not_watched(place: Place, watched: WatchedWorkspaces) -> None:
     for number in range(MOST_FOLDERS):
         (place.workspace / f"skills/x/lib/p{number}").mkdir(parents=True)
     era = begun(watched, place.workspace)
@@ -475,9 +473,7 @@ def test_what_lies_deep_in_a_skill_takes_no_watches(place: Place, watched: Watch
     assert not watched.holds(era)
 
 
-def test_a_folder_that_counts_in_one_workspace_and_leads_to_another_counts_in_both(
-    place: Place, watched: WatchedWorkspaces
-) -> None:
+def test_a_folder_mounted_by_two_workspaces_counts_in_both(place: Place, watched: WatchedWorkspaces) -> None:
     inner = prompt(place) / "inner"
     place.fill(inner, 0)
     outer = begun(watched, place.workspace)
@@ -495,25 +491,25 @@ def test_a_folder_that_counts_in_one_workspace_and_leads_to_another_counts_in_bo
 
 
 @pytest.mark.parametrize("workspace", [Path("/proc/self"), Path("/sys/kernel"), Path("/dev/null")], ids=str)
-def test_where_changes_come_from_elsewhere_nothing_is_known(workspace: Path, watched: WatchedWorkspaces) -> None:
+def test_workspaces_on_remote_file_systems_are_not_cached(workspace: Path, watched: WatchedWorkspaces) -> None:
     before = watches()
     assert watched.begin(workspace) is None
     assert watches() == before
 
 
-def test_built_in_roles_that_are_missing_or_cannot_be_watched_leave_nothing_known(place: Place) -> None:
+def test_missing_or_unwatchable_built_in_roles_disable_the_cache(place: Place) -> None:
     for roles in (place.base / "none", Path("/proc/self")):
         with watching(roles) as watched:
             assert watched.begin(place.workspace) is None
 
 
-def test_a_way_that_leads_in_a_circle_ends(place: Place, watched: WatchedWorkspaces) -> None:
+def test_a_cyclic_path_ends(place: Place, watched: WatchedWorkspaces) -> None:
     (place.base / "a").symlink_to("b")
     (place.base / "b").symlink_to("a")
     assert watched.begin(place.base / "a" / "law") is None
 
 
-def test_after_the_end_nothing_is_known(place: Place) -> None:
+def test_after_the_end_no_value_is_kept(place: Place) -> None:
     before, queues = watches(), len(note_queues())
     watched = WatchedWorkspaces(place.roles)
     era = begun(watched, place.workspace)
@@ -528,7 +524,7 @@ def test_after_the_end_nothing_is_known(place: Place) -> None:
 # -- threads --------------------------------------------------------------------------------------------------
 
 
-def test_threads_that_begin_beside_each_other_miss_nothing(place: Place, watched: WatchedWorkspaces) -> None:
+def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched: WatchedWorkspaces) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
     for each in workspaces:
         place.fill(each, 0)
@@ -564,7 +560,7 @@ def test_threads_that_begin_beside_each_other_miss_nothing(place: Place, watched
     assert not watched.holds(era)
 
 
-def test_an_end_while_threads_begin_leaves_no_watch_in_what_comes_after(place: Place) -> None:
+def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
     for each in workspaces:
         place.fill(each, 0)
@@ -600,7 +596,7 @@ def test_an_end_while_threads_begin_leaves_no_watch_in_what_comes_after(place: P
 # -- in use ---------------------------------------------------------------------------------------------------
 
 
-def test_what_was_seen_last_is_kept_and_no_more(place: Place, watched: WatchedWorkspaces) -> None:
+def test_the_snapshot_cache_keeps_only_recent_workspaces(place: Place, watched: WatchedWorkspaces) -> None:
     sights: SnapshotCache[int, str] = SnapshotCache(watched)
     era = watched.begin(place.workspace)
     sights.keep(0, WorkspaceSnapshot(None, "only for who looked"))
@@ -617,7 +613,7 @@ def test_what_was_seen_last_is_kept_and_no_more(place: Place, watched: WatchedWo
     assert sights.find(1) is None
 
 
-async def test_an_unchanged_workspace_needs_no_thread_and_an_edit_counts_in_the_next_turn(tmp_path: Path) -> None:
+async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_next_turn(tmp_path: Path) -> None:
     async with Rig(tmp_path, *(say(str(number)) for number in range(2))) as rig:
         domain = await rig.domain(subRoleIds=["researcher"])
         workspace = rig.settings.workspaces / domain
@@ -656,7 +652,7 @@ async def test_an_unchanged_workspace_needs_no_thread_and_an_edit_counts_in_the_
         assert second.role_lines != first.role_lines
 
 
-async def test_a_domain_that_is_gone_has_no_role_though_its_workspace_is_unchanged(tmp_path: Path) -> None:
+async def test_a_deleted_domain_has_no_role_though_its_workspace_is_unchanged(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, roles = await rig.domain(), rig.application.machinery.roles
         assert await roles.hash(domain, "nuwa") is not None

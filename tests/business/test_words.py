@@ -48,7 +48,7 @@ def test_a_long_name_keeps_its_ending() -> None:
     assert clean_name("说" * 300 + ".md").endswith("说.md")
 
 
-def test_media_types_follow_the_ending() -> None:
+def test_media_types_follow_the_suffix() -> None:
     assert media_type("a.PDF") == "application/pdf"
     assert media_type("a.md") == "text/markdown"
     assert media_type("a.unheard") == "application/octet-stream"
@@ -66,11 +66,11 @@ def test_media_types_follow_the_ending() -> None:
         ("", ()),
     ],
 )
-def test_languages_are_told_by_script_and_common_words(text: str, languages: tuple[str, ...]) -> None:
+def test_languages_are_recognised_by_script_and_common_words(text: str, languages: tuple[str, ...]) -> None:
     assert languages_of(text) == languages
 
 
-def test_the_collection_is_described_by_class_so_that_one_more_document_changes_nothing() -> None:
+def test_the_collections_description_is_stable_when_a_document_is_added() -> None:
     def note(count: int) -> str:
         return collection_note(CollectionFacts(count, ("en", "zh")), "labour law")
 

@@ -69,7 +69,7 @@ async def test_wrong_usage_is_2_and_a_missing_server_5(tmp_path: Path) -> None:
     assert "http://127.0.0.1:1" in err
 
 
-async def test_ctrl_c_interrupts_the_turn_and_a_second_one_leaves(tmp_path: Path) -> None:
+async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path) -> None:
     started = anyio.Event()
     desk = Desk()
 
@@ -89,7 +89,7 @@ async def test_ctrl_c_interrupts_the_turn_and_a_second_one_leaves(tmp_path: Path
         assert desk.turns["turn_1"].events[-1].type == "interrupted"
 
 
-async def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Path) -> None:
+async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
     desk.deaf = True
     async with chat_server(desk) as url:

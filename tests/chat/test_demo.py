@@ -20,7 +20,7 @@ async def test_the_demo_shows_role_recall_search_and_a_numbered_citation(tmp_pat
     assert f"{cited}[1]" in out
 
 
-async def test_a_server_that_is_gone_is_said_plainly(tmp_path: Path) -> None:
+async def test_a_lost_server_has_a_plain_error(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving_without_demo(data) as server:
         url = server.url

@@ -64,7 +64,7 @@ def show(paper: Paper, *bodies: EventBody, agent: str = "") -> None:
         paper.screen.show(event.data.decode(), event.fields())
 
 
-def test_a_turn_reads_from_top_to_bottom() -> None:
+def test_a_turn_is_read_from_top_to_bottom() -> None:
     paper = Paper()
     show(paper, *TURN)
     assert paper.out.splitlines() == [
@@ -89,7 +89,7 @@ def test_a_turn_reads_from_top_to_bottom() -> None:
     assert paper.err == ""
 
 
-def test_with_json_each_event_is_one_line_as_it_came() -> None:
+def test_with_json_each_event_is_one_unchanged_line() -> None:
     paper = Paper(as_json=True)
     show(paper, *TURN, Text("\x9b31m\u202e\x1b[0m[red]"))
     lines = [json.loads(line) for line in paper.out.splitlines()]
@@ -117,7 +117,7 @@ def test_with_json_each_event_is_one_line_as_it_came() -> None:
     ],
     ids=lambda body: body.type,
 )
-def test_text_from_the_server_is_neither_markup_nor_a_control_sequence(body: EventBody) -> None:
+def test_server_text_is_shown_without_markup_and_control_sequences(body: EventBody) -> None:
     paper = Paper()
     show(paper, body)
     shown = paper.out + paper.err
@@ -125,7 +125,7 @@ def test_text_from_the_server_is_neither_markup_nor_a_control_sequence(body: Eve
     assert "[bold]x[/bold]:smile:" in shown
 
 
-def test_a_delegates_tools_are_shown_under_its_name_and_its_text_is_left_to_it() -> None:
+def test_a_delegates_tools_are_shown_under_its_name_without_its_text() -> None:
     paper = Paper()
     show(paper, ToolCall("c", "search", "s", {}), Text("inner"), Thinking("inner"), MARK, agent="researcher")
     assert paper.out == "→ researcher: search()\n"
@@ -138,19 +138,19 @@ def test_an_error_is_one_line_beside_the_answer() -> None:
     assert paper.err == "error: LLM_SERVICE_ERROR: over loaded\n"
 
 
-def test_an_interrupted_answer_says_so() -> None:
+def test_an_interrupted_answer_is_marked() -> None:
     paper = Paper()
     show(paper, Text("so far"), Interrupted())
     assert paper.out == "so far\n(interrupted)\n"
 
 
-def test_another_stop_reason_is_told() -> None:
+def test_another_stop_reason_is_reported() -> None:
     paper = Paper()
     show(paper, Done("m", Usage(), "max_tokens", (), "scripted"))
     assert paper.out.startswith("stopped: max_tokens · scripted")
 
 
-def test_events_of_a_newer_server_are_passed_over() -> None:
+def test_events_of_a_newer_server_are_ignored() -> None:
     paper = Paper()
     paper.screen.show("{}", {"type": "hologram", "seq": 1})
     assert paper.out == ""

@@ -41,7 +41,7 @@ def talk_to(url: str, heard: list[dict[str, Any]], notes: list[str]) -> Talk:
     return Talk(Server(url), "conv_1", Listener(heard, notes))
 
 
-async def test_a_turn_is_heard_whole_and_in_order() -> None:
+async def test_a_turn_is_received_completely_and_in_order() -> None:
     desk = Desk(lambda turn_id: desk.answer(turn_id, *TEXTS))
     heard: list[dict[str, Any]] = []
     async with chat_server(desk) as url:
@@ -72,7 +72,7 @@ async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or
     assert len(desk.turns) == 1
 
 
-async def test_a_connection_that_drops_before_the_acceptance_is_heard_makes_no_second_turn() -> None:
+async def test_a_connection_lost_before_the_acceptance_arrives_creates_no_second_turn() -> None:
     desk = Desk()
     desk.open("conv_1")
     heard: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ async def test_a_connection_that_drops_before_the_acceptance_is_heard_makes_no_s
     assert len(desk.turns) == 1
 
 
-async def test_a_turn_that_is_stopped_ends_interrupted() -> None:
+async def test_a_stopped_turn_ends_interrupted() -> None:
     desk = Desk()
     desk.open("conv_1")
     endings: list[Ending] = []
@@ -107,7 +107,7 @@ async def test_a_turn_that_is_stopped_ends_interrupted() -> None:
     assert endings == ["interrupted"]
 
 
-async def test_a_stop_during_a_broken_connection_is_kept_until_the_next_one() -> None:
+async def test_a_stop_during_a_broken_connection_is_sent_after_reconnecting() -> None:
     desk = Desk()
     desk.open("conv_1")
     talk: Talk
@@ -125,7 +125,7 @@ async def test_a_stop_during_a_broken_connection_is_kept_until_the_next_one() ->
             assert await talk.say("Hi") == "interrupted"
 
 
-async def test_what_the_server_refuses_is_said_in_its_words() -> None:
+async def test_a_refusal_is_printed_with_the_servers_text() -> None:
     desk = Desk()
     desk.open("conv_1")
     async with chat_server(desk) as url:
@@ -146,7 +146,7 @@ async def test_a_turn_that_fails_ends_with_its_error() -> None:
         assert await talk_to(url, [], []).say("Hi") == "error"
 
 
-async def test_without_a_server_the_first_attempt_says_so() -> None:
+async def test_without_a_server_the_first_attempt_reports_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(ServerUnreachable, match=url):
@@ -156,7 +156,7 @@ async def test_without_a_server_the_first_attempt_says_so() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://localhost", "http://"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="url"):
         Server(url)
 
@@ -165,7 +165,7 @@ def test_the_key_is_not_shown() -> None:
     assert "secret" not in repr(Server("http://localhost:1", "secret"))
 
 
-async def test_a_turn_whose_events_are_gone_is_shown_from_its_stored_answer() -> None:
+async def test_a_turn_without_events_is_shown_from_its_stored_answer() -> None:
     desk = Desk()
     desk.open("conv_1")
     paper = Paper()

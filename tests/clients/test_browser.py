@@ -88,7 +88,7 @@ async def page_of(origin: str) -> AsyncIterator[Page]:
             await browser.close()
 
 
-async def test_a_page_of_a_listed_origin_is_cut_off_three_times_and_gets_every_event_once(tmp_path: Path) -> None:
+async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_event_once(tmp_path: Path) -> None:
     text = "This answer has some words, of which the last ones are late."
     slow = Stalled(say(text), 5)
     async with serving(BLANK) as elsewhere, serving(BLANK) as unlisted:

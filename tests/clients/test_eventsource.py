@@ -51,7 +51,7 @@ class Cutting:
         await self._app(scope, receive, passed_on)
 
 
-async def test_a_client_that_is_cut_off_in_mid_answer_gets_every_event_once(tmp_path: Path) -> None:
+async def test_a_client_disconnected_in_mid_answer_gets_every_event_once(tmp_path: Path) -> None:
     text = "This answer has some words, of which the last ones are late."
     slow = Stalled(say(text), 5)
     async with Rig(tmp_path, use("promptx_discover"), slow) as rig:

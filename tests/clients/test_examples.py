@@ -33,7 +33,7 @@ def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
-def test_an_example_does_what_its_page_says(example: Example, example_server: dict[str, str], tmp_path: Path) -> None:
+def test_an_example_works_as_its_page_says(example: Example, example_server: dict[str, str], tmp_path: Path) -> None:
     kept = {name: text for name, text in os.environ.items() if "KEY" not in name and "PROXY" not in name.upper()}
     ended = subprocess.run(
         example.write(tmp_path),
@@ -81,12 +81,12 @@ def test_every_page_of_a_format_lists_what_it_does_not_carry() -> None:
         "```ruby complete\nputs 1\n```\n",
     ],
 )
-def test_an_example_that_promises_nothing_or_that_nobody_would_run_is_refused(text: str) -> None:
+def test_an_example_without_output_or_without_a_runner_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="page"):
         read_examples("page", text)
 
 
-def test_an_output_has_its_promised_lines_in_order_among_others() -> None:
+def test_an_output_has_the_expected_lines_in_order() -> None:
     text = "```python complete\nprint(1)\n```\n\n```text output\none\ntwo … four\n```\n"
     (example,) = read_examples("page", text)
     assert example.find_unprinted("zero\none\nx\ntwo and three, four\n") is None

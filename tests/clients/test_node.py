@@ -5,7 +5,7 @@ import json
 from tests.node import CLIENTS, run_client
 
 
-async def test_the_stock_clients_are_installed_as_they_are_locked() -> None:
+async def test_the_stock_clients_have_their_locked_versions() -> None:
     wanted = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
     (installed,) = await run_client("versions.mjs")
     assert installed == wanted

@@ -47,7 +47,7 @@ def kill(server: Server) -> None:
 
 
 @pytest.mark.slow("two servers start, one after a kill")
-async def test_the_python_client_brings_a_turn_to_its_end_after_kill_9(tmp_path: Path) -> None:
+async def test_the_python_client_completes_a_turn_after_kill_9(tmp_path: Path) -> None:
     address = Address(tmp_path)
     with anyio.fail_after(PATIENCE):
         async with Client(address.url) as client:
@@ -119,7 +119,7 @@ def install_package(folder: Path) -> None:
 
 
 @pytest.mark.slow("two servers start, one after a kill")
-async def test_the_javascript_client_brings_a_turn_to_its_end_after_kill_9(tmp_path: Path) -> None:
+async def test_the_javascript_client_completes_a_turn_after_kill_9(tmp_path: Path) -> None:
     address = Address(tmp_path)
     program = tmp_path / "program"
     program.mkdir()
@@ -145,7 +145,7 @@ async def test_the_javascript_client_brings_a_turn_to_its_end_after_kill_9(tmp_p
     assert len(result["stored"]) == 2
 
 
-async def test_a_client_with_a_wrong_key_gets_the_refusal(tmp_path: Path) -> None:
+async def test_a_client_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
     with anyio.fail_after(PATIENCE), serving_without_demo(tmp_path / "data") as server:
         server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})
         async with Client(server.url, key="arag_wrong") as client:
@@ -157,7 +157,7 @@ async def test_a_client_with_a_wrong_key_gets_the_refusal(tmp_path: Path) -> Non
     assert refused.value.code == closed.value.code
 
 
-async def test_both_packages_make_the_same_view_of_a_turn(tmp_path: Path) -> None:
+async def test_both_client_packages_build_the_same_view_of_a_turn(tmp_path: Path) -> None:
     first = Step((Think("Think 💭."), Say("I look 🔎 it up. "), Use("search_documents", {"query": "leave"})))
     broken = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
     cited = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))

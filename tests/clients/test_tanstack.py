@@ -9,7 +9,7 @@ from tests.clients.live import live
 from tests.node import run_client
 
 
-async def test_the_stock_adapters_go_on_after_a_drop_join_and_stop_a_run(tmp_path: Path) -> None:
+async def test_the_stock_adapters_resume_join_and_stop_a_run(tmp_path: Path) -> None:
     answers = [say("A slow answer to the end."), say("Another slow answer."), say("I was about to say")]
     async with live(tmp_path, *(Stalled(answer, 4) for answer in answers)) as server:
         heard: list[Any] = await run_client("tanstack.mjs", server.address, server.domain)

@@ -31,7 +31,7 @@ def of_kind(message: Heard, kind: str) -> list[Heard]:
     return [part for part in message["parts"] if part["type"] == kind]
 
 
-async def test_the_stock_reader_and_transport_send_regenerate_edit_stop_and_go_on(tmp_path: Path) -> None:
+async def test_the_stock_reader_and_transport_send_regenerate_edit_stop_and_continue(tmp_path: Path) -> None:
     slow = Stalled(say("A slow answer to the end."), 4)
     streams = tmp_path / "streams.json"
     streams.write_text(json.dumps(recorded()))

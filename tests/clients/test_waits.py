@@ -38,7 +38,7 @@ def recorded() -> Heard:
     }
 
 
-async def test_stock_clients_are_asked_and_their_answers_let_the_same_answer_go_on(tmp_path: Path) -> None:
+async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path: Path) -> None:
     told = tmp_path / "told.json"
     told.write_text(json.dumps(recorded()))
     later = use("promptx_remember", engrams=[{"content": "x", "schema": "x", "strength": 0.5, "type": "ATOMIC"}])

@@ -23,7 +23,7 @@ SAID = """Passed: 3/5, 2 failed, 0 warnings
 """
 
 
-def test_a_fresh_clone_is_told_how_to_set_up_what_its_scripts_need(tmp_path: Path) -> None:
+def test_scripts_in_a_fresh_clone_print_how_to_set_it_up(tmp_path: Path) -> None:
     scripts = Path(__file__).parents[2] / "scripts"
     heads = [path.read_bytes().partition(b"\n")[0] for path in scripts.iterdir() if path.is_file()]
     assert not [head for head in heads if b".venv" in head], "scripts start with scripts/python"
@@ -35,7 +35,7 @@ def test_a_fresh_clone_is_told_how_to_set_up_what_its_scripts_need(tmp_path: Pat
     assert done.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
 
 
-def test_a_clone_without_packages_is_told_how_to_install_them(tmp_path: Path) -> None:
+def test_a_clone_without_packages_prints_how_to_install_them(tmp_path: Path) -> None:
     advice = advise_install(tmp_path / "node_modules" / "conformance")
     assert advice.endswith(f"\n\n    {INSTALL}")
     assert INSTALL.startswith("npm ci --prefix tests/clients")
@@ -86,6 +86,6 @@ async def test_the_suite_gets_a_token_from_the_authorization_server(tmp_path: Pa
 
 
 @pytest.mark.nightly("a minute of waiting for tasks; test_mcp_door tests the same with the SDK's client")
-async def test_tasks_of_the_door_hold_against_the_suite(tmp_path: Path) -> None:
+async def test_tasks_of_the_mcp_endpoint_pass_the_suite(tmp_path: Path) -> None:
     for result in await run_tasks(tmp_path):
         assert result.passed, (result.scenario, result.failed, result.said[-4000:])

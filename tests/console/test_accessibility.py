@@ -22,7 +22,7 @@ STEPS = (
 
 
 @in_shapes
-async def test_axe_finds_nothing(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
+async def test_axe_finds_no_accessibility_problem(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     async with console(tmp_path, *STEPS, dark=dark, size=size) as desk:
         page = desk.page
         await desk.goto()

@@ -22,7 +22,7 @@ OFFICIAL: Final = "@modelcontextprotocol/server-basic-vanillajs@2.0.3"
 POLICY_SAYS = ("Content Security Policy", "Content-Security-Policy", "policy violated", "Blocked a frame")
 
 
-async def test_an_app_shows_a_result_and_reaches_nothing_else(tmp_path: Path) -> None:
+async def test_an_app_shows_a_result_and_cannot_reach_anything_else(tmp_path: Path) -> None:
     steps = [use("charts__chart", title="Sales"), say("There it is."), say("The next quarter.")]
     async with console(tmp_path, *steps, any_command=True, expected=POLICY_SAYS) as desk:
         page, rig = desk.page, desk.rig

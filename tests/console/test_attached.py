@@ -78,7 +78,7 @@ async def test_a_member_attaches_a_file_that_is_read_cited_and_opened_though_the
 
 
 @pytest.mark.nightly("a file is attached, read and cited every time")
-async def test_what_cannot_be_read_says_why_in_chinese_too_and_is_taken_off(tmp_path: Path) -> None:
+async def test_an_unreadable_attachment_has_a_chinese_reason_too_and_can_be_removed(tmp_path: Path) -> None:
     async with console(tmp_path, language="zh") as desk:
         page = desk.page
         domain = await desk.rig.domain()

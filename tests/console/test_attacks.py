@@ -26,7 +26,7 @@ async def check_quiet(desk: Desk) -> None:
     assert page.url.startswith(desk.url)
 
 
-async def test_nothing_runs_that_a_person_a_model_a_document_or_a_tool_wrote(tmp_path: Path) -> None:
+async def test_text_of_people_models_documents_and_tools_runs_no_script(tmp_path: Path) -> None:
     asked = Step((Think(ALL), Say(ALL), Use("search_documents", {"query": "passage " + CORPUS[1]})))
     cited = Step((Say(f"So it is. {ALL}", (Cite(0),)),))
     unknown = Step((Use("search_documents", {"query": CORPUS[0], "<img src=x onerror=hit()>": ALL}),))
@@ -62,7 +62,7 @@ async def test_nothing_runs_that_a_person_a_model_a_document_or_a_tool_wrote(tmp
             await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
 
 
-async def test_nothing_runs_that_a_question_to_a_person_or_an_error_says(tmp_path: Path) -> None:
+async def test_waits_and_errors_run_no_script(tmp_path: Path) -> None:
     options = [CORPUS[0], CORPUS[1]]
     question = Step((Use("ask_user", {"question": ALL[:1500], "options": options}),))
     failing = ModelError(ALL, retryable=False)

@@ -74,7 +74,7 @@ async def answered(page: Page, count: int = 1) -> None:
 @pytest.mark.parametrize(
     "language", ["en", pytest.param("zh", marks=pytest.mark.nightly("other pages run in Chinese every time"))]
 )
-async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path: Path, language: str) -> None:
+async def test_a_person_asks_reads_the_answer_and_opens_the_cited_sentence(tmp_path: Path, language: str) -> None:
     words = WORDS[language]
     async with console(
         tmp_path, SEARCH, ANSWER, language=language, permissions=["clipboard-read", "clipboard-write"]
@@ -124,7 +124,7 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         assert [each["rating"] for each in feedback] == ["up"]
 
 
-async def test_the_line_of_steps_counts_what_was_recalled_and_the_text_follows_its_direction(tmp_path: Path) -> None:
+async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direction(tmp_path: Path) -> None:
     engram = {"content": "Tea at four", "schema": "tea time", "strength": 1, "type": "ATOMIC"}
     remember = use("promptx_remember", role="assistant", engrams=[engram])
     recall = Step(tuple(Use("promptx_recall", {"role": "assistant", "query": word}) for word in ("tea", "time")))
@@ -150,7 +150,7 @@ async def test_the_line_of_steps_counts_what_was_recalled_and_the_text_follows_i
         await expect(page.locator(".steps-words").last).to_contain_text("Found no memories")
 
 
-async def test_a_question_is_edited_stopped_and_asked_again_and_its_branches_stay(tmp_path: Path) -> None:
+async def test_a_question_is_edited_stopped_and_retried_and_its_branches_stay(tmp_path: Path) -> None:
     slow = Stalled(say("This answer is stopped before its end, which nobody reads."), 4)
     async with console(tmp_path, say("Blue."), slow, say("Green.")) as desk:
         page = desk.page
@@ -176,7 +176,7 @@ async def test_a_question_is_edited_stopped_and_asked_again_and_its_branches_sta
         await expect(page.locator(".turn")).to_have_count(1)
 
 
-async def test_what_fails_says_why_in_plain_words_and_is_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_message_has_a_plain_reason_and_can_be_retried(tmp_path: Path) -> None:
     failing = ModelError("upstream 529 overloaded_error at host x", retryable=False)
     async with console(tmp_path, failing, say("Now it works.")) as desk:
         page = desk.page
@@ -189,7 +189,7 @@ async def test_what_fails_says_why_in_plain_words_and_is_tried_again(tmp_path: P
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 
-async def test_delegates_work_in_lanes_below_their_call_and_are_there_again_later(tmp_path: Path) -> None:
+async def test_delegates_are_shown_in_lanes_below_their_call_also_after_a_reload(tmp_path: Path) -> None:
     script = {
         "Ask": [
             Step(
@@ -224,7 +224,7 @@ async def test_delegates_work_in_lanes_below_their_call_and_are_there_again_late
         await expect(page.get_by_role("region", name="Delegate researcher").locator("em")).to_have_text("first")
 
 
-async def test_conversations_are_found_put_away_and_deleted_with_a_way_back(tmp_path: Path) -> None:
+async def test_conversations_are_searched_archived_deleted_and_restored(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
         for number in range(60):
@@ -263,7 +263,7 @@ async def act(desk: Desk, name: str) -> None:
     await desk.page.get_by_role("menuitem", name=name).click()
 
 
-async def test_what_was_typed_is_there_again_and_an_operator_makes_the_first_domain(tmp_path: Path) -> None:
+async def test_typed_text_is_restored_and_an_operator_creates_the_first_domain(tmp_path: Path) -> None:
     async with console(tmp_path, say("Hello.")) as desk:
         page = desk.page
         await desk.goto()
@@ -283,7 +283,7 @@ async def test_what_was_typed_is_there_again_and_an_operator_makes_the_first_dom
         await expect(page.get_by_label("Message", exact=True)).to_have_value("")
 
 
-async def test_a_queued_question_stays_when_the_thread_is_loaded_again_and_a_refused_retry_doubles_nothing(
+async def test_a_queued_question_survives_a_reload_and_a_refused_retry_adds_nothing(
     tmp_path: Path,
 ) -> None:
     slow = Stalled(say("This answer takes its time, and then some more of it."), 4)
@@ -321,7 +321,7 @@ async def test_a_queued_question_stays_when_the_thread_is_loaded_again_and_a_ref
         await expect(page.locator(".answer .prose").last).to_have_text("Green.")
 
 
-async def test_an_image_is_sent_with_words_and_shown_before_and_after_a_reload(tmp_path: Path) -> None:
+async def test_an_image_is_sent_with_text_and_shown_before_and_after_a_reload(tmp_path: Path) -> None:
     async with console(tmp_path, say("A grey field.")) as desk:
         page = desk.page
         await desk.rig.domain()
@@ -342,7 +342,7 @@ async def test_an_image_is_sent_with_words_and_shown_before_and_after_a_reload(t
         assert "image" in sent
 
 
-async def test_what_is_sent_while_a_conversation_is_made_comes_into_the_same(tmp_path: Path) -> None:
+async def test_messages_sent_while_a_conversation_is_created_join_it(tmp_path: Path) -> None:
     asked, held = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
@@ -366,7 +366,7 @@ async def test_what_is_sent_while_a_conversation_is_made_comes_into_the_same(tmp
         assert [each["messageCount"] for each in listed["items"]] == [4]
 
 
-async def test_what_a_turn_cost_stands_in_the_menu_of_its_answer_as_soon_as_it_has_ended(tmp_path: Path) -> None:
+async def test_the_menu_of_an_answer_shows_its_cost_after_its_end(tmp_path: Path) -> None:
     async with console(tmp_path, answer(), prices=with_prices(tmp_path)) as desk:
         page = desk.page
         await desk.goto(f"#/chat/{await desk.rig.domain()}")

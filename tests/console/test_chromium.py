@@ -9,7 +9,7 @@ from tests.console.rig import needs_browser
 pytestmark = needs_browser
 
 
-async def test_a_browser_that_crashed_is_replaced_and_nothing_is_left_of_a_test() -> None:
+async def test_a_crashed_browser_is_replaced_and_a_test_leaves_nothing_in_it() -> None:
     async with browser() as first:
         await (await first.new_context()).new_page()
         devtools = await first.new_browser_cdp_session()

@@ -19,7 +19,7 @@ pytestmark = needs_browser
 LONG = "\n\n".join(f"Paragraph {number} says nothing about it." for number in range(40))
 
 
-async def test_the_list_says_what_happens_in_each_conversation_and_a_search_opens_the_message(tmp_path: Path) -> None:
+async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: Path) -> None:
     asks = Step((Use("ask_user", {"question": "Which year?", "options": ["2026", "2027"]}),))
     slow = Stalled(say("This answer takes its time, and then some more of it."), 4)
     answers = (say(f"{LONG}\n\nThe summer **bypass** opens at night."), *(say(LONG) for _ in range(3)))

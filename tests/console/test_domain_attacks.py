@@ -29,7 +29,7 @@ async def check_quiet(desk: Desk) -> None:
     assert page.url.startswith(desk.url)
 
 
-async def test_nothing_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
+async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page, rig = desk.page, desk.rig
         await page.add_init_script(LISTEN_FOR_HITS)
@@ -99,7 +99,7 @@ async def test_nothing_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly("the attacks on the chat and a domain run every time")
-async def test_nothing_runs_in_the_history_and_the_bundles_of_a_domain(tmp_path: Path) -> None:
+async def test_no_script_runs_in_the_history_and_bundles_of_a_domain(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         await page.add_init_script(LISTEN_FOR_HITS)

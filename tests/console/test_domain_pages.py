@@ -93,7 +93,7 @@ async def domain_of(desk: Desk) -> str:
 
 
 @in_languages("en")
-async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: Path, language: str) -> None:
+async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp_path: Path, language: str) -> None:
     words = WORDS[language]
     steps = (use("search_documents", query="paid leave"), say("27 days."))
     async with console(tmp_path, *steps, language=language) as desk:
@@ -156,7 +156,7 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
 
 
 @pytest.mark.nightly("a failed document shows its remedy every time")
-async def test_what_is_too_large_or_refused_is_said_and_what_is_sent_can_be_stopped(tmp_path: Path) -> None:
+async def test_refused_uploads_have_a_reason_and_running_ones_can_be_stopped(tmp_path: Path) -> None:
     async with console(tmp_path, max_upload_bytes=1_000_000) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -235,7 +235,7 @@ async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button
 
 
 @pytest.mark.nightly("test_saving.py changes the same settings twice every time")
-async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unseen(tmp_path: Path) -> None:
+async def test_two_tabs_with_the_same_settings_do_not_silently_overwrite(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -259,7 +259,7 @@ async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unse
         assert settings["expertise"] == "Mine"
 
 
-async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path: Path) -> None:
+async def test_servers_are_checked_tested_requested_saved_and_restarted(tmp_path: Path) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -303,7 +303,7 @@ async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path:
 
 
 @pytest.mark.nightly("a pasted server is asked for on the same page every time")
-async def test_a_line_that_may_not_run_is_marked_and_asked_for(tmp_path: Path) -> None:
+async def test_a_command_line_that_may_not_run_is_marked_and_requested(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
         script = desk.rig.settings.data / "mcp" / "local" / "tool" / "server.js"
@@ -357,7 +357,7 @@ async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: 
 
 
 @pytest.mark.nightly("a pasted server is approved on the same page every time")
-async def test_a_pasted_file_is_one_report_in_which_each_server_gets_what_it_needs(tmp_path: Path) -> None:
+async def test_a_pasted_file_gives_one_report_with_the_needs_of_each_server(tmp_path: Path) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -419,7 +419,7 @@ async def chat(page: Page, words: str, answer: str) -> None:
 
 
 @needs_bubblewrap
-async def test_a_pasted_server_with_network_is_approved_and_the_same_tab_goes_on_chatting(tmp_path: Path) -> None:
+async def test_a_pasted_server_with_network_is_approved_and_its_tab_keeps_chatting(tmp_path: Path) -> None:
     async with console(tmp_path, say("Hello, you."), say("Still here.")) as desk:
         page, domain = desk.page, await desk.rig.domain()
         await desk.goto(f"#/chat/{domain}")
@@ -443,7 +443,7 @@ async def test_a_pasted_server_with_network_is_approved_and_the_same_tab_goes_on
 
 @needs_bubblewrap
 @pytest.mark.nightly("an approval in the same tab runs every time")
-async def test_a_server_approved_in_a_second_tab_leaves_the_first_one_at_work(tmp_path: Path) -> None:
+async def test_approving_a_server_in_a_second_tab_does_not_disturb_the_first(tmp_path: Path) -> None:
     steps = say("Hello, you."), say("Still here."), say("Here, too.")
     async with console(tmp_path, *steps, expected=("WebSocket connection to",)) as desk:
         page, domain = desk.page, await desk.rig.domain()

@@ -40,7 +40,7 @@ async def test_cases_are_run_and_a_held_change_is_compared_and_dropped(tmp_path:
 
 
 @pytest.mark.nightly("cases are run on the same page every time")
-async def test_a_case_is_added_with_a_passage_that_is_searched(tmp_path: Path) -> None:
+async def test_a_case_is_added_with_a_passage_found_by_search(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         domain = await filled(rig, cases=False)

@@ -61,7 +61,7 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
 @pytest.mark.parametrize(
     "size", [(390, 780), pytest.param((1280, 800), marks=pytest.mark.nightly("a phone's size runs every time"))]
 )
-async def test_little_moves_while_a_page_loads(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_the_layout_shifts_little_while_a_page_loads(tmp_path: Path, size: tuple[int, int]) -> None:
     async with console(tmp_path, say("Yes."), size=size) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -86,7 +86,7 @@ async def test_little_moves_while_a_page_loads(tmp_path: Path, size: tuple[int, 
 
 
 @pytest.mark.nightly("the parts of the first page are fetched every time")
-async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_again(tmp_path: Path) -> None:
+async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_path: Path) -> None:
     async with console(tmp_path, say("Yes."), expected=("Failed to fetch dynamically",)) as desk:
         page, refused, module_failed = desk.page, list[str](), anyio.Event()
         page.on("requestfailed", lambda request: module_failed.set() if request.url.endswith("/list.js") else None)

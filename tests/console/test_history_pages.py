@@ -21,7 +21,7 @@ async def write_role(rig: Rig, domain: str, words: str) -> None:
     await rig.ok("PUT", f"/api/domains/{domain}/roles/lawyer", {"files": files})
 
 
-async def test_a_change_is_seen_brought_back_and_that_is_undone(tmp_path: Path) -> None:
+async def test_a_change_is_viewed_reverted_and_the_revert_undone(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain(language="de")
@@ -66,7 +66,7 @@ async def choose_bundle(page: Page, bundle: Path) -> None:
 
 
 @pytest.mark.nightly("bundles/test_moving.py moves a domain every time")
-async def test_a_domain_is_taken_away_and_comes_in_as_a_new_one_and_over_itself(tmp_path: Path) -> None:
+async def test_a_domain_is_exported_and_imported_as_new_and_over_itself(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         server = {"type": "http", "url": "https://one.example/mcp", "headers": {"X-Team": "${TEAM}"}}
@@ -137,7 +137,7 @@ async def test_axe_finds_nothing_on_the_history(tmp_path: Path, dark: bool, size
 
 
 @pytest.mark.nightly("usage/test_budgets.py sets and removes budgets every time")
-async def test_an_operator_sets_changes_and_removes_budgets_and_sees_what_is_used(tmp_path: Path) -> None:
+async def test_an_operator_manages_budgets_and_sees_their_use(tmp_path: Path) -> None:
     async with console(tmp_path, answer(), prices=with_prices(tmp_path), requests_per_second=10_000) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain()

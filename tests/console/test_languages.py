@@ -62,7 +62,7 @@ async def test_a_section_has_the_same_keys_and_places_in_both_languages(section:
         assert places(" ".join(chinese[key].values())) - {"count"} == wanted, key
 
 
-async def test_each_key_that_is_used_has_words_and_each_that_has_words_is_used() -> None:
+async def test_used_and_translated_keys_are_the_same() -> None:
     known = {key for section in SECTIONS for key in words("en", section)}
     texts = [path.read_text(encoding="utf-8") for path in sources()]
     used = {key for text in texts for key in USE.findall(text)}

@@ -27,7 +27,7 @@ TO_THE_TOP = """
 """Somebody who goes to the top again while what came last is still being laid out."""
 
 
-async def test_older_messages_come_in_place_and_only_what_is_near_is_laid_out(tmp_path: Path) -> None:
+async def test_older_messages_load_in_place_and_only_near_ones_are_laid_out(tmp_path: Path) -> None:
     answers = [say(f"Answer {number} has a line.\n\nAnd **another** one.") for number in range(TURNS)]
     async with console(tmp_path, *answers) as desk:
         page, domain = desk.page, await desk.rig.domain()
@@ -65,7 +65,7 @@ async def test_older_messages_come_in_place_and_only_what_is_near_is_laid_out(tm
 
 
 @pytest.mark.nightly("older messages are loaded in place every time")
-async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next_one(tmp_path: Path) -> None:
+async def test_a_page_that_starts_with_an_answer_gets_its_question_with_the_next_page(tmp_path: Path) -> None:
     last = Stalled(say("This one is under way."), 2)
     async with console(tmp_path, *[say(f"Answer {number}.") for number in range(25)], last) as desk:
         page, domain = desk.page, await desk.rig.domain()
@@ -89,7 +89,7 @@ async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next
 
 
 @pytest.mark.nightly("a shorter conversation runs every time")
-async def test_a_conversation_that_goes_on_for_long_keeps_what_is_near_and_has_the_rest_again(tmp_path: Path) -> None:
+async def test_a_long_conversation_keeps_near_messages_in_the_page_and_reloads_the_rest(tmp_path: Path) -> None:
     answers = [say(f"Answer {number}.") for number in range(TURNS)]
     async with console(tmp_path, *answers) as desk:
         page, domain = desk.page, await desk.rig.domain()

@@ -22,7 +22,7 @@ SERVER = {"mcpServers": {"notes": {"command": "node", "args": ["./notes.js"]}}}
 
 @needs_bubblewrap
 @pytest.mark.nightly("each of its pages has a walk that runs every time")
-async def test_a_new_user_reaches_six_goals_by_what_is_visible(tmp_path: Path) -> None:
+async def test_a_new_user_reaches_six_goals_through_visible_controls(tmp_path: Path) -> None:
     async with console(tmp_path, *STEPS, share_links="anyone") as desk:
         page, rig = desk.page, desk.rig
         message = page.get_by_role("textbox", name="Message", exact=True)

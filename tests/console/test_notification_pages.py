@@ -12,7 +12,7 @@ from tests.reach.receiver import Receiver
 pytestmark = needs_browser
 
 
-async def test_an_admin_adds_an_endpoint_and_a_schedule_and_looks_at_their_runs(tmp_path: Path) -> None:
+async def test_an_admin_adds_an_endpoint_and_a_schedule_and_views_their_runs(tmp_path: Path) -> None:
     async with (
         Receiver().open() as receiver,
         console(tmp_path, say("All calm."), mcp_hosts=receiver.address, language="en") as desk,

@@ -48,7 +48,7 @@ async def open_tab(page: Page, name: str) -> None:
 
 
 @in_languages("zh")
-async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str) -> None:
+async def test_an_operator_maintains_the_server_in_the_console(tmp_path: Path, language: str) -> None:
     words = WORDS[language]
     async with console(tmp_path, say("Yes."), language=language) as desk:
         page, rig = desk.page, desk.rig
@@ -156,7 +156,7 @@ async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
 
 
 @pytest.mark.nightly("what waits for an operator is decided every time")
-async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_a_launch_request_shows_its_command_and_is_approved_or_refused_with_a_reason(tmp_path: Path) -> None:
     async with console(tmp_path, say("Still here.")) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain()
@@ -197,7 +197,7 @@ async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_
         assert [row["target"] for row in await audited(rig, action="mcp.refuse")] == [f"{domain}/other"]
 
 
-async def test_what_waits_for_an_admin_stands_in_one_place_and_is_answered_there(tmp_path: Path) -> None:
+async def test_requests_for_an_admin_are_listed_and_answered_in_one_place(tmp_path: Path) -> None:
     remember = use("promptx_remember", engrams=[{"content": "tea", "schema": "tea", "strength": 1, "type": "ATOMIC"}])
     async with console(tmp_path, remember, say("Kept.")) as desk:
         page, rig = desk.page, desk.rig
@@ -221,7 +221,7 @@ async def test_what_waits_for_an_admin_stands_in_one_place_and_is_answered_there
         assert [row["actor"] for row in await audited(rig, action="wait.accept")] == ["bob"]
 
 
-async def test_signing_in_and_making_a_user_goes_by_keyboard_alone(tmp_path: Path) -> None:
+async def test_signing_in_and_creating_a_user_works_by_keyboard(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         key = await make_key(rig, "root", "operator")
@@ -257,7 +257,7 @@ async def test_signing_in_and_making_a_user_goes_by_keyboard_alone(tmp_path: Pat
 
 
 @pytest.mark.nightly("the attacks on the chat and a domain run every time")
-async def test_texts_of_others_stay_texts_on_the_operators_pages(tmp_path: Path) -> None:
+async def test_untrusted_texts_stay_text_on_the_operators_pages(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         await page.add_init_script(LISTEN_FOR_HITS)
@@ -283,7 +283,7 @@ async def test_texts_of_others_stay_texts_on_the_operators_pages(tmp_path: Path)
 
 
 @pytest.mark.nightly("an operator fills in the other forms every time")
-async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
+async def test_the_sign_in_form_shows_the_problem(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         key = await make_key(desk.rig, "ann", "operator")
         await desk.goto()
@@ -295,7 +295,7 @@ async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly("an operator opens all of these pages every time")
-async def test_a_page_that_comes_late_does_not_take_the_place_of_the_one_chosen_since(tmp_path: Path) -> None:
+async def test_a_late_page_does_not_replace_the_page_chosen_since(tmp_path: Path) -> None:
     held, release = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
@@ -320,7 +320,7 @@ async def test_a_page_that_comes_late_does_not_take_the_place_of_the_one_chosen_
 
 @needs_postgresql
 @pytest.mark.nightly("faults/test_replicas.py reads the same list every time")
-async def test_the_servers_of_one_database_are_shown_with_who_is_about_to_leave(tmp_path: Path) -> None:
+async def test_the_servers_of_one_database_are_listed_with_draining_ones(tmp_path: Path) -> None:
     with postgresql_server() as server:
         async with console(tmp_path, database_url=server.url, replica="north") as desk:
             page = desk.page

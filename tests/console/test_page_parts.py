@@ -48,7 +48,7 @@ async def run(given: Any) -> list[Any]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-async def test_json_is_read_as_python_reads_it_and_a_network_has_room_for_each_cue() -> None:
+async def test_json_is_read_like_by_python_and_a_network_holds_each_cue() -> None:
     cues = [f"cue {number}" for number in range(60)]
     edges = [{"source": cues[at // 4], "target": cues[at], "weight": 1.0} for at in range(1, 60)]
     edges += [

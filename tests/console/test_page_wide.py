@@ -28,18 +28,18 @@ TABS = ("health", "users", "users/ann", "keys", "provider", "requests", "catalog
 
 
 @pytest.mark.parametrize("sheet", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.css")))
-async def test_a_style_sheet_knows_a_beginning_and_an_end_and_no_left_or_right(sheet: str) -> None:
+async def test_style_sheets_use_logical_directions_instead_of_left_and_right(sheet: str) -> None:
     lines = (FOLDER / sheet).read_text(encoding="utf-8").splitlines()
     found = [line.strip() for line in lines if PHYSICAL.search(line)]
     assert [line for line in found if not line.startswith(tuple(ALLOWED.get(sheet, ("never",))))] == []
 
 
-async def test_motion_is_left_out_for_who_wants_none() -> None:
+async def test_motion_is_left_out_on_request() -> None:
     assert "@media (prefers-reduced-motion: reduce)" in (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
 @needs_browser
-async def test_what_one_may_not_do_is_neither_offered_nor_asked_for(tmp_path: Path) -> None:
+async def test_forbidden_actions_are_neither_offered_nor_requested(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         as_operator(rig)
         domain = await rig.domain()
@@ -67,7 +67,7 @@ async def test_what_one_may_not_do_is_neither_offered_nor_asked_for(tmp_path: Pa
 
 
 @needs_browser
-async def test_a_server_that_is_gone_and_what_is_too_large_are_said_plainly_and_nothing_typed_is_lost(
+async def test_a_lost_server_and_too_large_input_have_plain_errors_and_typed_text_stays(
     tmp_path: Path,
 ) -> None:
     expected = ("WebSocket connection",)
@@ -126,7 +126,7 @@ async def check(page: Page, place: str) -> None:
 @needs_browser
 @pytest.mark.parametrize(("language", "dark", "size"), [("en", *WIDE), ("zh", *NARROW)] if EVERY else [("zh", *NARROW)])
 @pytest.mark.nightly("axe checks the chat every time")
-async def test_axe_finds_nothing_on_the_operators_pages_and_nothing_asks_a_stranger(
+async def test_axe_finds_nothing_on_the_operators_pages_which_load_nothing_foreign(
     tmp_path: Path, language: str, dark: bool, size: tuple[int, int]
 ) -> None:
     async with console(tmp_path, REMEMBER, language=language, dark=dark, size=size) as desk:
@@ -170,9 +170,7 @@ CUT_OFF = """
 @needs_browser
 @in_shapes
 @pytest.mark.nightly("the rules of the style sheets run every time")
-async def test_what_is_written_from_right_to_left_begins_at_the_right_and_fits(
-    tmp_path: Path, dark: bool, size: tuple[int, int]
-) -> None:
+async def test_right_to_left_text_is_aligned_right_and_fits(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
     source = f"<role>\n<personality>\n{LEAVE}.\n</personality>\n</role>\n"
     steps = (use("search_documents", query=LEAVE), Step((Say(LEAVE, (Cite(0),)),)))
     async with console(tmp_path, *steps, dark=dark, size=size) as desk:

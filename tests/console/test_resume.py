@@ -57,7 +57,7 @@ async def over(page: Page) -> None:
     await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
 
 
-async def test_a_reload_in_the_middle_of_a_sentence_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path) -> None:
     stalled = Stalled(LONG, 20)
     async with console(tmp_path, stalled) as desk:
         await desk.rig.domain()
@@ -85,7 +85,7 @@ async def paced(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
         yield rig
 
 
-async def test_a_network_that_goes_in_the_middle_is_told_quietly_and_nothing_is_missing(tmp_path: Path) -> None:
+async def test_a_network_loss_in_mid_answer_shows_a_quiet_notice_and_loses_nothing(tmp_path: Path) -> None:
     gate = anyio.Event()
     async with paced(tmp_path, gate) as rig, serving(rig.application.app) as address:
         await rig.domain()
@@ -105,7 +105,7 @@ async def test_a_network_that_goes_in_the_middle_is_told_quietly_and_nothing_is_
             await expect(page.get_by_label("Message", exact=True)).to_have_value("And more?")
 
 
-async def test_a_message_that_is_sent_into_a_dead_network_arrives_once_when_it_is_back(tmp_path: Path) -> None:
+async def test_a_message_sent_without_a_network_arrives_once_when_it_returns(tmp_path: Path) -> None:
     async with (
         Rig(tmp_path, say("First."), say("Second.")) as rig,
         serving(rig.application.app) as address,
@@ -127,7 +127,7 @@ async def test_a_message_that_is_sent_into_a_dead_network_arrives_once_when_it_i
             assert [each["content"] for each in messages] == ["One", "First.", "Two", "Second."]
 
 
-async def test_a_message_that_is_not_acknowledged_is_sent_once_after_a_reload_and_a_stop_says_if_it_is_lost(
+async def test_an_unacknowledged_message_is_sent_once_after_a_reload_or_reported_lost(
     tmp_path: Path,
 ) -> None:
     slow = Stalled(say("This answer is stopped before its end."), 3)
@@ -167,7 +167,7 @@ async def test_a_message_that_is_not_acknowledged_is_sent_once_after_a_reload_an
 
 
 @pytest.mark.nightly("a message of a conversation is reloaded every time")
-async def test_a_first_message_whose_conversation_is_not_made_yet_is_a_draft_after_a_reload(tmp_path: Path) -> None:
+async def test_a_first_message_without_a_conversation_is_a_draft_after_a_reload(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         async with desk_at(f"http://{address}", expected=LOST) as desk:
@@ -193,7 +193,7 @@ async def test_a_first_message_whose_conversation_is_not_made_yet_is_a_draft_aft
 
 
 @pytest.mark.nightly("a reload in the middle of a sentence runs every time")
-async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_stored(tmp_path: Path) -> None:
+async def test_a_server_killed_in_the_middle_of_an_answer_shows_the_stored_part(tmp_path: Path) -> None:
     chance = Random(11)
     with outside(tmp_path) as around, Server(tmp_path, around) as server:
         domain = server.domain(around)
@@ -220,7 +220,7 @@ async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_s
 
 
 @pytest.mark.nightly("an unsent message is reloaded every time")
-async def test_images_are_sent_after_a_reload_or_stay_where_one_types(tmp_path: Path) -> None:
+async def test_images_are_sent_after_a_reload_or_stay_in_the_input(tmp_path: Path) -> None:
     held = anyio.Event()
     first, second = (FilePayload(name=f"{each}.png", mimeType="image/png", buffer=png(60, each)) for each in (50, 40))
 

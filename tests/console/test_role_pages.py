@@ -123,7 +123,7 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
 
 
 @pytest.mark.nightly("an author writes and tries a role every time")
-async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None:
+async def test_a_saved_role_becomes_the_primary_role(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
         await desk.goto(f"#/domains/{domain}/roles/clerk")
@@ -158,7 +158,7 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
 
 
 @pytest.mark.nightly("an author writes and tries a role every time")
-async def test_a_role_that_was_changed_on_the_disk_is_not_overwritten_unseen(tmp_path: Path) -> None:
+async def test_a_role_changed_on_disk_is_not_silently_overwritten(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -177,7 +177,7 @@ async def test_a_role_that_was_changed_on_the_disk_is_not_overwritten_unseen(tmp
 
 
 @in_languages("en")
-async def test_a_memory_is_walked_through_forgotten_exported_and_brought_in(tmp_path: Path, language: str) -> None:
+async def test_a_memory_is_browsed_forgotten_exported_and_imported(tmp_path: Path, language: str) -> None:
     words = WORDS[language]
     async with console(tmp_path, language=language) as desk:
         page = desk.page
@@ -239,7 +239,7 @@ async def test_axe_finds_nothing_on_roles_and_memory(tmp_path: Path, dark: bool,
 
 
 @pytest.mark.nightly("an author writes and tries a role every time")
-async def test_a_trial_keeps_what_is_typed_on_and_ends_with_its_dialog(tmp_path: Path) -> None:
+async def test_a_trial_keeps_the_typed_text_and_ends_with_its_dialog(tmp_path: Path) -> None:
     slow = Stalled(say("This answer takes its time, and then some more of it."), 4)
     async with console(tmp_path, slow) as desk:
         page, domain = desk.page, await desk.rig.domain()

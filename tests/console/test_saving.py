@@ -42,7 +42,7 @@ async def held(page: Page) -> AsyncIterator[anyio.Event]:
         ),
     ],
 )
-async def test_what_is_typed_while_it_is_saved_stays(tmp_path: Path, place: str) -> None:
+async def test_text_typed_during_a_save_stays(tmp_path: Path, place: str) -> None:
     async with console(tmp_path, any_command=True) as desk:
         page, domain = desk.page, await desk.rig.domain()
         base = f"/api/domains/{domain}"
@@ -68,7 +68,7 @@ async def test_what_is_typed_while_it_is_saved_stays(tmp_path: Path, place: str)
 
 
 @pytest.mark.nightly("settings that are edited while they are saved are kept every time")
-async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(tmp_path: Path) -> None:
+async def test_a_prompt_file_saved_elsewhere_is_not_silently_overwritten(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
         base = f"/api/domains/{domain}/prompt-components"
@@ -99,7 +99,7 @@ async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(
 
 
 @pytest.mark.nightly("unsaved settings are kept every time")
-async def test_a_new_prompt_file_that_was_not_saved_is_there_after_a_reload(tmp_path: Path) -> None:
+async def test_an_unsaved_prompt_file_is_restored_after_a_reload(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
         await desk.goto(f"#/domains/{domain}/prompt")

@@ -37,7 +37,7 @@ async def test_the_shell_opens_in_the_browsers_language(tmp_path: Path, language
 
 
 @needs_browser
-async def test_one_signs_in_with_name_and_key_and_by_the_address_that_open_prints(tmp_path: Path) -> None:
+async def test_a_person_signs_in_with_name_and_key_or_by_the_printed_address(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         key = await make_key(desk.rig, "ann", "operator")
         page = desk.page
@@ -64,7 +64,7 @@ async def test_one_signs_in_with_name_and_key_and_by_the_address_that_open_print
             await expect(page.locator(".toast")).to_contain_text("used before")
 
 
-async def test_files_come_with_their_policy_and_only_those_of_the_folder(tmp_path: Path) -> None:
+async def test_files_are_served_with_their_policy_and_only_from_the_folder(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await make_key(rig, "ann", "operator")  # from here on the API asks for one; the page does not
         first = await rig.http.get("/")
@@ -104,7 +104,7 @@ async def test_the_page_is_sent_in_the_readers_language_and_theme(tmp_path: Path
             assert other.status_code == (304 if opening == '<html lang="en">' else 200), (accepted, cookies)
 
 
-async def test_the_page_names_files_that_a_browser_keeps_and_everything_is_compressed(tmp_path: Path) -> None:
+async def test_the_page_names_cacheable_files_and_everything_is_compressed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = await rig.http.get("/", headers={"Accept-Encoding": "gzip"})
         assert page.headers["content-encoding"] == "gzip"
@@ -127,7 +127,7 @@ async def test_the_page_names_files_that_a_browser_keeps_and_everything_is_compr
         assert "content-encoding" not in small.headers
 
 
-async def test_the_frame_of_diagrams_has_its_scripts_inside_and_a_policy_for_these_alone(tmp_path: Path) -> None:
+async def test_the_diagram_frame_inlines_its_scripts_and_allows_only_these(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         frame = await rig.http.get("/web/diagram.html")
         policy = dict(part.partition(" ")[::2] for part in frame.headers["content-security-policy"].split("; "))
@@ -140,7 +140,7 @@ async def test_the_frame_of_diagrams_has_its_scripts_inside_and_a_policy_for_the
         assert b"src=" not in frame.content.replace(scripts[0], b"")
 
 
-async def test_what_others_made_is_what_was_reviewed() -> None:
+async def test_vendored_files_have_their_reviewed_checksums() -> None:
     listed = (FOLDER / "vendor" / "contents.txt").read_text(encoding="utf-8")
     sums = dict(reversed(line.split()) for line in re.findall(r"^  ([0-9a-f]{64}  \S+)$", listed, re.MULTILINE))
     present = {path.name for path in (FOLDER / "vendor").iterdir()} - {"contents.txt"}
@@ -150,7 +150,7 @@ async def test_what_others_made_is_what_was_reviewed() -> None:
 
 
 @needs_browser
-async def test_the_api_reference_shows_each_operation_and_schema_and_its_words_are_text(tmp_path: Path) -> None:
+async def test_the_api_reference_shows_each_operation_and_schema_as_text(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         document = await desk.rig.ok("GET", "/api/openapi.json")
         attack = "<script>alert(1)</script>`<b>`"

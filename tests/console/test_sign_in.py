@@ -24,7 +24,7 @@ HIDDEN = "Object.defineProperty(document, 'hidden', { get: () => true })"
 KEPT = "Object.values(localStorage).some((each) => each.includes('nobody else'))"
 
 
-async def test_a_key_that_is_revoked_ends_the_sign_in_and_nothing_that_was_typed(tmp_path: Path) -> None:
+async def test_a_revoked_key_ends_the_sign_in_and_keeps_the_typed_text(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         await sign_in(desk, "root", "operator", at="#/operator/users/root")
@@ -44,7 +44,7 @@ async def test_a_key_that_is_revoked_ends_the_sign_in_and_nothing_that_was_typed
         assert (await rig.ok("GET", "/api/users/root"))["displayName"] == "The one at the root"
 
 
-async def test_a_page_notices_other_rights_by_itself_and_offers_what_is_left(tmp_path: Path) -> None:
+async def test_the_page_notices_changed_rights_and_offers_the_remaining_functions(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         as_operator(rig)
@@ -63,7 +63,7 @@ async def test_a_page_notices_other_rights_by_itself_and_offers_what_is_left(tmp
         await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sen")
 
 
-async def test_who_comes_next_sees_no_draft_and_other_tabs_are_signed_out_too(tmp_path: Path) -> None:
+async def test_the_next_person_sees_no_draft_and_other_tabs_are_signed_out(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         as_operator(rig)
@@ -91,7 +91,7 @@ async def test_who_comes_next_sees_no_draft_and_other_tabs_are_signed_out_too(tm
 
 
 @pytest.mark.nightly("another person signs in beside a visible tab every time")
-async def test_a_tab_that_nobody_sees_is_not_left_to_whoever_signs_in_next(tmp_path: Path) -> None:
+async def test_a_hidden_tab_is_cleared_before_the_next_person_signs_in(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         as_operator(rig)
@@ -116,7 +116,7 @@ async def test_a_tab_that_nobody_sees_is_not_left_to_whoever_signs_in_next(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the provider's own libraries
-async def test_one_signs_in_with_an_organisation_and_again_beside_the_page(tmp_path: Path) -> None:
+async def test_a_person_signs_in_with_an_organisation_and_again_beside_the_page(tmp_path: Path) -> None:
     claims = {"groups": ["legal"], "preferred_username": "ann", "name": "Ann Example"}
     people = [
         oidc_provider_mock.User(sub="a-1", claims=claims),

@@ -152,7 +152,7 @@ async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
 
 
 @pytest.mark.nightly("the citation of a PDF is opened, and ingestion/test_places.py finds cells every time")
-async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_as_they_are(tmp_path: Path) -> None:
+async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_path: Path) -> None:
     address = "https://wiki.example/rates?page=1"
     library = Library(tmp_path)
     library.save(resources=[resource(0, uri=address), resource(1, uri="javascript:alert(1)")], fails=["none"])
@@ -218,7 +218,7 @@ async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_
 
 
 @pytest.mark.nightly("the citation of a short PDF is opened every time")
-async def test_a_citation_late_in_a_document_of_a_thousand_pages_opens_as_any_other(tmp_path: Path) -> None:
+async def test_a_late_citation_in_a_document_of_a_thousand_pages_opens(tmp_path: Path) -> None:
     cited = "A zebra is mentioned here alone."
     pages: list[list[files.Line]] = [[(11, f"Page {number} says little.")] for number in range(1, 1_001)]
     pages[989].append((11, cited))

@@ -22,7 +22,7 @@ async def run_module(script: str, given: Any) -> list[Any]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-async def test_a_view_made_of_events_is_what_is_stored(tmp_path: Path) -> None:
+async def test_a_view_built_from_events_equals_the_stored_answer(tmp_path: Path) -> None:
     first = Step((Think("Think 💭."), Say("I look 🔎 it up. "), Use("search_documents", {"query": "leave"})))
     broken = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
     cited = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
@@ -56,7 +56,7 @@ async def test_a_view_made_of_events_is_what_is_stored(tmp_path: Path) -> None:
     assert connection["subscribed"][:2] == [None, 3]
 
 
-async def test_closed_blocks_stay_closed_and_are_whole(tmp_path: Path) -> None:
+async def test_closed_blocks_stay_closed_and_are_complete(tmp_path: Path) -> None:
     texts = {
         "One.\n\nTwo\nlines.\n\nThree": ["One.\n\n", "Two\nlines.\n\n", "Three"],
         "- a\n- b\n\n- c\n\nText.\n": ["- a\n- b\n\n- c\n\n", "Text.\n"],

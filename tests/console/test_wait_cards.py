@@ -72,7 +72,7 @@ async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path
 
 
 @pytest.mark.nightly("a card is filled in after a reload every time")
-async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_path: Path) -> None:
+async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path) -> None:
     both = Step(tuple(Use("search_documents", {"query": each}) for each in ("leave", "rest")))
     async with console(tmp_path, both, say("Found.")) as desk:
         page = desk.page
@@ -149,7 +149,7 @@ async () => {
 """
 
 
-async def test_a_form_is_made_of_its_schema_and_says_what_does_not_fit(tmp_path: Path) -> None:
+async def test_a_form_follows_its_schema_and_marks_invalid_fields(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page
         await desk.goto()

@@ -88,7 +88,7 @@ async def test_every_demo_question_is_answered_with_a_citation_of_the_right_pass
     assert right_ones(outcomes) == len(outcomes), wrong
 
 
-async def test_questions_the_handbooks_do_not_answer_get_a_plain_no(retriever: Retriever) -> None:
+async def test_unanswerable_questions_are_declined(retriever: Retriever) -> None:
     for question in NOT_IN_THE_HANDBOOKS:
         answer = await conversation(retriever).ask(question)
         assert not any("citations" in block for block in answer), (question, said(answer))
@@ -109,7 +109,7 @@ async def test_a_new_topic_in_one_conversation_is_answered_from_its_own_hits(ret
     assert {reference.document_name for reference in cited} == {"售后服务手册.md"}
 
 
-def test_the_questions_are_ten_in_each_language_and_their_passages_stand_in_the_documents() -> None:
+def test_ten_questions_in_each_language_have_passages_in_the_documents() -> None:
     questions = demo_questions()
     assert [question.language for question in questions] == ["en"] * 10 + ["zh"] * 10
     for question in questions:
@@ -118,7 +118,7 @@ def test_the_questions_are_ten_in_each_language_and_their_passages_stand_in_the_
         assert any(question.passage in block.text and block.page == question.page for block in blocks), question
 
 
-async def test_readmes_first_question_is_answered_with_the_one_sentence_that_answers_it(retriever: Retriever) -> None:
+async def test_readmes_first_question_is_answered_with_its_sentence(retriever: Retriever) -> None:
     answer = said(await conversation(retriever).ask("How many days of annual leave do I get?"))
     assert answer.count("\n> ") == 1
     assert "27 days of paid leave a year" in answer
@@ -132,6 +132,6 @@ async def test_a_threshold_of_0_7_keeps_the_right_document_of_most_questions(ret
     assert kept >= 16
 
 
-async def test_a_threshold_of_0_7_leaves_little_for_questions_the_handbooks_do_not_answer(retriever: Retriever) -> None:
+async def test_a_threshold_of_0_7_leaves_few_passages_for_unanswerable_questions(retriever: Retriever) -> None:
     searches = [await retriever.search(COLLECTION, question, 5, threshold=0.7) for question in NOT_IN_THE_HANDBOOKS]
     assert sum(bool(retrieval.hits) for retrieval in searches) <= 2

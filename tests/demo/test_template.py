@@ -12,7 +12,7 @@ from tests.demo.harness import DEMO, REPOSITORY
 PDF = "brisa-900-installation-manual.pdf"
 
 
-def test_the_committed_pdf_is_what_the_script_writes(tmp_path: Path) -> None:
+def test_the_committed_pdf_equals_the_scripts_output(tmp_path: Path) -> None:
     made = tmp_path / PDF
     subprocess.run([sys.executable, REPOSITORY / "scripts/make_demo_pdf", made], check=True, timeout=60)
     assert made.read_bytes() == (DEMO / "documents" / PDF).read_bytes()

@@ -35,7 +35,7 @@ def documents(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", [*FILES, PAGE], ids=lambda path: path.name)
-def test_every_setting_that_is_named_is_one(path: Path) -> None:
+def test_every_mentioned_setting_exists(path: Path) -> None:
     assert settings_in(path.read_text()) - VARIABLES == set()
 
 
@@ -67,7 +67,7 @@ def of(stage: list[tuple[str, str]], word: str) -> list[str]:
     return [rest for each, rest in stage if each == word]
 
 
-def test_the_image_is_built_in_two_stages_from_the_lock_with_checked_hashes() -> None:
+def test_the_container_image_is_built_from_the_lock_with_checked_hashes() -> None:
     build, final = stages()
     installs = [rest for rest in of(build, "RUN") if "pip install" in rest]
     assert any("runtime_lock > /tmp/runtime.lock" in rest for rest in of(build, "RUN"))
@@ -77,7 +77,7 @@ def test_the_image_is_built_in_two_stages_from_the_lock_with_checked_hashes() ->
     assert of(final, "COPY") == ["--from=build /opt/agentic-rag /opt/agentic-rag"]
 
 
-def test_the_image_runs_as_nobody_special_keeps_no_secret_and_answers_whether_it_is_ready() -> None:
+def test_the_container_image_is_unprivileged_without_secrets_and_has_a_health_check() -> None:
     final = stages()[-1]
     assert of(final, "USER") == ["10001:10001"]
     last = max(number for number, (word, _) in enumerate(final) if word in ("RUN", "COPY"))
@@ -92,7 +92,7 @@ def test_the_image_runs_as_nobody_special_keeps_no_secret_and_answers_whether_it
     assert f"http://127.0.0.1:{given['AGENTIC_RAG_PORT']}/api/ready" in check
 
 
-def test_what_the_build_takes_is_there_and_nothing_else_is_sent() -> None:
+def test_the_container_build_context_has_exactly_the_needed_files() -> None:
     taken = [name for line in of(stages()[0], "COPY") for name in line.split()[:-1]]
     assert all((ROOT / name).exists() for name in taken)
     first, *rest = [
@@ -106,7 +106,7 @@ def test_what_the_build_takes_is_there_and_nothing_else_is_sent() -> None:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.postgresql.yaml"])
-def test_compose_files_are_closed_and_give_settings_that_are_read(name: str) -> None:
+def test_compose_files_are_hardened_and_set_existing_settings(name: str) -> None:
     (found,) = documents(name)
     for service, about in found["services"].items():
         assert "ports" not in about or service == "proxy", "the server and its stores are reached inside alone"
@@ -124,7 +124,7 @@ def test_compose_files_are_closed_and_give_settings_that_are_read(name: str) -> 
         assert (DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]).is_file()
 
 
-def test_a_stop_is_waited_for_longer_than_it_may_take() -> None:
+def test_the_caller_waits_longer_than_a_stop_can_take() -> None:
     from agentic_rag.app.serving import END_SECONDS
 
     longest = Settings(_env_file=None).drain_seconds + END_SECONDS
@@ -136,7 +136,7 @@ def test_a_stop_is_waited_for_longer_than_it_may_take() -> None:
     assert int(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0]) > longest
 
 
-async def test_kubernetes_asks_addresses_that_answer_anybody_and_runs_one_server_as_nobody_special(
+async def test_kubernetes_probes_need_no_key_and_one_unprivileged_server_runs(
     tmp_path: Path,
 ) -> None:
     found = {each["kind"]: each for each in documents("kubernetes.yaml")}
@@ -168,7 +168,7 @@ async def test_kubernetes_asks_addresses_that_answer_anybody_and_runs_one_server
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
-def test_the_unit_is_understood_by_systemd_and_leaves_bubblewrap_what_it_needs(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_which_allows_bubblewrap(tmp_path: Path) -> None:
     text = (DEPLOY / "agentic-rag.service").read_text()
     started = tmp_path / "agentic-rag"
     started.write_text("#!/bin/sh\n")

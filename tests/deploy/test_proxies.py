@@ -89,7 +89,7 @@ def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tu
 
 
 @pytest.mark.parametrize("run", PROXIES)
-async def test_through_a_proxy_everything_comes_at_once_and_nobody_is_believed_what_he_says(
+async def test_a_proxy_forwards_at_once_and_forged_headers_are_ignored(
     run: Callable[[Path, str], AbstractContextManager[Proxy]], tmp_path: Path
 ) -> None:
     async with FakeMessagesAPI(then=lambda body: SILENT, enforced=False) as api:
@@ -168,7 +168,7 @@ async def _is_believed_nothing(guest: Guest) -> None:
         assert (await guest.http.get("/api/domains", headers={"host": "evil.example"})).status_code == 403
 
 
-async def test_only_a_trusted_proxy_says_whence_a_request_comes_and_by_which_scheme(tmp_path: Path) -> None:
+async def test_only_a_trusted_proxy_sets_client_address_and_scheme(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=lambda body: SILENT, enforced=False) as api:
         for place, trusted, name in (
             ("on this machine", "127.0.0.0/8", "__Host-agentic-rag"),

@@ -307,7 +307,7 @@ async def test_each_recipe_works_with_the_files_that_it_names(tmp_path: Path) ->
         os.umask(before)
 
 
-def test_a_file_that_a_recipe_does_not_name_is_found() -> None:
+def test_a_changed_file_that_a_recipe_does_not_name_is_detected() -> None:
     assert outside("A route", {"agentic_rag/server/usage_routes.py", "agentic_rag/server/auth.py"}) == [
         "agentic_rag/server/auth.py"
     ]

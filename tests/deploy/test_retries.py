@@ -39,7 +39,7 @@ def retry(folder: Path, *failed: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_test_that_passes_alone_is_reported_as_unsteady_at_the_end(tmp_path: Path) -> None:
+def test_a_test_that_passes_alone_is_reported_as_flaky_at_the_end(tmp_path: Path) -> None:
     code, output = retry(tmp_path, "test_passes_alone@group", "test_passes_later")
     assert code == 0
     assert output.splitlines()[-2:] == [

@@ -39,7 +39,7 @@ async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> N
         assert [path for path in paths if not path.startswith(ROOT)] == []
 
 
-async def test_interfaces_work_below_the_path_and_cookies_belong_to_it(tmp_path: Path) -> None:
+async def test_endpoints_work_below_the_root_path_and_cookies_belong_to_it(tmp_path: Path) -> None:
     https = {"x-forwarded-proto": "https"}
     variables = {"AGENTIC_RAG_EMBEDDING": "none", "AGENTIC_RAG_ROOT_PATH": f"{ROOT}/"}
     with serving_without_demo(tmp_path / "data", **variables) as server:

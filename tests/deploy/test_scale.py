@@ -6,7 +6,7 @@ SMALL = Load(users=2_000, running=100, servers=4, minutes=4, kills=3)
 CROWDED = Load(users=2_000, running=400, servers=2, minutes=4, kills=0)
 
 
-def test_no_turn_is_lost_and_the_same_seed_gives_the_same_run() -> None:
+def test_no_turn_is_lost_and_equal_seeds_give_equal_runs() -> None:
     simulation = Simulation(SMALL, Costs())
     figures = simulation.run()
     assert figures.begun == figures.ended + simulation.unfinished
@@ -17,7 +17,7 @@ def test_no_turn_is_lost_and_the_same_seed_gives_the_same_run() -> None:
     assert (again.begun, again.ended, again.delays) == (figures.begun, figures.ended, figures.delays)
 
 
-def test_too_few_servers_let_turns_wait_and_are_named_as_what_is_full() -> None:
+def test_turns_wait_for_free_child_servers_and_health_names_the_limit() -> None:
     crowded = Simulation(CROWDED, Costs()).run()
     roomy = Simulation(Load(users=2_000, running=400, servers=8, minutes=4, kills=0), Costs()).run()
     assert quantile(crowded.delays, 0.95) > 10 * quantile(roomy.delays, 0.95)

@@ -68,7 +68,7 @@ def _serving(python: Path, data: Path, **variables: str) -> Iterator[Server]:
             child.stdout.close()
 
 
-async def test_an_installed_wheel_serves_as_a_container_runs_it(installed: Path, tmp_path: Path) -> None:
+async def test_an_installed_wheel_serves_like_in_a_container(installed: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     temporary(data).mkdir()
@@ -83,7 +83,7 @@ async def test_an_installed_wheel_serves_as_a_container_runs_it(installed: Path,
         assert server.call("GET", "/api/openapi.json")["paths"]
 
 
-def test_the_wheel_holds_every_file_that_serves_and_none_for_tests(installed: Path) -> None:
+def test_the_wheel_contains_every_served_file_and_no_tests(installed: Path) -> None:
     place = next((installed.parents[1] / "lib").glob("python*/site-packages"))
     if not shutil.which("git") or not (ROOT / ".git").exists():
         pytest.skip("no git: which files are the repository's is not known")

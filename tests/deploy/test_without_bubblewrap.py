@@ -32,7 +32,7 @@ def examine(data: Path, masked: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(isinstance(FOUND, str), reason=f"bubblewrap: {FOUND}")
 @pytest.mark.skipif(bool(problem()), reason=f"no containers: {problem()}")
-def test_the_doctor_says_that_there_is_no_sandbox_and_what_is_lost(tmp_path: Path) -> None:
+def test_the_doctor_reports_a_missing_sandbox_and_its_consequences(tmp_path: Path) -> None:
     assert isinstance(FOUND, Sandbox)
     for name, masked in (("without", FOUND.executable), ("with", "")):
         data = tmp_path / name / "data"
@@ -46,7 +46,7 @@ def test_the_doctor_says_that_there_is_no_sandbox_and_what_is_lost(tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is bubblewrap on Linux only")
 @pytest.mark.parametrize("works", [True, False])
-def test_setup_says_that_bubblewrap_is_missing_or_does_not_work(tmp_path: Path, works: bool) -> None:
+def test_setup_reports_a_missing_or_broken_bubblewrap(tmp_path: Path, works: bool) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / ".venv").mkdir()
     programs = tmp_path / "bin"

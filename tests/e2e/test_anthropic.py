@@ -65,7 +65,7 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
-async def test_a_turn_stopped_at_any_event_leaves_a_conversation_that_goes_on(tmp_path: Path, every: int) -> None:
+async def test_a_turn_stopped_at_any_event_leaves_a_usable_conversation(tmp_path: Path, every: int) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
             domain = await server.domain_with("handbook.md", HANDBOOK)
@@ -92,7 +92,7 @@ async def _stopped_at(server: Server, domain: str, number: int) -> str:
     return str(events[-1]["type"])
 
 
-async def test_an_answer_that_breaks_off_is_reset_and_given_whole(tmp_path: Path) -> None:
+async def test_an_interrupted_answer_is_reset_and_repeated_in_full(tmp_path: Path) -> None:
     broken = Reply(say("A long answer that will break off."), Fault(error_after=6, error_type="overloaded_error"))
     async with FakeMessagesAPI(broken, say("A whole answer.")) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
@@ -104,7 +104,7 @@ async def test_an_answer_that_breaks_off_is_reset_and_given_whole(tmp_path: Path
     assert kinds[-1] == "done"
 
 
-async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp_path: Path) -> None:
+async def test_a_bad_key_and_an_unreachable_endpoint_have_plain_errors(tmp_path: Path) -> None:
     async with FakeMessagesAPI() as api:
         given = {"ANTHROPIC_API_KEY": "not-the-key", "ANTHROPIC_BASE_URL": api.url}
         with serving_without_demo(tmp_path / "one", **given) as server:
@@ -122,7 +122,7 @@ async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp
             assert "ANTHROPIC_BASE_URL" in events[-1]["message"]
 
 
-async def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_killed_server_continues_its_turn(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain, enforced=False) as api:
         data = tmp_path / "data"
         with serving_without_demo(data, **key(api)) as server:

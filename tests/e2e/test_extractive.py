@@ -32,7 +32,7 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
     assert len(wrong) <= 2, wrong
 
 
-async def test_what_it_is_told_it_remembers_in_the_next_conversation_and_after_a_restart(tmp_path: Path) -> None:
+async def test_a_statement_is_remembered_in_the_next_conversation_and_after_a_restart(tmp_path: Path) -> None:
     with serving_without_demo(tmp_path / "data") as server:
         domain = await server.domain()
         async with server.chat(await server.conversation(domain)) as chat:
@@ -46,7 +46,7 @@ async def test_what_it_is_told_it_remembers_in_the_next_conversation_and_after_a
         assert recalled
 
 
-async def test_bad_frames_and_ids_are_answered_and_the_socket_lives_on(tmp_path: Path) -> None:
+async def test_bad_frames_and_ids_are_answered_and_the_socket_stays_open(tmp_path: Path) -> None:
     with serving_without_demo(tmp_path / "data") as server:
         conversation = await server.conversation(await server.domain())
         async with server.chat(conversation) as chat:

@@ -171,7 +171,7 @@ async def ready(server: Server, domain: str) -> None:
 )
 @needs_bubblewrap
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
-async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recovered(tmp_path: Path) -> None:
+async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with FakeMessagesAPI(then=brain) as api:
         variables = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}

@@ -47,7 +47,7 @@ def brain(body: Json) -> Step:
     return say(f"The pump holds 31 litres [[{number}]]." if number else "I found nothing.")
 
 
-async def test_small_questions_are_answered_with_a_citation_in_8000_tokens(tmp_path: Path) -> None:
+async def test_small_questions_are_answered_with_a_citation_within_8000_tokens(tmp_path: Path) -> None:
     chat = FakeChatAPI(then=brain, key=None, rules=ChatRules(context_window=WINDOW))
     messages = FakeMessagesAPI(then=brain, key=None, context_window=WINDOW)
     async with chat, messages:

@@ -10,7 +10,7 @@ from tests.demo.harness import DEMO
 from tests.server.rig import Rig
 
 
-def test_each_case_expects_words_that_stand_in_its_document() -> None:
+def test_each_case_expects_words_of_its_document() -> None:
     found = read_cases(json.loads((DEMO / "cases.json").read_text("utf-8")), "cases.json")
     assert (len(found.cases), found.problems) == (40, ())
     texts = {path.name: parse(path, path.name).text for path in (DEMO / "documents").iterdir()}
@@ -18,7 +18,7 @@ def test_each_case_expects_words_that_stand_in_its_document() -> None:
     assert [(name, text) for name, text in cited if find_text(texts[name], text) is None] == []
 
 
-async def test_the_template_brings_its_cases_as_active_ones(tmp_path: Path) -> None:
+async def test_the_templates_cases_are_active(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         saved = await rig.application.business.domains.load_template(DEMO)
         path = f"/api/domains/{saved.record.id}/evaluation"

@@ -30,7 +30,7 @@ class Answering:
         return use("search_documents", query=next(each for each in QUESTIONS.values() if each in asked))
 
 
-async def test_a_worse_prompt_is_tried_with_answers_and_a_harmless_one_is_applied(tmp_path: Path) -> None:
+async def test_a_worse_prompt_is_evaluated_with_answers_and_a_harmless_one_applied(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[Answering()] * 96) as rig:
         domain = await filled(rig, evaluation={"answers": True})
         path = f"/api/domains/{domain}"
@@ -103,7 +103,7 @@ async def test_a_judge_scores_answers_beside_their_verdict(tmp_path: Path) -> No
         assert refused[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_a_run_ends_at_its_budget_and_a_case_of_a_stopped_one_is_kept(tmp_path: Path) -> None:
+async def test_a_run_ends_at_its_budget_and_keeps_the_cases_of_a_stopped_run(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[Answering()] * 2) as rig:
         domain = await filled(rig)
         ended = await run(rig, domain, tier="answers", maxTokens=1)
@@ -161,7 +161,7 @@ async def test_feedback_drafts_cases_that_a_bundle_carries_once_confirmed(tmp_pa
         assert "case" in [each["kind"] for each in report["differences"]]
 
 
-async def test_the_command_line_ends_with_a_code_and_writes_junit(tmp_path: Path) -> None:
+async def test_the_evaluation_command_has_exit_codes_and_writes_junit(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         base = f"/api/domains/{domain}/evaluation"
@@ -189,13 +189,13 @@ async def test_the_command_line_ends_with_a_code_and_writes_junit(tmp_path: Path
 
 
 @pytest.mark.parametrize("body", [{"settings": {"mcpServers": {}}}, {"removes": ["none.md"]}, {"settings": {"no": 1}}])
-async def test_a_change_that_cannot_be_tried_says_why(tmp_path: Path, body: Json) -> None:
+async def test_a_change_that_cannot_be_tried_gives_the_reason(tmp_path: Path, body: Json) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         assert (await rig.refused("POST", f"/api/domains/{domain}/evaluation/try", body))[0] in (404, 422)
 
 
-async def test_the_model_suggests_cases_whose_quotes_stand_in_their_passages(tmp_path: Path) -> None:
+async def test_the_model_suggests_cases_with_quotes_from_their_passages(tmp_path: Path) -> None:
     def propose(request: ModelRequest) -> Step:
         asked = str(request.messages[-1])
         quote = next(text for text in TOPICS.values() if text in asked)
@@ -216,7 +216,7 @@ async def test_the_model_suggests_cases_whose_quotes_stand_in_their_passages(tmp
         assert (await rig.ok("GET", "/api/conversations"))["items"] == []
 
 
-async def test_without_a_language_model_nothing_is_suggested(tmp_path: Path) -> None:
+async def test_without_a_language_model_no_case_is_suggested(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/evaluation/cases/suggest"

@@ -180,7 +180,7 @@ async def test_a_domain_chooses_what_happens_to_a_worse_change(tmp_path: Path) -
         assert silent["warnings"] == []
 
 
-async def test_removing_a_document_that_a_case_cites_is_held_and_others_are_not_tried(tmp_path: Path) -> None:
+async def test_removing_a_cited_document_is_held_and_others_are_removed_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         other = await rig.upload(domain, "menu.md", b"# Menu\n\nSoup on Mondays.\n")
@@ -193,7 +193,7 @@ async def test_removing_a_document_that_a_case_cites_is_held_and_others_are_not_
         assert len((await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]) == 1
 
 
-async def test_harmless_changes_pass(tmp_path: Path) -> None:
+async def test_harmless_changes_are_accepted(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         path = f"/api/domains/{domain}"
@@ -225,7 +225,7 @@ async def test_a_run_killed_at_any_step_resumes_and_judges_each_case_once(tmp_pa
             assert len((await rig.ok("GET", f"{path}/results"))["items"]) == 6
 
 
-async def test_two_runs_at_once_both_end(tmp_path: Path) -> None:
+async def test_simultaneous_runs_all_complete(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         ended: list[Json] = []
@@ -330,7 +330,7 @@ async def test_stopping_a_run_whose_answers_are_scored_cancels_the_batch(tmp_pat
         assert await scores(rig, path) == {"One?": (None, reason)}
 
 
-async def test_a_service_without_batches_scores_one_by_one(tmp_path: Path) -> None:
+async def test_answers_are_scored_one_by_one_without_batches(tmp_path: Path) -> None:
     async with (
         FakeMessagesAPI(say("27 days."), scored(5), batches_api=False) as api,
         Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
@@ -343,7 +343,7 @@ async def test_a_service_without_batches_scores_one_by_one(tmp_path: Path) -> No
 
 
 @pytest.mark.sqlite("copies the files as a kill would leave them")
-async def test_a_killed_server_goes_on_with_its_batch(tmp_path: Path) -> None:
+async def test_a_killed_server_continues_its_batch(tmp_path: Path) -> None:
     places = ("scoring.submitted", "scoring.stored")
 
     def keep(reached: str) -> None:

@@ -121,13 +121,13 @@ def test_an_answer_contains_texts_and_numbers(text: str, wanted: object, met: bo
         "В документах нет информации об этом.",
     ],
 )
-def test_an_answer_that_finds_nothing_declines_unless_it_cites(text: str) -> None:
+def test_an_answer_without_citations_counts_as_declined(text: str) -> None:
     assert judge(text, declines=True)
     assert not judge(text, declines=False)
     assert not judge(text, LEAVE, declines=True)
 
 
-def test_an_answer_without_a_citation_that_claims_something_does_not_decline() -> None:
+def test_an_answer_that_claims_something_without_a_citation_does_not_decline() -> None:
     assert not judge("The CEO earns 200 000 pounds.", declines=True)
     assert judge("You have 27 days.", LEAVE, declines=False)
 
@@ -224,7 +224,7 @@ def test_a_change_is_decided_by_worse_and_better_cases(
     assert (len(found.worse), len(found.better), found.compared) == (worse, better, 40)
 
 
-def test_the_sentence_has_the_numbers() -> None:
+def test_the_cited_sentence_contains_the_numbers() -> None:
     found = compare_runs(side(*[GOOD] * 40), side(*[BAD] * 3, *[GOOD] * 37), varies=True)
     assert found.sentence == "3 of 40 worse, none better (p = 0.12)"
 
@@ -247,7 +247,7 @@ def test_unknown_cases_are_never_worse_and_a_lost_document_is_if_the_change_remo
 # CSV
 
 
-def test_cases_come_from_csv_and_bad_rows_are_listed() -> None:
+def test_cases_are_imported_from_csv_and_bad_rows_listed() -> None:
     data = (
         "question;document;section;contains;declines;max seconds;must_not_contain\n"
         'How many days?;people.md;Leave;"29|twenty-nine; =27±1 days";;2,5;\n'
@@ -298,7 +298,7 @@ def test_exported_cases_are_imported_as_the_same_cases() -> None:
     assert [each.to_json() for each in again.cases] == [case.to_json()]
 
 
-def test_a_case_needs_an_expectation_and_is_known_by_its_questions() -> None:
+def test_a_case_needs_an_expectation_and_is_identified_by_its_questions() -> None:
     with pytest.raises(ValueError, match="at least one expectation"):
         CaseForm.model_validate({"questions": ["a"], "expect": {}})
     assert digest_of(["How  many?"]) == digest_of(["how many?"]) != digest_of(["how", "many?"])

@@ -73,7 +73,7 @@ async def test_a_later_turn_recalls_and_searches_at_once_without_a_second_activa
     assert talk.called[2:] == [["promptx_recall", "search_documents"]]
 
 
-async def test_indexes_count_the_hits_of_older_turns_and_only_the_newest_are_quoted() -> None:
+async def test_hit_numbers_continue_over_turns_and_only_the_newest_are_quoted() -> None:
     talk = everything()
     await talk.ask("How often must I change the filters?")
     answer = await talk.ask("What does a set of filters cost?")
@@ -81,7 +81,7 @@ async def test_indexes_count_the_hits_of_older_turns_and_only_the_newest_are_quo
     assert (raw["search_result_index"], raw["start_block_index"], raw["end_block_index"]) == (1, 2, 3)
 
 
-async def test_a_note_at_the_start_of_a_message_activates_the_role_again_once() -> None:
+async def test_a_note_at_the_start_of_a_message_reactivates_the_role_once() -> None:
     talk = everything()
     await talk.ask("How often must I change the filters?")
     note = '[note: the role "keeper" was edited; call promptx_action with role "keeper" again]'
@@ -92,7 +92,7 @@ async def test_a_note_at_the_start_of_a_message_activates_the_role_again_once() 
     assert talk.called[4:] == [["promptx_recall", "search_documents"]]
 
 
-async def test_a_note_in_one_text_block_with_the_question_is_not_taken_for_the_question() -> None:
+async def test_a_note_in_the_questions_text_block_is_not_part_of_the_question() -> None:
     talk = everything()
     await talk.ask("[note: the server x is not available now: down]\nHow often must I change the filters?")
     assert talk.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
@@ -112,13 +112,13 @@ def test_the_role_is_read_from_the_prompt_in_either_language(prompt: str, role: 
 
 
 @pytest.mark.parametrize("language", ["auto", "zh-CN", "de"])
-def test_the_role_is_found_in_the_prompt_that_the_runtime_writes(language: str) -> None:
+def test_the_role_is_found_in_the_runtimes_prompt(language: str) -> None:
     persona = Persona(name="“Demo” role", role="guide-1", language=language, components=('Say "hello".',))
     asked = request([user_message("hi")], system=bootstrap_prompt(persona, list(TOOLS)))
     assert decide(asked)[0]["input"] == {"role": "guide-1"}
 
 
-def test_the_note_of_an_edited_role_that_the_runtime_writes_is_obeyed() -> None:
+def test_the_runtimes_note_of_an_edited_role_is_followed() -> None:
     messages: list[Message] = [user_message("hi")]
     first = decide(request(messages, ("promptx_action",)))
     messages += [
@@ -131,7 +131,7 @@ def test_the_note_of_an_edited_role_that_the_runtime_writes_is_obeyed() -> None:
     assert [block["name"] for block in second] == ["promptx_action"]
 
 
-async def test_without_tools_it_answers_and_says_that_there_is_nothing_to_search() -> None:
+async def test_without_tools_the_model_answers_that_it_cannot_search() -> None:
     talk = Conversation({})
     assert "no documents to search" in said(await talk.ask("How often must I change the filters?"))
     assert talk.steps == []
@@ -151,7 +151,7 @@ async def test_with_parallel_calls_disabled_it_makes_one_call_a_step() -> None:
     assert talk.called == [["promptx_action"], ["promptx_recall"], ["search_documents"]]
 
 
-def test_a_tool_that_requires_an_argument_it_does_not_know_is_not_called() -> None:
+def test_a_tool_that_requires_an_undeclared_argument_is_not_called() -> None:
     odd: ToolSpec = {
         "name": "search_documents",
         "description": "Search.",
@@ -161,7 +161,7 @@ def test_a_tool_that_requires_an_argument_it_does_not_know_is_not_called() -> No
     assert blocks[0]["type"] == "text"
 
 
-async def test_failures_are_told_plainly_and_the_turn_goes_on() -> None:
+async def test_failures_are_reported_plainly_and_the_turn_continues() -> None:
     talk = everything(
         promptx_action=failing("Role 'guide' is not known.\nKnown: assistant"),
         promptx_recall=failing("the memory is locked"),
@@ -173,14 +173,14 @@ async def test_failures_are_told_plainly_and_the_turn_goes_on() -> None:
     assert cited(answer) == ["Change the filters every six months."]
 
 
-async def test_a_failed_search_is_not_reported_as_nothing_found() -> None:
+async def test_a_failed_search_is_not_reported_as_no_result() -> None:
     talk = everything(search_documents=failing("the index is owned by process 12"))
     text = said(await talk.ask("过滤网多久换一次？"))
     assert "未能查找文档：the index is owned by process 12" in text
     assert "没有找到" not in text
 
 
-async def test_a_failed_activation_is_tried_again_in_the_next_turn_only() -> None:
+async def test_a_failed_activation_is_retried_only_in_the_next_turn() -> None:
     talk = everything(promptx_action=failing("down"))
     await talk.ask("How often must I change the filters?")
     await talk.ask("What does a set of filters cost?")
@@ -194,7 +194,7 @@ async def test_hits_that_do_not_answer_are_not_quoted() -> None:
     assert "found nothing in the documents" in said(answer)
 
 
-async def test_a_search_without_hits_is_answered_with_a_plain_no_in_the_language_of_the_user() -> None:
+async def test_a_search_without_hits_is_declined_in_the_users_language() -> None:
     talk = everything(search_documents=answering("Nothing in the documents matches."))
     assert said(await talk.ask("保修期是几年？")).startswith("在文档中没有找到")
 
@@ -253,7 +253,7 @@ async def test_the_steps_after_a_colon_are_quoted_with_it_in_one_citation() -> N
     assert "\n> 1. Open the flap.\n> 2. Press the blue key." in said(answer)
 
 
-async def test_a_passage_about_another_model_gives_way_to_one_about_the_model_that_is_asked_for() -> None:
+async def test_a_passage_about_the_asked_model_precedes_one_about_another_model() -> None:
     hits = [
         search_result("Unit 900 manual", "The unit weighs 118 kilograms."),
         search_result("Unit 300 manual", "The unit weighs 41 kilograms."),
@@ -262,7 +262,7 @@ async def test_a_passage_about_another_model_gives_way_to_one_about_the_model_th
     assert cited(answer)[0] == "The unit weighs 41 kilograms."
 
 
-async def test_each_part_of_a_question_about_two_things_is_answered_from_a_passage_of_its_own() -> None:
+async def test_each_part_of_a_question_about_two_things_has_its_own_passage() -> None:
     hits = [
         search_result("fees.md", "Lost cards are replaced for 4 pounds.", "The desk opens at nine."),
         search_result("keys.md", "The lockers are cleaned in May.", "A lost key costs 22 pounds.", source="doc_2"),
@@ -291,7 +291,7 @@ async def test_three_passages_at_most_are_quoted_if_only_their_meaning_fits() ->
     assert len(cited(answer)) == 3
 
 
-async def test_a_summary_shows_how_each_document_begins_and_says_that_it_needs_a_model() -> None:
+async def test_a_summary_quotes_the_start_of_each_document_and_names_the_need_for_a_model() -> None:
     hits = [
         search_result("a.md", "Filters keep the air clean.", "They cost 34 pounds."),
         search_result("b.md", "Fans move the air.", "They are quiet.", source="doc_2"),
@@ -348,13 +348,13 @@ async def test_the_notice_is_not_repeated_after_the_conversation_was_summarized(
     assert notices([await talk.ask("How often must I change the filters?")]) == [False]
 
 
-async def test_a_user_who_asks_about_the_model_is_told_even_after_the_notice() -> None:
+async def test_a_question_about_the_model_is_answered_even_after_the_notice() -> None:
     talk = everything()
     await talk.ask("How often must I change the filters?")
     assert notices([await talk.ask("What can you do?")]) == [True]
 
 
-async def test_the_role_writer_says_that_a_role_needs_a_model_and_searches_nothing() -> None:
+async def test_the_role_writer_says_that_a_role_needs_a_model_and_does_not_search() -> None:
     prompt = text_block('Activate your role: promptx_action with role "nuwa".')
     talk = Conversation({"promptx_action": ROLE, "search_documents": HITS}, system=(prompt,))
     answer = await talk.ask("Write a role for a gardener.")
@@ -363,7 +363,7 @@ async def test_the_role_writer_says_that_a_role_needs_a_model_and_searches_nothi
     assert talk.called == [["promptx_action"]]
 
 
-async def test_rows_of_a_passage_that_only_its_meaning_fits_stay_a_table() -> None:
+async def test_rows_of_a_passage_found_by_meaning_stay_a_table() -> None:
     note = "Searched by words and meaning. Best match 0.60 of 1."
     rows = ("档位 | 风量 | 备注", "一档 |  | 静音", "二档 | 120 |")
     hit = search_result("说明.md", "风量如下。", *rows, rows=2)
@@ -418,7 +418,7 @@ async def test_a_complete_question_is_not_searched_with_the_words_of_the_one_bef
 
 
 @pytest.mark.parametrize("question", ["Is it cheaper there?", "Gilt das auch im Winter?", "Wie oft ist es im Winter?"])
-async def test_a_question_that_refers_back_is_searched_with_the_words_of_the_one_before(question: str) -> None:
+async def test_a_follow_up_question_is_searched_with_the_words_of_the_one_before(question: str) -> None:
     talk = everything()
     await talk.ask("How often must I change the filters?")
     await talk.ask(question)

@@ -137,6 +137,6 @@ async def _events(asked: ModelRequest) -> list[ModelEvent]:
 
 @settings(deadline=None)
 @given(st.text())
-def test_deltas_joined_are_the_text(text: str) -> None:
+def test_joined_deltas_equal_the_text(text: str) -> None:
     assert "".join(pieces(text)) == text
     assert all(pieces(text))

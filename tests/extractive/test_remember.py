@@ -45,7 +45,7 @@ async def promptx(tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
         ("请帮我记住我们的维保合同每年三月续签。", "维保合同什么时候续签？", "我们的维保合同每年三月续签。"),
     ],
 )
-async def test_what_was_told_is_saved_and_quoted_from_memory_when_asked(
+async def test_a_users_statement_is_saved_and_quoted_from_memory(
     promptx: dict[str, Any], told: str, question: str, expected: str
 ) -> None:
     first = Conversation(promptx)
@@ -79,12 +79,12 @@ async def test_one_word_is_saved_under_two_keywords() -> None:
     assert engram == {"content": "Loxley", "schema": "loxley\nnote", "strength": 0.8, "type": "ATOMIC"}
 
 
-async def test_a_refused_memory_is_told_plainly() -> None:
+async def test_a_refused_memory_has_a_plain_error() -> None:
     answer = said(await Conversation({"promptx_remember": failing("disk full")}).ask("Remember that the loft is cold."))
     assert answer == "That could not be saved: disk full"
 
 
-async def test_without_a_memory_it_says_that_it_cannot_save() -> None:
+async def test_without_a_memory_the_model_says_that_it_cannot_save() -> None:
     assert "no memory here" in said(await Conversation({}).ask("Remember that the loft is cold."))
 
 
@@ -101,11 +101,11 @@ async def test_without_a_memory_it_says_that_it_cannot_save() -> None:
         "",
     ],
 )
-def test_questions_about_memory_are_not_orders_to_remember(text: str) -> None:
+def test_questions_about_memory_do_not_store_one(text: str) -> None:
     assert instruction_to_remember(text) == ""
 
 
-def test_memories_are_read_without_the_map_above_and_the_cues_behind_them() -> None:
+def test_memories_are_read_without_their_map_and_cues() -> None:
     text = (
         "No word of the query is a cue; found by cues contained in it:\n\n"
         "mindmap\n  root((mind))\n    loft\n      unit\n\n"

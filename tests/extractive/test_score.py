@@ -44,7 +44,7 @@ def test_the_language_is_that_of_most_words(text: str, language: str) -> None:
     assert language_of(text) == language
 
 
-def test_a_running_title_is_no_answer() -> None:
+def test_a_running_title_is_not_an_answer() -> None:
     sentences = ("Pump manual, page 3 of 9", "It lifts 40 litres.")
     assert best("What does the pump manual say about litres?", *sentences, title="Pump manual") == sentences[1]
 
@@ -60,7 +60,7 @@ def test_a_code_is_found_in_its_row() -> None:
     assert best("What on earth does error Ｅ６ on my display want from me?", *rows) == rows[1]
 
 
-def test_question_words_carry_nothing() -> None:
+def test_question_words_have_no_weight() -> None:
     assert content_words("请问多少钱？") == []
     assert content_words("How much does the filter cost?") == ["filter", "cost"]
     assert question_terms("一共多少钱").keys() == {"一共"}

@@ -21,7 +21,7 @@ from tests.faults.sweep import PLACES, Rig, chosen, crash_at, dry_run, stalls
     ],
     ids=["some", "all"],
 )
-def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothing(
+def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_repeats_nothing(
     made: Rig, names: tuple[str, ...], least: int
 ) -> None:
     crashes = [crash_at(made, place) for place in chosen(made, seed=6) if place.partition(":")[0] in names]
@@ -29,7 +29,7 @@ def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothi
     assert sum(crash.died for crash in crashes) >= least, crashes  # the number of commits depends on groups of deltas
 
 
-def test_a_full_disk_and_a_kill_after_it_lose_and_double_nothing(made: Rig) -> None:
+def test_a_full_disk_and_a_later_kill_lose_and_repeat_nothing(made: Rig) -> None:
     for place in Random(7).sample(stalls(made), 2):
         crash_at(made, place)
 
@@ -38,17 +38,17 @@ def test_a_turn_reaches_every_kind_of_place(made: Rig) -> None:
     assert set(dry_run(made)) == set(PLACES)
 
 
-def test_a_turn_killed_while_it_resumes_goes_on_all_the_same(made: Rig) -> None:
+def test_a_turn_killed_while_resuming_still_continues(made: Rig) -> None:
     crash = crash_at(made, "tool.end:2", again="commit.begin:2")
     assert crash.died
     assert crash.resumed
 
 
-def test_a_conversation_that_is_used_and_broken_at_random_keeps_the_invariants(made: Rig) -> None:
+def test_a_randomly_used_and_interrupted_conversation_keeps_the_invariants(made: Rig) -> None:
     run_machine(made, examples=2, steps=10)
 
 
-def test_what_still_runs_after_a_drain_goes_on_at_the_next_start(made: Rig) -> None:
+def test_turns_still_running_after_a_drain_resume_at_the_next_start(made: Rig) -> None:
     conversations = [made.conversation() for _ in range(5)]
     ledgers = [Ledger() for _ in conversations]
     chats = [Chat(made.server, each, ledger) for each, ledger in zip(conversations, ledgers, strict=True)]

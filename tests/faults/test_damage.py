@@ -15,7 +15,7 @@ SEED = 44
 @pytest.mark.parametrize(
     "names", [NAMES[:1], pytest.param(NAMES[1:], marks=pytest.mark.nightly("another file is damaged every time"))]
 )
-async def test_no_search_is_silent_about_what_a_damaged_index_lost(tmp_path: Path, names: tuple[str, ...]) -> None:
+async def test_searches_report_losses_of_a_damaged_index(tmp_path: Path, names: tuple[str, ...]) -> None:
     ground = await prepare(tmp_path / "ground")
     random = Random(SEED)
     for name in names:
@@ -24,7 +24,7 @@ async def test_no_search_is_silent_about_what_a_damaged_index_lost(tmp_path: Pat
 
 
 @pytest.mark.sqlite("copies a folder with its file")
-async def test_a_damaged_kept_result_is_none(tmp_path: Path) -> None:
+async def test_a_damaged_stored_result_is_ignored(tmp_path: Path) -> None:
     ground = await prepare(tmp_path / "ground")
     for trial in [each for each in ground.trials() if "payloads/ref_" in each.file]:
         assert await run(ground, trial, tmp_path / trial.kind, Random(SEED)) == []

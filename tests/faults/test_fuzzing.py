@@ -11,7 +11,7 @@ from tests.faults.fuzzing import fuzz
     ("every", "operations"),
     [(24, 3), pytest.param(4, 18, marks=pytest.mark.nightly("a fourth of all operations instead of a 24th"))],
 )
-def test_no_request_fails_the_server_or_gets_an_answer_that_is_not_documented(
+def test_no_request_causes_a_server_error_or_an_undocumented_answer(
     tmp_path: Path, every: int, operations: int
 ) -> None:
     found = fuzz(tmp_path, examples=6, number=15, every=every)

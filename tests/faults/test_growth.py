@@ -240,7 +240,7 @@ LISTED: dict[str, Callable[[int], tuple[dict[str, object], object]]] = {
 
 
 @pytest.mark.parametrize("kind", LISTED)
-def test_a_longer_schema_and_longer_arguments_are_checked_in_time_that_grows_with_them(kind: str) -> None:
+def test_the_checking_time_grows_linearly_with_schema_and_arguments(kind: str) -> None:
     def check(size: str) -> None:
         schema, value = LISTED[kind](int(size))
         find_problem({"type": "object", "properties": {"a": schema}}, {"a": value}, user=True)
@@ -389,7 +389,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 @some_shapes
 @pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
-def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: Parser, every: int) -> None:
+def test_hostile_text_is_read_in_linear_time(parse: Parser, every: int) -> None:
     for name, shape in shapes_for(PARSERS.index(parse), every).items():
         try:
             assert_linear(parse, shape)
@@ -417,7 +417,7 @@ def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
 
 
 @pytest.mark.parametrize("known", ["a" * 40, "ab" * 500 + "x", "secret-value-{}-of-some-length"])
-def test_more_secrets_or_longer_ones_make_no_text_dearer_to_redact(known: str) -> None:
+def test_the_cost_of_redaction_does_not_grow_with_the_secrets(known: str) -> None:
     text = "a" * 200_000 + "ab" * 100_000 + "The quick brown fox. secret-value-7 " * 5_000
     few, many = (_know(*(known.format(at) + str(at) for at in range(count))) for count in (2, 150))
     few(text), many(text)  # both know their values now
@@ -427,7 +427,7 @@ def test_more_secrets_or_longer_ones_make_no_text_dearer_to_redact(known: str) -
 
 @some_shapes
 @pytest.mark.parametrize("ending", ["md", "csv", "html"])
-def test_so_does_a_file(ending: str, every: int, tmp_path: Path) -> None:
+def test_hostile_files_are_read_in_linear_time(ending: str, every: int, tmp_path: Path) -> None:
     path = tmp_path / f"hostile.{ending}"
     readers = {"md": read_markdown, "csv": sheets.read_csv, "html": read_html}
     read, number = readers[ending], list(readers).index(ending)

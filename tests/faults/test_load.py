@@ -35,7 +35,7 @@ def test_fifty_posts_of_one_message_at_once_make_one_turn(made: Rig) -> None:
     assert made.outside.asked[conversation] == 1
 
 
-def test_of_fifty_different_posts_at_once_one_makes_a_turn_and_the_others_are_refused(made: Rig) -> None:
+def test_one_of_fifty_parallel_posts_creates_a_turn_and_the_others_are_refused(made: Rig) -> None:
     conversation = made.conversation()
 
     def send(number: int) -> Json | str:
@@ -65,7 +65,7 @@ def test_a_client_dropped_at_every_event_gets_the_uninterrupted_stream_byte_for_
     assert made.server.log(turn) == whole
 
 
-def test_a_client_dropped_in_a_running_turn_reads_on_where_it_was_byte_for_byte(made: Rig) -> None:
+def test_a_client_dropped_in_a_running_turn_resumes_byte_for_byte(made: Rig) -> None:
     conversation, ledger = made.conversation(), Ledger()
     seen: list[str] = []
     with Chat(made.server, conversation, ledger) as watcher:

@@ -167,7 +167,7 @@ def test_a_turn_is_followed_and_interrupted_through_the_other_worker(two: Worker
         assert reader.finish(turn)["type"] == sender.finish(turn)["type"] == "interrupted"
 
 
-def test_the_turn_of_a_killed_worker_goes_on_and_another_takes_its_place(two: Workers) -> None:
+def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(two: Workers) -> None:
     conversation, ledger = two.conversation(two.domain(two.outside, new_id("proof"))), Ledger()
     one, other = two.pids
     with two.reach(one, conversation, ledger) as sender, two.reach(other, conversation, ledger) as reader:
@@ -196,7 +196,7 @@ def test_the_turn_of_a_killed_worker_goes_on_and_another_takes_its_place(two: Wo
         ),
     ],
 )
-def test_a_signal_ends_all_in_order_and_a_second_one_at_once(
+def test_a_signal_stops_all_workers_in_order_and_a_second_one_at_once(
     tmp_path: Path, patience: str, script: str, signals: tuple[signal.Signals, ...]
 ) -> None:
     with served(tmp_path, AGENTIC_RAG_DRAIN_SECONDS=patience) as made:
@@ -228,7 +228,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert refuses(made)
 
 
-def test_what_several_processes_cannot_share_is_refused_at_once(tmp_path: Path, two: Workers) -> None:
+def test_settings_that_several_workers_cannot_share_are_refused_at_once(tmp_path: Path, two: Workers) -> None:
     address = "postgresql://rag@127.0.0.1:1/none"
     for given, missing in (
         ({}, "AGENTIC_RAG_DATABASE_URL"),
@@ -247,7 +247,7 @@ def test_what_several_processes_cannot_share_is_refused_at_once(tmp_path: Path, 
     assert ended.returncode == 3, ended.stderr
 
 
-def test_what_a_machine_carries_is_shared_out_among_its_workers(tmp_path: Path) -> None:
+def test_a_machines_limits_are_divided_among_its_workers(tmp_path: Path) -> None:
     given = Settings(data=tmp_path, workers=3, replica="here", max_turns=7, transcript_bytes=300)
     made = [settings_of(given, number) for number in (1, 2, 3)]
     assert [each.max_turns for each in made] == [3, 2, 2]

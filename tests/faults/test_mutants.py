@@ -14,7 +14,7 @@ def test_a_planted_bug_changes_one_place_of_its_function(mutant: Mutant) -> None
     assert ast.dump(ast.parse(mutant.plant(before))) != ast.dump(ast.parse(before))
 
 
-def test_a_bug_that_no_longer_fits_is_named() -> None:
+def test_a_planted_bug_that_no_longer_applies_is_named() -> None:
     mutant = Mutant("lose the sum", "sums.py", "Sums.add", "self.total + number", "self.total")
     source = "class Sums:\n    def add(self, number):\n        return (self.total\n            + number)  # the sum\n"
     assert "return self.total\n" in mutant.plant(source) + "\n"

@@ -11,7 +11,7 @@ SUBSET = chosen(44, 7)
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("trial", SUBSET, ids=str)
-def test_what_is_planted_below_a_workspace_leads_nowhere(trial: Trial, tmp_path: Path) -> None:
+def test_links_planted_in_a_workspace_reach_nothing(trial: Trial, tmp_path: Path) -> None:
     assert run(trial, tmp_path) == []
 
 

@@ -34,7 +34,7 @@ def until(met: Callable[[], Any]) -> None:
         pause_thread()
 
 
-def test_what_one_server_changes_the_others_know(three: Cluster) -> None:
+def test_changes_on_one_server_reach_the_others(three: Cluster) -> None:
     a, b, c = three.servers
     path = f"/api/domains/{three.domain}"
     assert b.call("GET", path)["name"] == c.call("GET", path)["name"] == "proof"
@@ -58,7 +58,7 @@ def test_a_turn_is_followed_and_interrupted_from_another_server(three: Cluster) 
     assert a.log(turn) == b.log(turn) == c.log(turn)
 
 
-def test_messages_wait_in_the_order_in_which_they_came_whatever_the_clocks_say(three: Cluster) -> None:
+def test_messages_queue_in_arrival_order_despite_clock_differences(three: Cluster) -> None:
     a, b, c = three.servers
     conversation = a.conversation(three.domain)
     with Chat(a, conversation, Ledger()) as chat:
@@ -78,7 +78,7 @@ def test_messages_wait_in_the_order_in_which_they_came_whatever_the_clocks_say(t
 
 
 @pytest.mark.nightly("store/test_homes.py waits for a dead home every time")
-def test_a_server_with_a_state_goes_on_elsewhere_when_its_home_is_killed(three: Cluster, tmp_path: Path) -> None:
+def test_a_stateful_server_moves_when_its_home_is_killed(three: Cluster, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     command = {"command": sys.executable, "args": [str(SERVERS / "keeping.py")], "stateful": True}
     env = {"KEEPING_STARTS": {"value": str(starts), "secret": False}}
@@ -104,6 +104,6 @@ def test_a_server_with_a_state_goes_on_elsewhere_when_its_home_is_killed(three: 
     assert [line.split()[2] for line in starts.read_text().splitlines()] == ["0", "0"]
 
 
-def test_clients_of_three_servers_lose_nothing_whatever_befalls_one(three: Cluster) -> None:
+def test_clients_of_three_servers_lose_nothing_when_one_fails(three: Cluster) -> None:
     found = run(three, 1, ("cut", "newer", "database", "kill"), clients=3, turns=3)
     assert found["done"] == 9

@@ -34,7 +34,7 @@ class Listener(Thread):
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_clients_are_told_of_a_stop_and_nothing_is_thrown(made: Rig, signals: int) -> None:
+def test_clients_are_notified_of_a_stop_without_an_exception(made: Rig, signals: int) -> None:
     conversation = made.conversation()
     before = len(made.server.said.read_text())
     with Chat(made.server, conversation, Ledger()) as chat, Chat(made.server, made.conversation(), Ledger()) as idle:
@@ -77,7 +77,7 @@ PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")
         *(pytest.param(each, marks=pytest.mark.nightly("a later kill runs every time")) for each in PLACES[:2]),
     ],
 )
-def test_a_deletion_that_is_killed_anywhere_is_finished_by_the_next_start(made: Rig, place: str) -> None:
+def test_a_deletion_killed_at_any_point_is_finished_by_the_next_start(made: Rig, place: str) -> None:
     documents = f"/api/domains/{made.domain}/documents"
     name = place.replace(":", "-").replace(".", "-") + ".md"
     text = f"# Holidays\n\nEveryone has {name} days of paid leave.\n".encode()

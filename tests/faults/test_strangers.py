@@ -27,7 +27,7 @@ ALWAYS, ANOTHER = Random(SEED).sample(sorted(KINDS), 2)
 @pytest.mark.parametrize(
     "kind", [ALWAYS, pytest.param(ANOTHER, marks=pytest.mark.nightly("another kind of flood runs every time"))]
 )
-def test_a_client_with_a_key_has_its_turn_beside_a_flood(keyed: tuple[Rig, str], kind: str) -> None:
+def test_a_client_with_a_key_is_served_during_a_flood(keyed: tuple[Rig, str], kind: str) -> None:
     made, key = keyed
     figures = flood_beside_turns(made, key, kind, seed=SEED, sockets=SOCKETS, turns=1)
     assert figures.turns == 1

@@ -29,7 +29,7 @@ def open_wait(made: Rig, conversation: str) -> Any:
 
 
 @pytest.mark.parametrize("era", ["new", "old"])
-def test_a_question_outlives_a_kill_where_its_server_can_be_called_again(made: Rig, era: str) -> None:
+def test_a_servers_question_survives_a_kill_if_the_server_can_be_called_again(made: Rig, era: str) -> None:
     conversation, ledger = asking(made, era), Ledger()
     with Chat(made.server, conversation, ledger) as chat:
         turn = chat.send(f"Go {conversation} ask", conversation)["turnId"]
@@ -74,7 +74,7 @@ def test_a_task_outlives_a_kill_and_its_call_is_not_repeated(made: Rig) -> None:
     assert json.loads(result["content"])["built by"] == ["outlast"], "the call was made once"
 
 
-def test_an_a2a_task_outlives_a_kill_and_its_message_is_not_answered_twice(made: Rig) -> None:
+def test_an_a2a_task_survives_a_kill_and_its_message_is_answered_once(made: Rig) -> None:
     domain = made.server.call("POST", "/api/domains", {"name": "agent"})["id"]
     message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Go a2a slow"}]}
     params = {"message": message, "configuration": {"returnImmediately": True}}

@@ -32,7 +32,7 @@ def names(request: ModelRequest) -> list[str]:
     return [title.split(" (")[0] for title in titles(request)]
 
 
-async def test_only_true_citations_come_out_with_page_and_cells(tmp_path: Path) -> None:
+async def test_only_verified_citations_are_sent_with_page_and_cells(tmp_path: Path) -> None:
     def answer(request: ModelRequest) -> Step:
         places = {title.split(" ")[0]: number for number, title in enumerate(titles(request))}
         blocks = (
@@ -142,7 +142,7 @@ def _by_title(request: ModelRequest, texts: tuple[str, ...]) -> list[str]:
     return [text if text in texts else left.pop() for text in contents]
 
 
-async def test_marks_of_a_model_without_citations_become_them_and_invented_ones_go(tmp_path: Path) -> None:
+async def test_marks_become_citations_and_invented_ones_are_removed(tmp_path: Path) -> None:
     numbers: list[int] = []
 
     def answer(request: Json) -> Step:
@@ -176,7 +176,7 @@ async def test_marks_of_a_model_without_citations_become_them_and_invented_ones_
     assert [reference["documentName"] for reference in events[-1]["references"]] == ["pump.md"]
 
 
-async def test_a_document_that_is_read_can_be_cited_and_its_passages_say_where_they_stand(tmp_path: Path) -> None:
+async def test_a_document_read_by_the_model_can_be_cited_with_the_places_of_its_passages(tmp_path: Path) -> None:
     shown: list[ModelRequest] = []
 
     def summarise(request: ModelRequest) -> Step:

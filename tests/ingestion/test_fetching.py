@@ -24,7 +24,7 @@ def fetched(folder: Path, endpoint: str) -> dict[str, Any]:
 
 
 @pytest.mark.nightly("test_cli_knowledge.py fetches a model and test_dense.py adds its vectors every time")
-def test_the_default_embedder_is_fetched_after_failures_and_its_vectors_join_while_serving(tmp_path: Path) -> None:
+def test_the_default_embedder_is_downloaded_after_failures_and_joins_while_serving(tmp_path: Path) -> None:
     source = write_model(tmp_path / "source")
     shutil.move(source / "model.onnx", source / "model_optimized.onnx")
     asked: list[str] = []

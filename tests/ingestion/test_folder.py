@@ -32,7 +32,7 @@ async def names_found(rig: Rig, domain: str, query: str) -> list[str]:
     return [hit["documentName"] for hit in found["hits"]]
 
 
-async def test_a_document_whose_file_was_taken_away_is_found_no_more_and_says_why(tmp_path: Path) -> None:
+async def test_a_document_whose_file_was_deleted_is_not_found_and_has_the_reason(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "leave.md", TEXT)
@@ -50,7 +50,7 @@ async def test_a_document_whose_file_was_taken_away_is_found_no_more_and_says_wh
         assert (await rig.settled(domain, document["id"]))["error"]["code"] == "DOCUMENT_MISSING"
 
 
-async def test_with_its_file_a_document_comes_back_under_its_id(tmp_path: Path) -> None:
+async def test_a_document_returns_under_its_id_with_its_file(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "leave.md", TEXT)
@@ -65,7 +65,7 @@ async def test_with_its_file_a_document_comes_back_under_its_id(tmp_path: Path) 
         assert await rig.ok("GET", f"{path}/chunks") == before, "old citations mean the same passage again"
 
 
-async def test_uploading_a_file_that_was_taken_away_puts_it_back(tmp_path: Path) -> None:
+async def test_uploading_a_deleted_file_restores_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "leave.md", TEXT)
@@ -93,7 +93,7 @@ async def test_a_renamed_file_is_the_same_document_under_its_new_name(tmp_path: 
         assert await rescan(rig, domain) == 0
 
 
-async def test_a_copy_takes_the_place_of_the_file_it_is_a_copy_of(tmp_path: Path) -> None:
+async def test_a_copy_replaces_its_deleted_original(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "leave.md", TEXT)
@@ -106,7 +106,7 @@ async def test_a_copy_takes_the_place_of_the_file_it_is_a_copy_of(tmp_path: Path
         assert list(await listed(rig, domain)) == ["copy.md"]
 
 
-async def test_a_folder_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
+async def test_a_missing_folder_deletes_no_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", TEXT)
@@ -115,7 +115,7 @@ async def test_a_folder_that_is_not_there_deletes_nothing(tmp_path: Path) -> Non
         assert await names_found(rig, domain, "paid leave") == ["leave.md"]
 
 
-async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_path: Path) -> None:
+async def test_files_added_while_no_server_ran_are_ingested_by_the_next(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         (folder_of(rig, domain) / "leave.md").write_bytes(TEXT)
@@ -126,7 +126,7 @@ async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_pa
                 await pause(next(checks))
 
 
-async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: Path) -> None:
+async def test_a_serving_process_scans_the_folders_repeatedly(tmp_path: Path) -> None:
     async with Rig(tmp_path, scan_seconds=0.01) as rig:
         domain, other = await rig.domain(), await rig.domain()
         folder = folder_of(rig, domain)
@@ -148,7 +148,7 @@ async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: P
         assert await names_found(rig, domain, "pump") == ["second.md"]
 
 
-async def test_a_file_taken_away_while_it_is_indexed_anew_is_not_in_the_new_collection(tmp_path: Path) -> None:
+async def test_a_file_deleted_during_a_rebuild_is_not_in_the_new_collection(tmp_path: Path) -> None:
     begun = anyio.Event()
 
     def failpoint(name: str) -> None:

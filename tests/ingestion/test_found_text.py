@@ -33,7 +33,7 @@ def ranges_of(page: str, wanted: str, cited: str = "") -> tuple[list[str], list[
         ("x 𠮷野 y", "𠮷野", "𠮷野"),
     ],
 )
-def test_other_readings_of_the_same_words_are_found(page: str, wanted: str, shown: str) -> None:
+def test_other_readings_of_the_same_characters_are_found(page: str, wanted: str, shown: str) -> None:
     assert ranges_of(page, wanted)[0] == [shown]
 
 
@@ -46,7 +46,7 @@ def test_other_readings_of_the_same_words_are_found(page: str, wanted: str, show
         ("共30天，3天", "3天", 5),
     ],
 )
-def test_a_row_is_not_found_inside_another_one(text: str, wanted: str, at: int) -> None:
+def test_a_row_is_not_found_inside_another_row(text: str, wanted: str, at: int) -> None:
     assert find_text(text, wanted) == Range(at, at + len(wanted))
 
 
@@ -87,7 +87,7 @@ def test_a_part_of_a_text_is_found_where_it_has_the_same_letters(
 
 
 @given(WORDS, WORDS)
-def test_what_is_found_has_the_letters_and_nothing_is_found_of_nothing(text: str, wanted: str) -> None:
+def test_found_text_has_the_searched_letters_and_an_empty_text_is_not_found(text: str, wanted: str) -> None:
     found = find_text(text, wanted)
     if found is not None:
         assert Letters.of(wanted).text in Letters.of(text[found.start : found.end]).text
@@ -97,7 +97,7 @@ def test_what_is_found_has_the_letters_and_nothing_is_found_of_nothing(text: str
 
 
 @given(st.text(max_size=40))
-def test_letters_know_where_they_come_from(text: str) -> None:
+def test_extracted_letters_have_their_source_positions(text: str) -> None:
     letters = Letters.of(text)
     assert len(letters.text) == len(letters.places)
     assert letters.places == sorted(letters.places)
@@ -105,7 +105,7 @@ def test_letters_know_where_they_come_from(text: str) -> None:
         assert letter in unicodedata.normalize("NFKD", text[place]).casefold()
 
 
-def test_a_passage_that_is_not_there_in_one_piece_is_found_sentence_by_sentence() -> None:
+def test_a_passage_not_present_in_one_piece_is_found_sentence_by_sentence() -> None:
     first, other = "Leave is twenty-five days.", "It is carried over."
     passage = f"{first} {other}"
     sentences = [Range(0, len(first)), Range(len(first) + 1, len(passage))]
@@ -118,7 +118,7 @@ def test_a_passage_that_is_not_there_in_one_piece_is_found_sentence_by_sentence(
     assert locate("", passage, sentences, None).passage == ()
 
 
-def test_a_cited_text_that_goes_on_beyond_a_passage_is_its_sentences_there() -> None:
+def test_a_cited_text_beyond_its_passage_is_cut_to_the_passages_sentences() -> None:
     text = "One is here. Two is there. Three is nowhere."
     sentences = [Range(0, 12), Range(13, 26), Range(27, 44)]
     found = sentences_within(text, sentences, "Two is there. Three is nowhere. Four is beyond.")

@@ -81,7 +81,7 @@ async def test_a_member_gets_a_page_once_and_then_by_its_tag(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("pixel", [(0, 0, 0), (9, 9, 9), (1, 2, 3)])
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (3, 2), (200, 7)])
-def test_a_png_has_the_pixels_it_was_made_of(pixel: tuple[int, int, int], width: int, height: int) -> None:
+def test_a_png_has_its_original_pixels(pixel: tuple[int, int, int], width: int, height: int) -> None:
     pixels = bytes(pixel) + bytes(3 * (width * height - 1))
     png = encode_png(pixels, width, height)
     assert size_of(png) == (width, height)
@@ -107,7 +107,7 @@ async def test_the_server_starts_without_pdfium_and_without_the_mcp_library() ->
     assert found.stdout.decode().split() == []
 
 
-async def test_what_is_no_page_of_a_pdf_is_refused_by_name(tmp_path: Path) -> None:
+async def test_an_invalid_pdf_page_is_refused_by_name(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = (await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES])))["id"]
@@ -169,7 +169,9 @@ def page_sized(width: float, height: float, content: bytes = b"") -> bytes:
     ("make", "reason"),
     [(encrypted, "DOCUMENT_ENCRYPTED"), (cut_off, "DOCUMENT_BROKEN"), (no_pdf, "DOCUMENT_BROKEN")],
 )
-async def test_a_pdf_that_cannot_be_opened_says_why(tmp_path: Path, make: Callable[[Path], bytes], reason: str) -> None:
+async def test_a_pdf_that_cannot_be_opened_gives_the_reason(
+    tmp_path: Path, make: Callable[[Path], bytes], reason: str
+) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.pdf", make(tmp_path / "made.pdf"))
@@ -198,7 +200,7 @@ async def test_pages_of_any_shape_are_drawn_within_a_number_of_pixels(tmp_path: 
 
 
 @pytest.mark.attack(kind="files")
-async def test_of_two_thousand_pages_one_is_drawn(tmp_path: Path) -> None:
+async def test_one_of_two_thousand_pages_is_drawn(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 2_000))
@@ -209,7 +211,7 @@ async def test_of_two_thousand_pages_one_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(kind="files")
-async def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(tmp_path: Path) -> None:
+async def test_a_page_image_that_takes_too_long_times_out_and_the_next_is_drawn(tmp_path: Path) -> None:
     tangle = b"0 0 m " + b"500 500 l 0 500 l 500 0 l 3 7 l " * 100_000 + b"f*\n"
     slow, fine = page_sized(595, 842, tangle * 3), files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
     async with aclosing(ChildProcess(CHILD, 120.0, "drawing the page")) as process:
@@ -220,7 +222,7 @@ async def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(
         assert size_of(b64decode((await drawn(process, tmp_path / "fine.pdf", fine))["png"])) == (300, 424)
 
 
-async def test_an_image_is_drawn_as_its_camera_held_it_and_frame_by_frame(tmp_path: Path) -> None:
+async def test_an_image_is_drawn_with_its_orientation_and_all_frames(tmp_path: Path) -> None:
     turned, frames = io.BytesIO(), io.BytesIO()
     orientation = Image.Exif()
     orientation[0x0112] = 6  # the camera was held upright
@@ -239,7 +241,7 @@ async def test_an_image_is_drawn_as_its_camera_held_it_and_frame_by_frame(tmp_pa
 
 
 @pytest.mark.attack(kind="files")
-async def test_a_page_that_takes_too_much_memory_or_comes_of_other_bytes_is_refused(tmp_path: Path) -> None:
+async def test_a_page_image_with_too_much_memory_or_other_bytes_is_refused(tmp_path: Path) -> None:
     data = files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
     async with aclosing(ChildProcess(CHILD, 60.0, "drawing the page")) as process:
         with pytest.raises(DocumentError) as caught:
@@ -260,7 +262,7 @@ async def drawn(process: ChildProcess, path: Path, data: bytes, **given: Any) ->
     return frame
 
 
-async def test_domains_take_turns_and_one_waits_for_so_many_pages_at_most(tmp_path: Path) -> None:
+async def test_domains_alternate_after_a_limited_number_of_pages(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         busy, other = await rig.domain(), await rig.domain()
         count = WAITING + 8
@@ -283,7 +285,7 @@ async def test_domains_take_turns_and_one_waits_for_so_many_pages_at_most(tmp_pa
         assert len(refused) <= 8
 
 
-async def test_who_asks_for_the_same_page_gets_the_same_drawing(tmp_path: Path) -> None:
+async def test_concurrent_requests_for_a_page_share_one_drawing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES]))
@@ -324,7 +326,7 @@ async def test_a_citation_is_read_without_its_page_while_the_pages_of_others_are
         assert found["notes"] or found["page"]["passage"]
 
 
-def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
+def test_the_page_cache_is_bounded_and_drops_the_oldest() -> None:
     cache = PageCache(10_000)
     keys = [PageKey("doc", "hash", page, 200) for page in range(1, 30)]
     for key in keys:

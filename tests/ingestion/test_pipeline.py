@@ -26,7 +26,7 @@ async def found_in(rig: Rig, domain: str, query: str, **options: object) -> list
     return [" ".join(sentence["text"] for sentence in hit["sentences"]) for hit in found["hits"]]
 
 
-async def test_a_file_that_the_operator_changed_is_ingested_anew_under_its_id(tmp_path: Path) -> None:
+async def test_a_changed_file_is_ingested_again_under_its_id(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
@@ -58,7 +58,7 @@ async def test_an_upload_replaces_the_document_of_its_name_when_asked_to(tmp_pat
         assert [file.name for file in folder.iterdir()] == ["a.md"]
 
 
-async def test_a_file_that_becomes_another_ones_copy_is_one_document_with_it(tmp_path: Path) -> None:
+async def test_a_file_that_becomes_a_copy_of_another_joins_its_document(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         first = await rig.upload(domain, "a.md", TEXT)
@@ -95,7 +95,7 @@ async def test_a_document_deleted_while_it_is_ingested_is_gone(tmp_path: Path, p
         assert (await rig.upload(domain, "a.md", TEXT))["status"] == "indexed"
 
 
-async def test_a_document_that_another_process_has_is_left_alone_until_its_lease_ends(tmp_path: Path) -> None:
+async def test_a_document_leased_by_another_process_is_skipped_until_the_lease_ends(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
@@ -121,7 +121,7 @@ async def test_a_document_that_another_process_has_is_left_alone_until_its_lease
         assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
 
 
-async def test_a_search_is_kept_with_the_scores_of_each_leg(tmp_path: Path) -> None:
+async def test_a_search_is_stored_with_the_scores_of_each_leg(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
@@ -170,7 +170,7 @@ async def test_filters_narrow_a_search(tmp_path: Path) -> None:
         assert (await rig.refused("POST", path, unknown))[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_a_domain_chooses_its_fusion_and_a_missing_reranker_costs_only_itself(tmp_path: Path) -> None:
+async def test_a_domain_sets_its_fusion_and_a_missing_reranker_costs_only_reranking(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalFusion="rrf", reranker="acme/no-such-reranker")
         await rig.upload(domain, "a.md", TEXT)
@@ -182,7 +182,7 @@ async def test_a_domain_chooses_its_fusion_and_a_missing_reranker_costs_only_its
             assert (await rig.refused("PATCH", path, {"settings": settings}))[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_a_domains_reranker_changes_the_order_of_its_hits_alone(tmp_path: Path) -> None:
+async def test_a_domains_reranker_changes_only_the_order_of_its_hits(tmp_path: Path) -> None:
     reranker = write_reranker(tmp_path / "cache")
     async with Rig(tmp_path, model_cache=tmp_path / "cache") as rig:
         plain, reranked = await rig.domain(), await rig.domain(reranker=reranker)

@@ -87,7 +87,7 @@ def turned() -> bytes:
     return page_of_text(content, b"/MediaBox [0 0 600 800] /CropBox [100 100 500 700] /Rotate 90")
 
 
-async def test_marks_lie_where_a_turned_and_cut_page_shows_its_text(tmp_path: Path) -> None:
+async def test_marks_cover_the_text_of_a_rotated_and_cropped_page(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         (chunk,) = await chunks_of(rig, domain, "a.pdf", turned())
@@ -174,7 +174,7 @@ async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page
             assert inside(place_on_page, page["cited"]), (turn, page["cited"])
 
 
-async def test_chinese_on_a_page_is_marked_and_a_page_without_its_file_says_so(tmp_path: Path) -> None:
+async def test_chinese_is_marked_on_a_page_and_a_missing_file_is_reported(tmp_path: Path) -> None:
     lines: list[files.Line] = [
         (12, "每位全职员工每年享有二十五天带薪年"),
         (12, "假。病假需要医生证明，并且要提前一天通知。"),
@@ -235,7 +235,7 @@ Pay comes at the end of the month.
 """
 
 
-async def test_a_paragraph_stands_below_its_headings_between_its_neighbours(tmp_path: Path) -> None:
+async def test_a_paragraph_is_shown_below_its_headings_between_its_neighbours(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         first, other = await chunks_of(rig, domain, "a.md", PLAIN.encode())
@@ -260,7 +260,7 @@ async def test_a_paragraph_stands_below_its_headings_between_its_neighbours(tmp_
 
 
 @pytest.mark.attack(kind="markup")
-async def test_no_text_of_a_document_becomes_markup(tmp_path: Path) -> None:
+async def test_document_text_never_becomes_markup(tmp_path: Path) -> None:
     hostile = '"><img src=x onerror=alert(1)> <svg/onload=alert(1)> </mark><style>*{}</style> <a href="javascript:1">'
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -275,7 +275,7 @@ async def test_no_text_of_a_document_becomes_markup(tmp_path: Path) -> None:
                 assert "onerror" in without
 
 
-async def test_a_secret_in_a_document_is_in_no_form_of_its_place(tmp_path: Path) -> None:
+async def test_a_secret_in_a_document_is_redacted_in_every_form_of_its_place(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         secret = "s&cret<value>"
@@ -288,7 +288,7 @@ async def test_a_secret_in_a_document_is_in_no_form_of_its_place(tmp_path: Path)
         assert "[secret KEY]" in answer.json()["html"]
 
 
-async def test_what_is_asked_for_wrongly_or_by_strangers_is_refused(tmp_path: Path) -> None:
+async def test_invalid_and_unauthorised_requests_for_places_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, other = await rig.domain(), await rig.domain()
         (chunk, *_) = await chunks_of(rig, domain, "a.md", PLAIN.encode())

@@ -29,7 +29,7 @@ async def tried(rig: Rig, domain: str, query: str, **settings: object) -> Json:
     return made
 
 
-async def test_a_search_says_of_each_passage_how_it_was_weighed_and_whether_it_is_seen(tmp_path: Path) -> None:
+async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_sees_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
@@ -52,7 +52,7 @@ async def test_a_search_says_of_each_passage_how_it_was_weighed_and_whether_it_i
         assert (await tried(rig, domain, "paid leave", threshold=1))["hits"] == []
 
 
-async def test_what_a_reranker_changed_is_seen(tmp_path: Path) -> None:
+async def test_the_playground_shows_the_rerankers_changes(tmp_path: Path) -> None:
     name = write_reranker(tmp_path / "models")
     async with Rig(tmp_path, model_cache=tmp_path / "models") as rig:
         domain = await rig.domain(reranker=name)
@@ -66,7 +66,7 @@ async def test_what_a_reranker_changed_is_seen(tmp_path: Path) -> None:
         assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == found["candidates"]
 
 
-async def test_what_there_is_no_room_for_is_not_seen(tmp_path: Path) -> None:
+async def test_hits_beyond_the_budget_are_not_shown_to_the_model(tmp_path: Path) -> None:
     long = "\n\n".join(f"# Part {part}\n\n" + f"Paid leave {part} of the handbook. " * 30 for part in range(4))
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalTokens=300)

@@ -106,7 +106,7 @@ async def test_a_comparison_of_two_documents(tmp_path: Path) -> None:
     ]
 
 
-async def test_what_do_you_have(tmp_path: Path) -> None:
+async def test_list_documents_answers_what_the_library_contains(tmp_path: Path) -> None:
     def tell(request: ModelRequest) -> Step:
         listed = notes(request)
         assert "2 of 2 documents" in listed

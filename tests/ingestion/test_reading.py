@@ -120,7 +120,7 @@ def pry_package(folder: Path) -> Path:
 
 @needs_bubblewrap
 @pytest.mark.attack(kind="files")
-async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Path) -> None:
+async def test_a_document_reader_sees_only_its_file(tmp_path: Path) -> None:
     site, data = pry_package(tmp_path), tmp_path / "data"
     data.mkdir()
     (data / "secret.key").write_text("of the host")
@@ -141,7 +141,7 @@ async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Pat
     assert seen["processes"] <= 4
 
 
-async def test_a_private_file_is_read_by_the_child_that_owns_nothing(tmp_path: Path) -> None:
+async def test_an_unprivileged_reader_can_read_a_private_file(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "Hello there.")
     path.chmod(0o600)
     async with reading() as process:
@@ -150,7 +150,7 @@ async def test_a_private_file_is_read_by_the_child_that_owns_nothing(tmp_path: P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up root")
 @pytest.mark.attack(kind="files")
-async def test_a_reader_of_roots_is_not_root_without_a_sandbox(tmp_path: Path) -> None:
+async def test_a_reader_of_a_root_server_is_not_root_without_a_sandbox(tmp_path: Path) -> None:
     """Runs the reading process as it is run where there is no bubblewrap."""
     site = pry_package(tmp_path)
     path = written(tmp_path / "a.pry", f"x x {tmp_path} 1")
@@ -174,7 +174,7 @@ async def test_a_reader_of_roots_is_not_root_without_a_sandbox(tmp_path: Path) -
 
 
 @pytest.mark.attack(kind="files")
-async def test_a_child_that_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
+async def test_a_file_whose_reader_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
     async with reading(ParseLimits(memory_bytes=96 * 2**20, max_characters=10**9)) as process:
         with pytest.raises(DocumentError, match="needs more than") as caught:

@@ -120,7 +120,7 @@ async def found_again(rig: Rig, domain: str, query: str) -> Json:
             await pause(next(checks))
 
 
-async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tmp_path: Path) -> None:
+async def test_damaged_indexes_are_rebuilt_from_the_documents_while_serving(tmp_path: Path) -> None:
     damages = (pointer_cut, segment_cut, ids_cut, all_gone)
     async with Rig(tmp_path) as rig:
         domains = [await rig.domain() for _ in damages]
@@ -144,7 +144,7 @@ async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tm
             assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
 
 
-async def test_damage_is_put_aside_by_name(tmp_path: Path) -> None:
+async def test_damaged_files_are_renamed_and_set_aside(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     async with open_process_index(folder) as index:
         for damage in UNREADABLE:
@@ -163,7 +163,7 @@ async def test_damage_is_put_aside_by_name(tmp_path: Path) -> None:
             assert (await index.search_legs(name, "annual leave")).lexical
 
 
-async def test_a_lost_index_is_said_by_every_search_and_to_the_admin(tmp_path: Path) -> None:
+async def test_a_lost_index_is_reported_by_every_search_and_to_the_admin(tmp_path: Path) -> None:
     domain = await two_documents(tmp_path)
     all_gone(tmp_path / "data" / "index" / f"domain_{domain}")
     looking = Step((Use("search_documents", {"query": "paid leave"}),))
@@ -188,7 +188,7 @@ async def test_a_lost_index_is_said_by_every_search_and_to_the_admin(tmp_path: P
         await found_again(rig, domain, "car park")
 
 
-async def test_an_index_process_killed_while_documents_come_in_loses_none(tmp_path: Path) -> None:
+async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_path: Path) -> None:
     kills: list[int] = []
 
     def failpoint(name: str) -> None:
@@ -218,7 +218,7 @@ async def at_work(pipe: Path) -> int:
                 await pause()
 
 
-async def test_what_two_processes_died_of_is_put_aside(tmp_path: Path) -> None:
+async def test_a_collection_that_crashed_two_processes_is_set_aside(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("other", handbook())
         (tmp_path / "index" / "law").mkdir()
@@ -253,7 +253,7 @@ def suspect_of(*deaths: tuple[str, bool, float]) -> str | None:
     return heard.take_suspect()
 
 
-def test_faults_and_kills_tell_what_the_process_dies_of() -> None:
+def test_fault_injection_and_kills_report_the_cause_of_death() -> None:
     assert suspect_of(("law", False, 0), ("law", False, 9_000)) == "law"
     assert suspect_of(("law", False, 0), ("law@2", False, 1)) == "law@2", "generations of one collection"
     assert suspect_of(("law", False, 0), ("tax", False, 1)) is None
@@ -274,7 +274,7 @@ def test_a_suspect_is_named_once() -> None:
     assert (heard.take_suspect(), heard.take_suspect()) == ("law", None)
 
 
-async def test_a_disk_that_is_full_is_a_reason_and_no_damage(tmp_path: Path) -> None:
+async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         assert index.pid is not None
@@ -288,7 +288,7 @@ async def test_a_disk_that_is_full_is_a_reason_and_no_damage(tmp_path: Path) -> 
         assert not (tmp_path / "index" / ".damaged").exists()
 
 
-async def test_uploads_end_at_the_disks_reserve(tmp_path: Path) -> None:
+async def test_uploads_stop_at_the_disks_reserve(tmp_path: Path) -> None:
     domain = await two_documents(tmp_path)
     async with Rig(tmp_path, disk_reserve=2**60) as rig:
         path = f"/api/domains/{domain}/documents"
@@ -304,7 +304,7 @@ async def test_uploads_end_at_the_disks_reserve(tmp_path: Path) -> None:
         assert (settled["status"], settled["error"]["code"]) == ("failed", "STORAGE_FULL")
 
 
-async def test_one_domains_uploads_do_not_hold_up_anothers(tmp_path: Path) -> None:
+async def test_one_domains_uploads_do_not_delay_anothers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         large, small = await rig.domain(), await rig.domain()
         path = f"/api/domains/{large}/documents"
@@ -318,7 +318,7 @@ async def test_one_domains_uploads_do_not_hold_up_anothers(tmp_path: Path) -> No
             assert (await rig.settled(large, each["id"]))["status"] == "indexed"
 
 
-async def test_owners_take_turns_and_none_has_more_than_its_share_at_work() -> None:
+async def test_owners_alternate_within_their_share_of_threads() -> None:
     queue: FairQueue[str] = FairQueue(2)
     for item in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
         queue.put(item[0], item)

@@ -9,7 +9,7 @@ from agentic_rag.testing.steps import Cite, Say, Step, use
 from tests.server.rig import Rig
 
 
-async def test_deleting_a_document_interrupts_nobody_and_no_later_step_cites_it(tmp_path: Path) -> None:
+async def test_deleting_a_document_interrupts_no_turn_and_no_later_step_cites_it(tmp_path: Path) -> None:
     found = use("search_documents", query="pump")
     slow = Stalled(use("search_documents", query="bar"), 1)
     last = Step((Say("Twelve.", (Cite(0, cited_text="The pump holds twelve bar."),)),))

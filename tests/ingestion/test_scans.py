@@ -122,7 +122,7 @@ async def test_an_image_is_cited_as_a_scan_and_shown_with_the_line_marked(tmp_pa
 @needs_ocr
 @pytest.mark.sqlite("the killed server has a file")
 @pytest.mark.parametrize("place", ["ingest.scan:2", "ingest.scanned"])
-async def test_a_killed_server_goes_on_at_the_next_page(tmp_path: Path, place: str) -> None:
+async def test_a_killed_server_continues_at_the_next_page(tmp_path: Path, place: str) -> None:
     (tmp_path / "notice.pdf").write_bytes(scan(picture(NOTICE[:1]), picture(NOTICE[1:])))
     variables = environment(**{VARIABLE: place})
     killed = await run_victim("tests.ingestion.ocr_victim", tmp_path, tmp_path / "notice.pdf", env=variables)
@@ -138,7 +138,7 @@ async def test_a_killed_server_goes_on_at_the_next_page(tmp_path: Path, place: s
         assert reached.count("ingest.scanned") == 1, "the first page was stored before the kill"
 
 
-async def test_images_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+async def test_unreadable_images_have_the_reason(tmp_path: Path) -> None:
     limits = ParseLimits()
     for name, data, reason in (
         ("huge.png", files.white_png(30_000, 30_000), "the image has 30,000 × 30,000 pixels; the limit is 120 million"),
@@ -150,7 +150,7 @@ async def test_images_that_cannot_be_read_say_why(tmp_path: Path) -> None:
         assert caught.value.message == reason
 
 
-async def test_without_ocr_a_scan_says_so(tmp_path: Path) -> None:
+async def test_without_ocr_a_scan_has_a_note(tmp_path: Path) -> None:
     async with Rig(tmp_path, ocr_pages=0) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "notice.pdf", scan(picture(NOTICE)))
@@ -225,7 +225,7 @@ async def test_a_domains_model_reads_scans_within_its_page_limit_with_cost_and_f
         assert place["notes"][0] == shown
 
 
-async def test_a_model_that_cannot_see_is_refused_as_reader_of_scans(tmp_path: Path) -> None:
+async def test_a_model_without_image_input_is_refused_for_reading_scans(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False, model="extractive") as rig:
         domain = await rig.domain()
         status, code, message = await rig.refused(

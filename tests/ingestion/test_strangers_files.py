@@ -27,7 +27,7 @@ def linked(folder: Path, target: Path) -> None:
     folder.symlink_to(target)
 
 
-async def test_documents_that_are_a_link_to_the_folder_of_all_domains_index_nobodys_files(tmp_path: Path) -> None:
+async def test_a_documents_folder_linked_to_all_domains_indexes_no_foreign_files(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         theirs, mine = await rig.domain(), await rig.domain()
         await rig.upload(theirs, "leave.md", TEXT)
@@ -37,7 +37,7 @@ async def test_documents_that_are_a_link_to_the_folder_of_all_domains_index_nobo
         assert await names_found(rig, mine, "paid leave") == []
 
 
-async def test_an_upload_does_not_land_in_another_tenants_prompt(tmp_path: Path) -> None:
+async def test_an_upload_cannot_reach_another_tenants_prompt(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         theirs, mine = await rig.domain(), await rig.domain()
         prompt = rig.settings.workspaces / theirs / "prompt"
@@ -60,7 +60,7 @@ async def test_deleting_my_document_leaves_anothers_original(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "hard link", "folder"])
-async def test_what_is_put_in_place_of_a_document_is_not_read_and_is_said_to_be_missing(
+async def test_a_link_or_pipe_in_place_of_a_document_is_not_read_and_reported_missing(
     tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "key.md").write_bytes(SECRET)
@@ -96,7 +96,7 @@ def plant(place: Path, kind: str, target: Path) -> None:
         place.mkdir()
 
 
-async def test_a_file_swapped_for_a_link_after_it_was_opened_is_read_as_it_was(tmp_path: Path) -> None:
+async def test_a_file_swapped_for_a_link_after_opening_is_read_unchanged(tmp_path: Path) -> None:
     (tmp_path / "key.md").write_bytes(SECRET)
     place = tmp_path / "documents"
     place.mkdir()
@@ -117,7 +117,7 @@ async def test_a_file_swapped_for_a_link_after_it_was_opened_is_read_as_it_was(t
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "hard link", "folder"])
-def test_what_is_put_in_place_of_a_component_is_named_and_passed_over(tmp_path: Path, kind: str) -> None:
+def test_a_link_or_pipe_in_place_of_a_component_is_named_and_skipped(tmp_path: Path, kind: str) -> None:
     (tmp_path / "key.md").write_bytes(SECRET)
     prompt = tmp_path / "workspace" / "prompt"
     prompt.mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_what_is_put_in_place_of_a_component_is_named_and_passed_over(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_put_in_place_of_the_prompt_folder_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_link_or_file_in_place_of_the_prompt_folder_is_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a.md").write_bytes(SECRET)
     (tmp_path / "workspace").mkdir()
@@ -138,7 +138,7 @@ def test_what_is_put_in_place_of_the_prompt_folder_is_named(tmp_path: Path, kind
     assert (read.texts, len(read.problems)) == ((), 1)
 
 
-async def test_deleting_a_domain_with_its_workspace_leaves_what_links_lead_to(tmp_path: Path) -> None:
+async def test_deleting_a_domain_with_its_workspace_keeps_link_targets(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         outside = tmp_path / "outside"

@@ -28,7 +28,7 @@ def stored_bytes(rig: Rig) -> bytes:
     return b"".join(path.read_bytes() for path in rig.settings.data.glob("agentic-rag.db*"))
 
 
-async def test_a_kept_search_shows_a_deleted_documents_hit_as_removed(tmp_path: Path) -> None:
+async def test_a_stored_search_shows_a_deleted_documents_hit_as_removed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         gone = await rig.upload(domain, "secret plan.md", TEXT)
@@ -51,7 +51,7 @@ async def test_a_kept_search_shows_a_deleted_documents_hit_as_removed(tmp_path: 
 
 
 @pytest.mark.sqlite("reads the file")
-async def test_no_word_of_a_passage_is_in_the_database_after_a_search(tmp_path: Path) -> None:
+async def test_no_text_of_a_passage_is_in_the_database_after_a_search(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
@@ -60,7 +60,7 @@ async def test_no_word_of_a_passage_is_in_the_database_after_a_search(tmp_path: 
     assert b"twenty-five" not in stored_bytes(rig)
 
 
-async def test_a_kept_search_of_a_document_that_changed_shows_its_name_and_no_text(tmp_path: Path) -> None:
+async def test_a_stored_search_of_a_changed_document_shows_its_name_without_text(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
@@ -72,7 +72,7 @@ async def test_a_kept_search_of_a_document_that_changed_shows_its_name_and_no_te
         assert (hit["documentId"], hit["documentName"], hit["sentences"]) == (document["id"], "a.md", [])
 
 
-async def test_without_the_index_a_kept_search_has_names_and_scores(tmp_path: Path) -> None:
+async def test_without_the_index_a_stored_search_has_names_and_scores(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
@@ -94,7 +94,7 @@ async def test_hits_beyond_the_weighed_candidates_are_shown_too(tmp_path: Path) 
         assert (await kept(rig, domain, made["retrievalId"]))["hits"] == made["hits"]
 
 
-async def test_a_search_by_the_model_is_kept_in_the_same_way(tmp_path: Path) -> None:
+async def test_a_search_by_the_model_is_stored_the_same_way(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("search_documents", query="paid leave"), say("Many.", Cite(0))) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
@@ -144,7 +144,7 @@ async def test_a_member_reads_the_searches_of_own_conversations_and_no_others(tm
         assert len((await rig.ok("GET", path, params=theirs))["items"]) == 1
 
 
-async def test_the_searches_of_a_conversation_go_with_it(tmp_path: Path) -> None:
+async def test_searches_are_deleted_with_their_conversation(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("search_documents", query="paid leave"), say("Read.")) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)

@@ -107,7 +107,7 @@ def seen_by_the_sdk(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> lis
 
 
 @pytest.mark.parametrize("fault", [Fault(), Fault(chunk=1), Fault(chunk=7), Fault(newline="\r\n")])
-async def test_our_reading_of_a_stream_is_the_sdks_event_for_event(fault: Fault) -> None:
+async def test_our_decoder_gives_the_sdks_events(fault: Fault) -> None:
     ids = Step(tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH.blocks)))
     reply = Reply(Step(ids.blocks, usage=Usage(7, 6, 5, 4)), fault)
     async with connected(reply, reply, reply) as (model, api):
@@ -130,7 +130,7 @@ def _without_nulls(block: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in block.items() if value is not None}
 
 
-async def test_what_the_sdk_sends_and_what_we_send_is_the_same_request() -> None:
+async def test_our_request_equals_the_sdks() -> None:
     async with connected(say("a"), say("b")) as (model, api):
         await collected(model, SEARCHED)
         async with anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0) as client:
@@ -142,7 +142,7 @@ async def test_what_the_sdk_sends_and_what_we_send_is_the_same_request() -> None
         assert ours.headers[header] == sdks.headers[header]
 
 
-async def test_an_answer_can_be_sent_back_as_it_came() -> None:
+async def test_an_answer_can_be_sent_back_unchanged() -> None:
     async with connected(Step((Think("hm"), Say("I look."), Use("look", {"q": 1}))), say("done")) as (model, _):
         answer = [event.block for event in await collected(model, HELLO_WITH_TOOL) if isinstance(event, BlockStopped)]
         results = [tool_result_block(block["id"], []) for block in answer if block["type"] == "tool_use"]
@@ -158,7 +158,7 @@ async def test_an_answer_can_be_sent_back_as_it_came() -> None:
 HELLO_WITH_TOOL = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,))
 
 
-async def test_tool_input_that_was_cut_off_or_is_no_object_is_marked_broken() -> None:
+async def test_tool_input_that_is_truncated_or_not_an_object_is_marked_broken() -> None:
     uses = (
         Use("look", raw='{"query": "lea'),
         Use("look", raw="[1]"),
@@ -184,7 +184,7 @@ async def test_citations_name_result_blocks_and_text() -> None:
     assert citation.raw["source"] == "doc_1"
 
 
-async def test_marks_mode_sends_no_search_result_and_yields_citations_all_the_same() -> None:
+async def test_marks_mode_sends_no_search_result_and_still_yields_citations() -> None:
     step = Step((Say("", pieces=("A note is needed for sick leave [", "[1", "]", "]. Bye")),))
     async with connected(step, citations="marks") as (model, api):
         events = await collected(model, SEARCHED)
@@ -228,7 +228,7 @@ async def test_a_second_call_reads_what_the_first_one_cached() -> None:
     assert first.usage.sent == second.usage.sent
 
 
-async def test_a_request_with_a_lone_surrogate_or_a_huge_number_still_leaves() -> None:
+async def test_a_request_with_a_lone_surrogate_or_a_huge_number_is_still_sent() -> None:
     use: Message = {
         "role": "assistant",
         "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {"n": 10**30}}],
@@ -240,14 +240,14 @@ async def test_a_request_with_a_lone_surrogate_or_a_huge_number_still_leaves() -
     assert api.requests[0]["messages"][1]["content"][0]["input"] == {"n": 10**30}
 
 
-async def test_a_connection_is_used_again_for_the_next_step() -> None:
+async def test_a_connection_is_reused_for_the_next_step() -> None:
     async with connected(*[say("a")] * 5) as (model, api):
         for _ in range(5):
             await collected(model)
     assert len({call.headers["x-peer"] for call in api.calls}) == 1
 
 
-async def test_leaving_a_stream_early_closes_the_connection_at_once() -> None:
+async def test_cancelling_a_stream_closes_the_connection_at_once() -> None:
     async with connected(Reply(demo(50), Fault(silent_after=20))) as (model, api):
         with anyio.fail_after(240):
             async with model.stream(HELLO) as events:
@@ -284,7 +284,7 @@ async def test_two_hundred_streams_at_once_are_answered_each_with_its_own_text()
                 group.start_soon(one, number)
 
 
-async def test_warming_up_builds_the_client_once_and_closing_twice_is_fine() -> None:
+async def test_preloading_creates_the_client_once_and_closing_is_idempotent() -> None:
     async with connected(say("a")) as (model, _):
         async with anyio.create_task_group() as group:
             for _ in range(5):
@@ -296,7 +296,7 @@ async def test_warming_up_builds_the_client_once_and_closing_twice_is_fine() -> 
             await collected(model)
 
 
-def test_making_a_model_imports_no_sdk() -> None:
+def test_creating_a_model_imports_no_sdk() -> None:
     code = (
         "import sys; from agentic_rag.models.anthropic.model import AnthropicModel; AnthropicModel('k');"
         "print([name for name in ('anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
@@ -306,19 +306,19 @@ def test_making_a_model_imports_no_sdk() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "sk with space", "sk-ключ", "sk\nx: y", "sk\x00"])
-def test_a_key_that_no_header_can_carry_is_refused_without_repeating_it(key: str) -> None:
+def test_a_key_that_no_header_can_carry_is_refused_without_printing_it(key: str) -> None:
     with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY") as caught:
         AnthropicModel(key)
     assert not key.strip() or key not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["api.example.com", "ftp://x", "http://", "http://x:port", "http://[x", "::"])
-def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_base_url_is_refused(url: str) -> None:
     with pytest.raises(BadConfiguration, match="ANTHROPIC_BASE_URL"):
         AnthropicModel("k", url)
 
 
-def test_neither_key_nor_credentials_of_the_url_are_shown() -> None:
+def test_keys_and_url_credentials_are_not_shown() -> None:
     model = AnthropicModel("sk-secret", "https://user:pass@example.com:8443/base/?q=1")
     assert repr(model) == "AnthropicModel('https://example.com:8443/base', api_key=***)"
     assert model.name == "anthropic"
@@ -354,7 +354,7 @@ def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
     ]
 
 
-def test_a_block_of_an_unknown_type_is_passed_on_as_it_came() -> None:
+def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
     odd = '{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":[1]}}'
     assert decoded(START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
         0, {"type": "odd", "x": [1]}
@@ -384,7 +384,7 @@ def test_a_block_of_an_unknown_type_is_passed_on_as_it_came() -> None:
         '{"type":"content_block_start","index":1,"content_block":{}}',
     ],
 )
-def test_what_the_api_never_sends_is_a_broken_stream(event: str) -> None:
+def test_events_the_api_never_sends_are_a_broken_stream(event: str) -> None:
     with pytest.raises(ModelError, match="malformed") as caught:
         decoded(START, OPEN, event)
     assert caught.value.started
@@ -392,7 +392,7 @@ def test_what_the_api_never_sends_is_a_broken_stream(event: str) -> None:
     assert caught.value.kind == "malformed_stream"
 
 
-def test_empty_deltas_are_no_events() -> None:
+def test_empty_deltas_create_no_events() -> None:
     empty = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}'
     assert decoded(START, OPEN, empty)[2] is None
 

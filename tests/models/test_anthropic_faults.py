@@ -83,20 +83,20 @@ async def completed(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
-async def test_an_overloaded_or_failing_service_may_be_asked_again(status: int) -> None:
+async def test_an_overloaded_or_failing_service_is_retryable(status: int) -> None:
     events, error = await failed(Fault(status=status, message="Overloaded"))
     assert events == []
     assert (error.http_status, error.retryable, error.started) == (status, True, False)
     assert "Overloaded" in str(error)
 
 
-async def test_the_wait_a_service_asks_for_is_passed_on() -> None:
+async def test_the_services_retry_after_is_forwarded() -> None:
     _, error = await failed(Fault(status=529, retry_after="7"))
     assert error.retry_after == 7
     assert error.kind == "overloaded_error"
 
 
-async def test_a_rate_limit_may_be_tried_again() -> None:
+async def test_a_rate_limit_is_retryable() -> None:
     _, without = await failed(Fault(status=429))
     _, given = await failed(Fault(status=429, retry_after="2"))
     assert (without.retryable, without.retry_after) == (True, None)
@@ -109,14 +109,14 @@ async def test_a_refusal_is_final(status: int) -> None:
     assert (error.http_status, error.retryable, error.started) == (status, False, False)
 
 
-async def test_a_wrong_key_is_told_in_plain_words() -> None:
+async def test_a_wrong_key_has_a_plain_error() -> None:
     async with connected(key="sk-wrong") as (model, _):
         outcome = await called(model)
     assert str(outcome.error) == "The model's service refused the key. Check ANTHROPIC_API_KEY."
 
 
 @pytest.mark.parametrize("packed", [True, False])
-async def test_of_a_refusal_only_the_beginning_is_read(packed: bool) -> None:
+async def test_only_the_start_of_a_refusal_is_read(packed: bool) -> None:
     """An endpoint may refuse with a megabyte that stands for a gigabyte, or go on for ever: this one does."""
     taken = 0
 
@@ -144,7 +144,7 @@ async def test_of_a_refusal_only_the_beginning_is_read(packed: bool) -> None:
     assert taken < 32 * 2**20
 
 
-async def test_a_refused_request_says_what_the_api_says() -> None:
+async def test_a_refused_request_repeats_the_apis_reason() -> None:
     async with connected() as (model, api):
         with pytest.raises(ModelError, match="text content blocks must contain non-whitespace") as caught:
             async with model.stream(ModelRequest("m", 1, (), (user_message(" "),))):
@@ -170,7 +170,7 @@ async def test_a_closed_port_may_be_tried_again_and_is_named() -> None:
     )
 
 
-async def test_a_connection_closed_without_an_answer_may_be_tried_again() -> None:
+async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
     _, error = await failed(Fault(refuse=True))
     assert (error.retryable, error.started, error.http_status) == (True, False, None)
 
@@ -203,7 +203,7 @@ async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[
             assert outcome.events == whole[: len(outcome.events)], at
 
 
-async def test_a_connection_dropped_after_the_end_takes_nothing_from_the_answer() -> None:
+async def test_a_connection_dropped_after_the_end_keeps_the_whole_answer() -> None:
     events = await completed(Fault(drop_at=10**9))
     assert isinstance(events[-1], MessageCompleted)
 
@@ -219,7 +219,7 @@ async def test_an_error_event_anywhere_ends_the_answer_as_an_error(after: int) -
     assert "Overloaded" in str(error)
 
 
-async def test_an_error_event_about_the_request_is_final() -> None:
+async def test_an_error_event_about_the_request_is_not_retried() -> None:
     _, error = await failed(Fault(error_after=2, error_type="invalid_request_error"))
     assert not error.retryable
 
@@ -240,12 +240,12 @@ async def test_an_endless_event_is_an_error() -> None:
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64, 10_000])
-async def test_an_answer_is_the_same_in_any_pieces_and_with_any_line_ends(chunk: int, newline: str) -> None:
+async def test_an_answer_is_the_same_in_any_chunking_and_with_any_line_ends(chunk: int, newline: str) -> None:
     step = Step(STEP.blocks, usage=None)
     assert (await completed(Fault(chunk=chunk, newline=newline), step))[1:] == (await completed(Fault(), step))[1:]
 
 
-async def test_an_answer_that_is_no_stream_points_at_the_endpoint() -> None:
+async def test_an_answer_that_is_not_a_stream_names_the_endpoint() -> None:
     async with connected(Reply(STEP, Fault(content_type="text/html; charset=utf-8")), say("fine")) as (model, api):
         outcome = await called(model)
         assert (await called(model)).error is None
@@ -257,7 +257,7 @@ async def test_an_answer_that_is_no_stream_points_at_the_endpoint() -> None:
 # 7
 
 
-def test_pings_are_no_events_so_that_silence_can_be_measured() -> None:
+def test_pings_are_not_events_so_that_silence_can_be_measured() -> None:
     def decoded(stream: list[bytes]) -> list[ModelEvent]:
         reader, decoder = SSEReader(), AnswerDecoder()
         decoded = [decoder.decode(data) for frame in stream for _, data in reader.feed(frame)]
@@ -266,7 +266,7 @@ def test_pings_are_no_events_so_that_silence_can_be_measured() -> None:
     assert decoded([part for frame in FRAMES for part in (frame, PING)]) == decoded(FRAMES)
 
 
-async def test_a_silent_stream_can_be_left_at_any_time() -> None:
+async def test_a_silent_stream_can_be_cancelled_at_any_time() -> None:
     async with connected(Reply(demo(3), Fault(silent_after=5, ping_seconds=0.001))) as (model, api):
         with anyio.fail_after(240):
             async with model.stream(HELLO) as events:
@@ -328,7 +328,7 @@ def test_any_json_is_an_event_or_a_model_error(values: list[tuple[str, str, obje
 
 
 @pytest.mark.parametrize("raw", ['{"q": ', '{"q": "ü', "nonsense", '"text"', "[["])
-async def test_truncated_or_broken_tool_input_is_told_and_never_guessed(raw: str) -> None:
+async def test_truncated_or_broken_tool_input_is_reported_and_never_guessed(raw: str) -> None:
     step = Step((Use("look", raw=raw, id="t1"),), stop_reason="max_tokens")
     events = await completed(Fault(), step)
     (block,) = [getattr(event, "block", None) for event in events if type(event).__name__ == "BlockStopped"]

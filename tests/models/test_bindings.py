@@ -49,7 +49,7 @@ async def conversation(api: FakeMessagesAPI, model: str = "claude-sonnet-5-5") -
 THOUGHTFUL = Step((Think("hm"), Say("So."), Redacted("x"), Say("And so.")))
 
 
-async def test_what_was_only_appended_to_is_taken() -> None:
+async def test_a_request_with_appended_parts_is_accepted() -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = await conversation(api)
         body["tools"].append(LATE)
@@ -85,7 +85,7 @@ def _middle(body: JSON) -> None:
 
 
 @pytest.mark.parametrize("change", [_system, _tool, _question, _answer, _first_gone, _middle])
-async def test_thinking_after_a_change_is_refused_or_dropped_when_asked(change: Callable[[JSON], None]) -> None:
+async def test_thinking_after_a_change_is_refused_or_dropped_on_request(change: Callable[[JSON], None]) -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = await conversation(api)
         change(body)
@@ -100,7 +100,7 @@ async def test_thinking_after_a_change_is_refused_or_dropped_when_asked(change: 
     assert api.dropped == dropped
 
 
-async def test_thinking_may_be_left_out_from_the_start() -> None:
+async def test_thinking_can_be_left_out_from_the_start() -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = await conversation(api)
         body["messages"][1]["content"] = [each for each in body["messages"][1]["content"] if each["type"] == "text"]
@@ -118,14 +118,14 @@ async def test_older_accounts_and_models_do_not_check() -> None:
         assert (await ask(api, body)).status_code == 200
 
 
-async def test_thinking_of_another_model_is_left_out_without_a_word() -> None:
+async def test_thinking_of_another_model_is_silently_left_out() -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = await conversation(api)
         assert (await ask(api, {**body, "model": "claude-haiku-5-5"})).status_code == 200
     assert {each["reason"] for each in api.dropped} == {"model_binding_mismatch"}
 
 
-async def test_a_changed_signature_is_no_signature() -> None:
+async def test_a_changed_signature_is_invalid() -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = await conversation(api)
         body["messages"][1]["content"][0]["signature"] += "x"
@@ -133,7 +133,7 @@ async def test_a_changed_signature_is_no_signature() -> None:
     assert "Invalid `signature`" in refused.json()["error"]["message"]
 
 
-async def test_thinking_is_blank_unless_it_is_asked_for() -> None:
+async def test_thinking_is_blank_unless_requested() -> None:
     async with FakeMessagesAPI(then=THOUGHTFUL) as api:
         body = {"model": "claude-sonnet-5-5", "max_tokens": 9, "messages": [user("a")]}
         assert (await ask(api, body)).json()["content"][0]["thinking"] == ""
@@ -143,7 +143,7 @@ async def test_thinking_is_blank_unless_it_is_asked_for() -> None:
         assert off.json()["content"][0]["type"] == "text"
 
 
-async def test_a_refused_message_stays_refused_until_it_is_gone() -> None:
+async def test_a_refused_message_stays_in_the_page_until_it_is_removed() -> None:
     refusal = Step((Say("I can"),), stop_reason="refusal", category="cyber")
     async with FakeMessagesAPI(refusal, say("Hello.")) as api:
         body = {"model": "claude-sonnet-5-5", "max_tokens": 9, "messages": [user("bad")]}
@@ -174,7 +174,7 @@ async def test_a_prompt_that_is_too_long_says_by_how_much() -> None:
         assert "prompt is too long" in (await ask(api, body)).json()["error"]["message"]
 
 
-async def test_entries_of_the_cache_live_as_long_as_they_were_asked_to() -> None:
+async def test_cache_entries_live_for_the_requested_time() -> None:
     clock = Clock()
 
     def body(ttl: str, *more: JSON) -> JSON:
@@ -197,7 +197,7 @@ async def test_entries_of_the_cache_live_as_long_as_they_were_asked_to() -> None
         assert await read("1h") > 0
 
 
-async def test_a_deferred_tool_counts_from_its_first_reference_on() -> None:
+async def test_a_deferred_tool_is_available_from_its_first_reference() -> None:
     async with FakeMessagesAPI(
         Step((Think("hm"), Use("look", {}, "t1"))), Step((Think("so"), Use("late", {}, "t2"))), then=THOUGHTFUL
     ) as api:

@@ -113,14 +113,14 @@ async def test_bedrock_is_asked_under_the_models_path_with_a_signature(
     assert "1h" not in str(api.bodies[0])
 
 
-async def test_an_error_inside_bedrocks_stream_may_be_tried_again() -> None:
+async def test_an_error_inside_bedrocks_stream_is_retryable() -> None:
     async with cloud("bedrock", "bearer-1", fails=True) as (model, _):
         with pytest.raises(ModelError) as caught:
             await collected(model)
     assert (caught.value.started, caught.value.retryable, caught.value.kind) == (True, True, "throttlingException")
 
 
-async def test_vertex_is_asked_under_its_project() -> None:
+async def test_vertex_requests_use_its_project() -> None:
     async with cloud("vertex", "token-1") as (model, api):
         assert text_of(await collected(model)) == "Hello."
     place = f"/projects/desk/locations/eu-central-1/publishers/anthropic/models/{NAME}:streamRawPredict"

@@ -33,7 +33,7 @@ def whole_body(request: ModelRequest) -> Any:
     st.lists(st.text(st.characters(), max_size=5).map(user_message), max_size=5),
     st.lists(st.integers(1, 4), max_size=5),
 )
-def test_a_conversation_that_grows_has_the_body_of_one_that_is_encoded_anew(
+def test_an_incrementally_encoded_conversation_equals_a_newly_encoded_one(
     model: str, more: list[Any], steps: list[int]
 ) -> None:
     messages, kept, end = (*HISTORY, *more, *HISTORY), Encoded(), 0
@@ -65,7 +65,7 @@ def test_a_conversation_that_grows_has_the_body_of_one_that_is_encoded_anew(
         max_size=6,
     )
 )
-def test_what_stands_around_the_messages_is_that_of_the_request(requests: list[dict[str, Any]]) -> None:
+def test_the_encoded_frame_belongs_to_its_request(requests: list[dict[str, Any]]) -> None:
     kept = Encoded()
     for each in requests:
         assert set(each) == {member.name for member in fields(ModelRequest)} - {"messages", "settled"}
@@ -74,7 +74,7 @@ def test_what_stands_around_the_messages_is_that_of_the_request(requests: list[d
         assert kept.size > 0
 
 
-def test_what_stands_around_the_messages_is_encoded_once_and_counts_as_memory() -> None:
+def test_the_request_around_the_messages_is_encoded_once_and_counts_as_memory() -> None:
     kept, made = Encoded(), []
 
     def encode() -> bytes:
@@ -88,7 +88,7 @@ def test_what_stands_around_the_messages_is_encoded_once_and_counts_as_memory() 
     assert (len(made), kept.size) == (2, len(b"around"))
 
 
-def test_more_than_may_be_kept_is_encoded_each_time() -> None:
+def test_conversations_beyond_the_cache_limit_are_encoded_each_time() -> None:
     messages = tuple(user_message(f"{number} " * 50) for number in range(40))
     kept = Encoded(most=1_000)
     for end in (5, 30, 40):
@@ -98,7 +98,7 @@ def test_more_than_may_be_kept_is_encoded_each_time() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=100), st.integers(0, 300))
-def test_pieces_are_joined_and_other_messages_take_their_place(steps: list[int], changed: int) -> None:
+def test_encoded_parts_join_to_the_messages_and_changed_ones_are_replaced(steps: list[int], changed: int) -> None:
     messages = [user_message(f"{number}") for number in range(sum(steps))]
     kept, end = Encoded(), 0
     for step in steps:

@@ -65,14 +65,14 @@ def test_every_exception_of_the_http_client_becomes_a_model_error() -> None:
         assert isinstance(mapped(exc, started=True), ModelError), cls
 
 
-def test_every_class_of_the_http_client_is_known() -> None:
+def test_every_exception_class_of_the_http_client_is_mapped() -> None:
     public = {cls for _, cls in inspect.getmembers(httpx2, inspect.isclass) if issubclass(cls, Exception)}
     known = subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL, httpx2.CookieConflict}
     assert {cls for cls in public if not issubclass(cls, Warning)} <= known
 
 
 @pytest.mark.parametrize("status", sorted(RETRYABLE_STATUSES | {520, 524}))
-def test_a_transient_failure_may_be_tried_again(status: int) -> None:
+def test_a_transient_failure_is_retryable(status: int) -> None:
     error = mapped(status_exception(status))
     assert error.retryable
     assert error.http_status == status
@@ -81,11 +81,11 @@ def test_a_transient_failure_may_be_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
-def test_a_final_refusal_is_not_tried_again(status: int) -> None:
+def test_a_final_refusal_is_not_retried(status: int) -> None:
     assert not mapped(status_exception(status, **{"retry-after": "3"})).retryable
 
 
-def test_too_many_requests_is_tried_again_and_waits_as_long_as_the_service_says() -> None:
+def test_too_many_requests_is_retried_after_the_services_time() -> None:
     assert mapped(status_exception(429)).retryable
     assert mapped(status_exception(429, **{"retry-after": "7"})).retry_after == 7
 
@@ -94,7 +94,7 @@ def test_too_many_requests_is_tried_again_and_waits_as_long_as_the_service_says(
     ("status", "says"),
     [(401, "ANTHROPIC_API_KEY"), (403, "ANTHROPIC_API_KEY"), (404, "ANTHROPIC_BASE_URL"), (413, "too large")],
 )
-def test_the_operator_is_told_what_to_check(status: int, says: str) -> None:
+def test_the_operator_reads_the_possible_causes(status: int, says: str) -> None:
     assert says in str(mapped(status_exception(status)))
 
 
@@ -107,30 +107,30 @@ def test_an_unreachable_endpoint_is_named_with_its_setting() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 529])
-def test_the_key_is_in_no_message_even_if_the_service_repeats_it(status: int) -> None:
+def test_no_message_contains_the_key_even_if_the_service_repeats_it(status: int) -> None:
     assert KEY not in repr(mapped(status_exception(status, f"bad key {KEY}")))
 
 
-def test_a_lost_connection_after_the_answer_began_calls_for_a_reset() -> None:
+def test_a_connection_lost_in_mid_answer_causes_a_reset() -> None:
     for exc in (httpx2.ReadError("reset"), httpx2.RemoteProtocolError("closed"), httpx2.DecodingError("gzip")):
         error = mapped(exc, started=True)
         assert error.started
         assert error.retryable
 
 
-def test_an_exception_of_ours_is_not_dressed_up_as_the_services() -> None:
+def test_our_own_exception_is_not_reported_as_the_services() -> None:
     with pytest.raises(ZeroDivisionError):
         mapped(ZeroDivisionError())
 
 
 @pytest.mark.parametrize("kind", ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", ""])
-def test_a_transient_error_inside_a_stream_is_tried_again(kind: str) -> None:
+def test_a_transient_error_inside_a_stream_is_retried(kind: str) -> None:
     error = stream_error(kind, "sorry")
     assert error.retryable
     assert error.started
 
 
-def test_an_error_inside_a_stream_that_will_stay_is_not_tried_again() -> None:
+def test_a_permanent_error_inside_a_stream_is_not_retried() -> None:
     assert not stream_error("invalid_request_error", "no").retryable
 
 
@@ -154,7 +154,7 @@ def test_retry_after_is_read_as_seconds(headers: dict[str, str], seconds: float 
     assert parse_retry_after(httpx2.Headers(headers)) == seconds
 
 
-def test_retry_after_may_be_a_date() -> None:
+def test_retry_after_can_be_a_date() -> None:
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
     for value in (format_datetime(in_an_hour, usegmt=True), format_datetime(in_an_hour.replace(tzinfo=None))):
         seconds = parse_retry_after({"retry-after": value})
@@ -194,7 +194,7 @@ def test_every_exception_of_the_other_sdk_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize(("status", "code", "retryable"), [(429, None, True), (429, "insufficient_quota", False)])
-def test_the_other_sdks_failures_are_read_the_same(status: int, code: str | None, retryable: bool) -> None:
+def test_the_other_sdks_failures_are_mapped_the_same(status: int, code: str | None, retryable: bool) -> None:
     endpoint = Endpoint("https://api.example.com", secret=KEY)
     error = openai_errors.model_error(openai_exception(status, code), endpoint, model="m")
     assert (error.http_status, error.retryable, error.kind) == (status, retryable, code or "some_error")

@@ -53,7 +53,7 @@ async def test_a_stream_has_the_frames_of_the_api_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
-async def test_a_key_is_taken_in_either_header(header: str) -> None:
+async def test_a_key_is_accepted_in_either_header(header: str) -> None:
     async with FakeMessagesAPI(say("a")) as api:
         key = f"Bearer {api.key}" if header == "authorization" else api.key
         assert (await post(api, headers={**VERSION, header: key})).status_code == 200
@@ -69,13 +69,13 @@ async def test_a_missing_or_wrong_key_is_refused(headers: dict[str, str]) -> Non
     assert response.json()["error"]["type"] == "authentication_error"
 
 
-async def test_without_a_set_key_any_key_is_taken_but_none_is_not() -> None:
+async def test_without_a_set_key_any_key_is_accepted_but_one_is_required() -> None:
     async with FakeMessagesAPI(say("a"), key=None) as api:
         assert (await post(api)).status_code == 200
         assert (await post(api, headers=VERSION)).status_code == 401
 
 
-async def test_the_version_header_is_needed() -> None:
+async def test_the_version_header_is_required() -> None:
     async with FakeMessagesAPI() as api:
         response = await post(api, headers={"x-api-key": api.key})
     assert response.status_code == 400
@@ -96,7 +96,7 @@ async def test_a_refusal_has_the_apis_form_and_names_the_path() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"model": NaN}', b"[" * 100_000])
-async def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
     async with FakeMessagesAPI() as api:
         assert (await post(api, body)).status_code == 400
         assert api.requests == []
@@ -143,7 +143,7 @@ async def test_a_callable_sees_the_request_and_its_failure_fails_the_test() -> N
         api.assert_consumed()
 
 
-async def test_a_citation_of_nothing_fails_the_test() -> None:
+async def test_a_citation_without_a_source_fails_the_test() -> None:
     api = FakeMessagesAPI(say("a", Cite(3)))
     await api.start()
     assert (await post(api)).status_code == 500
@@ -193,7 +193,7 @@ async def test_the_cache_counts_the_longest_known_prefix() -> None:
         assert (await usage(body("one", rules="short")))[1:] == (0, 0)
 
 
-async def test_a_client_that_leaves_is_noticed() -> None:
+async def test_a_client_that_disconnects_is_noticed() -> None:
     async with FakeMessagesAPI(Reply(demo(5), Fault(silent_after=3))) as api:
         with anyio.fail_after(240):
             async with httpx2.AsyncClient(trust_env=False) as client:
@@ -210,7 +210,7 @@ async def test_a_paced_answer_has_all_its_deltas() -> None:
         assert (await post(api, {**BODY, "stream": True})).text.count("text_delta") == 5
 
 
-async def test_pings_go_on_in_silence() -> None:
+async def test_pings_continue_during_silence() -> None:
     async with (
         FakeMessagesAPI(Reply(demo(5), Fault(silent_after=0, ping_seconds=0.001))) as api,
         httpx2.AsyncClient(trust_env=False) as client,
@@ -228,7 +228,7 @@ async def test_pings_go_on_in_silence() -> None:
                 break
 
 
-async def test_stopping_ends_answers_that_would_never_end() -> None:
+async def test_stopping_ends_endless_answers() -> None:
     async def ask() -> None:
         with pytest.raises(httpx2.TransportError):
             await post(api, {**BODY, "stream": True})
@@ -262,7 +262,7 @@ def test_a_wrong_script_file_is_refused(tmp_path: Path) -> None:
         main(["--script", str(path)])
 
 
-async def test_it_runs_as_a_process_until_it_is_told_to_end(tmp_path: Path) -> None:
+async def test_the_server_runs_as_a_process_until_it_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_text(json.dumps({"steps": [{"blocks": "first"}], "then": {"demo": {"deltas": 3}}, "api_key": "k"}))
     command = [sys.executable, "-m", "agentic_rag.testing.fake_api", "--port", "0", "--script", str(path)]

@@ -74,13 +74,13 @@ def test_search_results_become_text_numbered_over_the_whole_request() -> None:
     assert request.system[-1]["text"] == INSTRUCTION
 
 
-def test_the_instruction_is_there_before_the_first_search() -> None:
+def test_the_instruction_precedes_the_first_search() -> None:
     request, passages = with_numbered_passages(ModelRequest("m", 1, (), (user_message("hi"),)))
     assert passages == []
     assert request.system[-1]["text"] == INSTRUCTION
 
 
-def test_a_mark_becomes_a_citation_of_the_sentence_it_most_resembles() -> None:
+def test_a_citation_mark_cites_the_most_similar_sentence() -> None:
     events = read(["You need a note for sick leave [[1]]."])
     (citation,) = citations(events)
     assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 2)
@@ -105,19 +105,19 @@ def test_each_marked_statement_gets_its_own_block_and_the_rest_follows() -> None
     assert indexes == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_mark_at_the_very_end_leaves_no_empty_block() -> None:
+def test_a_citation_mark_at_the_end_leaves_no_empty_block() -> None:
     events = read(["25 days [[1]]", ".\n"])
     assert [block["text"] for block in blocks(events)] == ["25 days.\n"]
 
 
-def test_marks_nobody_gave_are_removed_and_cite_nothing() -> None:
+def test_unknown_marks_are_removed_and_cite_nothing() -> None:
     events = read(["A [[3]] b [[0]]."])
     assert plain_text(blocks(events)) == "A b."
     assert all("citations" not in block for block in blocks(events))
     assert [(each.search_result_index, each.start, each.end) for each in citations(events)] == [(2, 0, 0), (-1, 0, 0)]
 
 
-def test_a_mark_before_any_text_cites_nothing() -> None:
+def test_a_citation_mark_before_any_text_cites_nothing() -> None:
     events = read(["[[1]] So."])
     assert plain_text(blocks(events)) == " So."
     assert [(each.start, each.end) for each in citations(events)] == [(0, 0)]
@@ -142,7 +142,7 @@ NO_MARKS = (
 
 
 @pytest.mark.parametrize("text", NO_MARKS)
-def test_what_is_no_mark_stays_text(text: str) -> None:
+def test_text_that_is_not_a_mark_stays_text(text: str) -> None:
     for pieces in ([text], list(text)):
         events = read(pieces)
         assert plain_text(blocks(events)) == text
@@ -165,7 +165,7 @@ def test_what_is_no_mark_stays_text(text: str) -> None:
         ("[1; 1]", [0]),
     ],
 )
-def test_the_marks_that_models_write_instead_are_taken_too(marks: str, cited: list[int]) -> None:
+def test_variant_citation_marks_are_accepted(marks: str, cited: list[int]) -> None:
     for pieces in ([f"25 days {marks}."], list(f"25 days {marks}.")):
         events = read(pieces)
         assert plain_text(blocks(events)) == "25 days."
@@ -173,20 +173,20 @@ def test_the_marks_that_models_write_instead_are_taken_too(marks: str, cited: li
 
 
 @pytest.mark.parametrize("marks", ["[[9]]", "[9]", "【9】", "[9, 10]"])
-def test_marks_that_do_not_exist_are_dropped_and_told(marks: str) -> None:
+def test_nonexistent_marks_are_removed_and_reported(marks: str) -> None:
     events = read([f"25 days {marks}."])
     assert plain_text(blocks(events)) == "25 days."
     assert citations(events)
     assert all(each.start == each.end for each in citations(events))
 
 
-def test_where_nobody_gave_a_passage_only_what_is_surely_a_mark_is_one() -> None:
+def test_without_passages_only_unambiguous_marks_are_removed() -> None:
     events = read(["The matrix [1, 2] is small [[3]]【4】."], ())
     assert plain_text(blocks(events)) == "The matrix [1, 2] is small."
     assert [each.search_result_index for each in citations(events)] == [2, 3]
 
 
-def test_after_code_marks_count_again() -> None:
+def test_citation_marks_after_code_are_read_again() -> None:
     text = "Use `x[1]` so [1].\n```py\ny[2]\n```\nParking costs 40 pounds [2]. A ` alone [1]\n\nends [1]."
     for pieces in ([text], list(text)):
         events = read(pieces)
@@ -200,7 +200,7 @@ def test_a_claim_that_shares_no_word_with_its_passage_is_not_verified() -> None:
     assert [each.verified for each in citations(events)] == [True, False, False]
 
 
-def test_an_earlier_answer_goes_back_with_its_marks() -> None:
+def test_an_earlier_answer_is_sent_back_with_its_citation_marks() -> None:
     (answer,) = blocks(read(["You need a note for sick leave [[1]][[2]]."]))
     result: Message = {"role": "user", "content": [tool_result_block("t", [LEAVE, PARKING])]}
     said: Message = {"role": "assistant", "content": [answer]}
@@ -211,7 +211,7 @@ def test_an_earlier_answer_goes_back_with_its_marks() -> None:
     assert request.messages[1]["content"] == [{"type": "text", "text": "You need a note for sick leave."}]
 
 
-def test_reading_marks_costs_as_much_as_the_text_is_long() -> None:
+def test_reading_marks_takes_linear_time() -> None:
     def feed(text: str) -> None:
         reader = MarkReader()
         for at in range(0, len(text), 8):
@@ -229,7 +229,7 @@ TEXTS = st.lists(st.sampled_from((*PIECES, *CODE))).map("".join)
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
-def test_any_chunking_of_an_answer_gives_the_same_blocks_and_no_mark_is_left(text: str, places: list[int]) -> None:
+def test_any_chunking_of_an_answer_gives_the_same_blocks_without_marks(text: str, places: list[int]) -> None:
     ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
     pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     events, whole = read(pieces), read([text])
@@ -240,7 +240,7 @@ def test_any_chunking_of_an_answer_gives_the_same_blocks_and_no_mark_is_left(tex
     assert "[[1]] " not in text or set("`~") & set(text) or len(deltas) < len(text)
 
 
-def test_blocks_of_other_kinds_keep_their_place_beside_split_text() -> None:
+def test_blocks_of_other_kinds_keep_their_position_beside_split_text() -> None:
     answer = MarkedAnswer([LEAVE])
     use: Block = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     thought: Block = {"type": "thinking", "thinking": "hm", "signature": "s"}
@@ -277,7 +277,7 @@ def test_scripts_without_spaces_are_matched_too() -> None:
     assert best_blocks(words_of(chinese), claim_of("请病假要有医生的证明")) == (1, 2)
 
 
-def test_a_passage_is_cited_once_behind_a_statement() -> None:
+def test_a_passage_is_cited_once_after_a_statement() -> None:
     events = read(["Staff get 25 days of leave [[1]][[1]] [[2]]. [[1]] Parking costs 40 [[2]]"])
     assert [len(block.get("citations", ())) for block in blocks(events)] == [2, 1]
     assert [each.cited_text for each in citations(events)] == [

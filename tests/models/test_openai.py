@@ -102,7 +102,7 @@ def check_order(events: Sequence[ModelEvent]) -> None:
     assert open_index is None
 
 
-async def test_an_answer_with_thinking_text_and_two_calls() -> None:
+async def test_thinking_text_and_two_calls_are_streamed_in_order() -> None:
     step = Step((Think("Let me see."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
     async with connected(step) as (model, api):
         events = await collected(model)
@@ -139,7 +139,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-async def test_whatever_a_service_leaves_out_the_answer_is_the_same(name: str) -> None:
+async def test_fields_omitted_by_a_service_do_not_change_the_answer(name: str) -> None:
     step = Step((Think("Hm."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
     async with connected(step, shape=SHAPES[name]) as (model, _):
         events = await collected(model)
@@ -151,7 +151,7 @@ async def test_whatever_a_service_leaves_out_the_answer_is_the_same(name: str) -
     assert ended(events).usage == (Usage(10, 20, 0, 4) if SHAPES[name].usage else Usage())
 
 
-async def test_arguments_in_pieces_are_handed_out_as_they_come() -> None:
+async def test_argument_deltas_are_forwarded_at_once() -> None:
     use = Use("look", {"query": "pumps"}, "call_a", pieces=('{"que', 'ry": "pu', 'mps"}'))
     async with connected(Step((use,))) as (model, _):
         events = await collected(model)
@@ -160,7 +160,7 @@ async def test_arguments_in_pieces_are_handed_out_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("raw", ['{"query": "pu', "[1]", "pumps", '{"a": 1}{"b": 2}'])
-async def test_arguments_that_are_no_object_are_told_as_they_came(raw: str) -> None:
+async def test_arguments_that_are_not_an_object_are_reported_unchanged(raw: str) -> None:
     async with connected(Step((Use("look", raw=raw),))) as (model, _):
         (block,) = blocks(await collected(model))
     assert (block["input"], block[BROKEN_INPUT]) == ({}, raw)
@@ -170,12 +170,12 @@ async def test_arguments_that_are_no_object_are_told_as_they_came(raw: str) -> N
     ("told", "reason"),
     [("max_tokens", "max_tokens"), ("refusal", "refusal"), ("end_turn", "end_turn"), ("tool_use", "end_turn")],
 )
-async def test_the_reason_of_the_end_is_claudes(told: str, reason: str) -> None:
+async def test_the_stop_reason_is_claudes(told: str, reason: str) -> None:
     async with connected(Step((Say("Half an"),), stop_reason=told)) as (model, _):
         assert ended(await collected(model)).stop_reason == reason
 
 
-async def test_marks_become_citations_and_go_back_as_marks() -> None:
+async def test_marks_become_citations_and_are_sent_back_as_marks() -> None:
     asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     found: Message = {"role": "user", "content": [tool_result_block("t", [PASSAGE])]}
     request = replace(ASK, messages=(user_message("Days?"), asked, found))
@@ -200,7 +200,7 @@ def transcript(*results: Block) -> tuple[Message, ...]:
     return user_message("Look"), asked, {"role": "user", "content": [*results, text_block("[note]")]}
 
 
-async def test_results_images_and_notes_come_in_the_order_that_the_service_wants() -> None:
+async def test_results_images_and_notes_are_sent_in_the_services_order() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     seen = tool_result_block("x" * 60, [text_block("A plan."), {"type": "image", "source": source}])
     failed = tool_result_block("b", [text_block("no such file")], is_error=True)
@@ -220,7 +220,7 @@ async def test_results_images_and_notes_come_in_the_order_that_the_service_wants
             await collected(model, request)
 
 
-async def test_reasoning_goes_back_where_it_is_wanted_and_only_inside_a_turn() -> None:
+async def test_reasoning_is_sent_back_where_supported_and_only_inside_a_turn() -> None:
     earlier = transcript(tool_result_block("a", [text_block("one")]))
     answer: Message = {"role": "assistant", "content": [text_block("One.")]}
     now = transcript(tool_result_block("b", [text_block("two")]))
@@ -257,7 +257,7 @@ def _without_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
         ),
     ],
 )
-async def test_a_parameter_that_the_service_refuses_is_left_out_from_then_on(
+async def test_a_refused_parameter_is_left_out_of_later_requests(
     rules: ChatRules, request_: ModelRequest, left_out: str
 ) -> None:
     async with connected(say("One."), say("Two."), rules=rules) as (model, api):
@@ -269,7 +269,7 @@ async def test_a_parameter_that_the_service_refuses_is_left_out_from_then_on(
         assert left_out not in api.requests[-1]
 
 
-async def test_a_model_that_reasons_is_sent_what_it_takes() -> None:
+async def test_a_reasoning_model_gets_only_supported_parameters() -> None:
     request = replace(ASK, model="gpt-5-mini", temperature=0.5, effort="high")
     async with connected(say("Well."), rules=ChatRules(reasons=True)) as (model, api):
         await collected(model, request)
@@ -309,7 +309,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_every_fault_is_a_model_error(name: str) -> None:
+async def test_every_injected_fault_is_a_model_error(name: str) -> None:
     fault, status, retryable = FAULTS[name]
     long = say("A long answer with quite some words in it.")
     async with connected(Reply(long, fault), key="sk-very-secret") as (model, _):
@@ -329,14 +329,14 @@ async def test_a_chunked_stream_and_other_line_ends_give_the_same_answer() -> No
             assert calls(await collected(model)) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
 
 
-async def test_a_stream_that_stays_open_after_the_answer_ends_all_the_same() -> None:
+async def test_a_stream_left_open_after_the_answer_still_ends() -> None:
     shape = Shape(usage=False, done=False)
     fault = Fault(silent_after=20)
     async with connected(Reply(say("Well."), fault), shape=shape) as (model, _):
         assert plain_text(blocks(await collected(model))) == "Well."
 
 
-async def test_what_a_service_lists_is_known() -> None:
+async def test_models_listed_by_a_service_are_known() -> None:
     async with connected(models=("small-1", "big-1")) as (model, _):
         assert await model.list_names() == ("small-1", "big-1")
         with pytest.raises(ModelError, match="does not know the model 'other'"):
@@ -345,7 +345,7 @@ async def test_what_a_service_lists_is_known() -> None:
         assert await model.list_names() is None
 
 
-def test_settings_are_named_when_they_cannot_be_used() -> None:
+def test_unusable_settings_are_named() -> None:
     for key, url, setting in (
         ("", None, "OPENAI_API_KEY"),
         ("ä", None, "OPENAI_API_KEY"),
@@ -358,7 +358,7 @@ def test_settings_are_named_when_they_cannot_be_used() -> None:
     assert "sk-1" not in repr(OpenAIModel("sk-1", "http://u:p@localhost:1/v1"))
 
 
-def test_making_a_model_imports_no_sdk() -> None:
+def test_creating_a_model_imports_no_sdk() -> None:
     program = (
         "import sys; from agentic_rag.models.openai.model import OpenAIModel; OpenAIModel('k');"
         "assert not {'openai', 'httpx2', 'aiohttp'} & set(sys.modules)"

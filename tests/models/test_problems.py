@@ -76,11 +76,11 @@ THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
         request(user({"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}, text("what?"))),
     ],
 )
-def test_a_request_the_api_takes_has_no_problems(accepted: JSON) -> None:
+def test_a_request_the_api_accepts_has_no_problems(accepted: JSON) -> None:
     assert problems(accepted) == []
 
 
-def test_neighbouring_messages_of_one_role_are_joined() -> None:
+def test_adjacent_messages_of_one_role_are_joined() -> None:
     parts = [
         user(text("a")),
         user(text("b")),
@@ -92,11 +92,11 @@ def test_neighbouring_messages_of_one_role_are_joined() -> None:
     assert problems(request(*parts, tools=[TOOL])) == []
 
 
-def test_an_old_turn_may_have_used_a_tool_that_is_no_longer_offered() -> None:
+def test_an_old_turn_can_contain_a_tool_that_is_no_longer_offered() -> None:
     assert problems(turn(used(name="gone_long_ago"))) == []
 
 
-def test_private_data_of_tools_may_look_like_a_breakpoint() -> None:
+def test_private_data_of_tools_can_look_like_a_breakpoint() -> None:
     use = {**used(), "input": {"cache_control": 1, "content": [{"cache_control": 2}] * 9}}
     assert problems(turn(use)) == []
 
@@ -440,7 +440,7 @@ PARAMETERS: list[tuple[str, JSON, str]] = [
 
 
 @pytest.mark.parametrize(("model", "parameters", "start"), PARAMETERS)
-def test_each_model_has_parameters_of_its_own(model: str, parameters: JSON, start: str) -> None:
+def test_each_model_has_separate_parameters(model: str, parameters: JSON, start: str) -> None:
     found = problems(request(**{"max_tokens": 4000, **parameters, "model": model}))
     assert [problem for problem in found if problem.startswith(start)], found
 
@@ -462,15 +462,15 @@ def test_each_model_has_parameters_of_its_own(model: str, parameters: JSON, star
         ),
     ],
 )
-def test_what_a_model_takes_is_no_problem(model: str, parameters: JSON) -> None:
+def test_supported_parameters_cause_no_problem(model: str, parameters: JSON) -> None:
     assert problems(request(**{"max_tokens": 4000, **parameters, "model": model}), betas=[BETA]) == []
 
 
-def test_an_older_endpoint_may_take_further_parameters() -> None:
+def test_an_older_endpoint_can_get_extra_parameters() -> None:
     assert problems(request(temperature=0.5), also_allowed={"temperature"}) == []
 
 
-def test_all_problems_of_a_request_are_told() -> None:
+def test_all_problems_of_a_request_are_reported() -> None:
     assert len(problems(request(user(text("")), max_tokens=0, foo=1))) == 3
 
 
@@ -480,5 +480,5 @@ def _damaged(change: Callable[[JSON], None]) -> list[str]:
     return problems(whole)
 
 
-def test_a_signature_belongs_to_its_thinking_alone() -> None:
+def test_a_signature_is_valid_only_with_its_thinking() -> None:
     assert _damaged(lambda whole: whole["messages"][1]["content"][0].update(signature=sign("other")))

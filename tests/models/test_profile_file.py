@@ -43,7 +43,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_operators_file_counts_more_than_table_and_service(tmp_path: Path) -> None:
+def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
     use_operator_profiles(read_profiles(write(tmp_path, FILE)))
     local = profile_of("qwen3:8b")
     assert (local.context_window, local.output_limit, local.cites, local.images) == (32_768, 8_192, False, True)
@@ -79,7 +79,7 @@ def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: 
     assert words in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         read_profiles(tmp_path / "none.toml")
 
@@ -129,7 +129,7 @@ async def test_a_model_is_asked_with_its_own_headers_and_its_thinking_is_shown_a
         assert [call.headers["x-desk"] for call in chat.calls] == ["9", "0"]
 
 
-async def test_a_model_that_the_service_does_not_know_is_refused_when_it_is_named() -> None:
+async def test_a_model_unknown_to_the_service_is_refused_on_configuration() -> None:
     async with FakeMessagesAPI() as api:
         model = AnthropicModel(api.key, api.url)
         choice = ChosenModel(model, "claude-sonnet-5-5", "anthropic")
@@ -149,7 +149,7 @@ async def test_a_model_that_the_service_does_not_know_is_refused_when_it_is_name
             await model.aclose()
 
 
-async def test_a_domain_names_a_model_of_the_provider_and_no_other(tmp_path: Path) -> None:
+async def test_a_domain_can_only_name_models_of_the_provider(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello.")) as rig:
         domain = await rig.domain()
         place = f"/api/domains/{domain}"

@@ -44,7 +44,7 @@ def test_no_setting_makes_a_request_that_its_model_refuses(
     assert problems(request_body(request), also_allowed={"temperature"}) == []
 
 
-def test_thinking_is_shown_and_has_its_own_room() -> None:
+def test_thinking_is_shown_and_has_a_separate_token_budget() -> None:
     body = request_body(ASKED)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["max_tokens"] > 4096 + 4096
@@ -57,14 +57,14 @@ def test_thinking_is_shown_and_has_its_own_room() -> None:
     assert "thinking" not in request_body(dataclasses.replace(ASKED, model="qwen3:8b"))
 
 
-def test_a_compatible_endpoint_gets_nothing_that_only_claude_knows() -> None:
+def test_a_compatible_endpoint_gets_no_field_that_only_claude_supports() -> None:
     compatible = dataclasses.replace(ASKED, model="qwen3:8b", effort="high", system=({"type": "text", "text": "a"},))
     assert request_body(compatible)["system"][-1]["cache_control"] == {"type": "ephemeral"}
     assert set(request_body(compatible)) == {"model", "max_tokens", "messages", "system"}
     assert request_body(ASKED)["messages"][-1]["content"][-1]["cache_control"]["ttl"] == "1h"
 
 
-def test_the_table_says_what_the_service_says() -> None:
+def test_the_table_matches_the_service() -> None:
     for name, rules in RULES.items():
         known = PROFILES[name]
         reported = with_capabilities(known, rules.to_json())
@@ -79,14 +79,14 @@ def test_the_table_says_what_the_service_says() -> None:
         assert known.cache_minimum == rules.cache_minimum
 
 
-def test_what_the_service_says_of_a_model_counts_more_than_the_table() -> None:
+def test_the_services_model_data_overrides_the_table() -> None:
     info = RULES["claude-haiku-4-5"].to_json()
     profile = with_capabilities(profile_of("claude-sonnet-9"), info)
     assert (profile.thinking, profile.output_limit) == (frozenset({"enabled", "disabled"}), 64_000)
     assert with_capabilities(profile, {}) == profile
 
 
-def test_an_effort_that_the_model_refuses_is_refused_when_it_is_saved_and_a_temperature_is_not(tmp_path: Path) -> None:
+def test_an_unsupported_effort_is_refused_on_saving_and_a_temperature_is_not(tmp_path: Path) -> None:
     def merge(
         change: dict[str, Any], stored: dict[str, Any] | None = None, default: str = "claude-sonnet-5-5"
     ) -> DomainSettings:
@@ -130,7 +130,7 @@ async def test_thinking_arrives_and_a_refusal_names_its_category() -> None:
     assert (ended.stop_reason, ended.category) == ("refusal", "cyber")
 
 
-async def test_arguments_of_a_call_come_as_they_are_written() -> None:
+async def test_arguments_of_a_call_are_streamed() -> None:
     call = Step((Use("look", {"text": "x" * 400}),))
     async with FakeMessagesAPI(Reply(call, rate=500), Reply(say("a " * 40), rate=500)) as api:
         model = AnthropicModel(api.key, api.url)
@@ -142,7 +142,7 @@ async def test_arguments_of_a_call_come_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("thinking", get_args(ThinkingMode))
-async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_goes_on(thinking: ThinkingMode) -> None:
+async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_continues(thinking: ThinkingMode) -> None:
     answer = Step((Think("hm"), Say("So.")))
     async with FakeMessagesAPI(answer, say("And on.")) as api:
         model = AnthropicModel(api.key, api.url)
@@ -156,7 +156,7 @@ async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_goes_on(thi
     assert all("bound to a different conversation" in each for each in api.refused)
 
 
-async def test_a_model_that_the_service_does_not_know_is_named() -> None:
+async def test_a_model_unknown_to_the_service_is_named() -> None:
     async with FakeMessagesAPI() as api:
         model = AnthropicModel(api.key, api.url)
         with pytest.raises(ModelError, match="claude-sonnet-9"):
@@ -164,7 +164,7 @@ async def test_a_model_that_the_service_does_not_know_is_named() -> None:
         await model.aclose()
 
 
-def test_a_message_that_was_only_thinking_goes_with_it() -> None:
+def test_a_message_that_was_only_thinking_is_removed_with_it() -> None:
     thought = {"type": "thinking", "thinking": "a", "signature": "s"}
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert without_thinking({"messages": [*body["messages"], {"role": "assistant", "content": [thought]}]}) == body

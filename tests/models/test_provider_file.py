@@ -54,7 +54,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_names_providers_and_what_their_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_file_names_providers_and_model_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "sk-gate")
     providers = read_providers(write(tmp_path, FILE))
     assert providers.providers["gateway"].key == "sk-gate"
@@ -109,7 +109,7 @@ def test_a_provider_that_cannot_be_used_is_named(tmp_path: Path) -> None:
             choose_model(settings_for(tmp_path), read_providers(write(tmp_path, text)))
 
 
-def test_names_have_one_form() -> None:
+def test_names_are_normalised() -> None:
     names = ModelNames("local", {"local", "anthropic"})
     assert names.keep("qwen3:8b") == names.keep("local:qwen3:8b") == "local:qwen3:8b"
     assert names.keep("anthropic:claude-sonnet-5-5") == "claude-sonnet-5-5"
@@ -167,7 +167,7 @@ async def test_domains_choose_among_providers_and_fall_back_along_a_chain(tmp_pa
         assert "Hm." not in str(first.requests[-1])
 
 
-def test_clouds_are_made_without_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cloud_models_are_created_without_their_sdks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "k")
     providers = read_providers(write(tmp_path, FILE)).providers
     assert "amazonaws" in repr(BedrockModel(providers["cloud"]))

@@ -70,14 +70,14 @@ def test_without_a_provider_the_key_decides(tmp_path: Path) -> None:
     assert (type(with_key.model), with_key.name) == (AnthropicModel, "claude-x")
 
 
-def test_our_own_providers_are_named_like_any_other(tmp_path: Path) -> None:
+def test_built_in_providers_are_registered_like_any_other(tmp_path: Path) -> None:
     assert isinstance(chosen(tmp_path, "extractive:", KEY).model, ExtractiveModel)
     assert chosen(tmp_path, "anthropic:claude-x", KEY).name == "claude-x"
     with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY"):
         chosen(tmp_path, "anthropic:claude-x")
 
 
-def test_a_prefix_that_is_no_provider_belongs_to_the_name(tmp_path: Path) -> None:
+def test_an_unknown_provider_prefix_belongs_to_the_model_name(tmp_path: Path) -> None:
     assert chosen(tmp_path, "qwen3:8b", KEY).name == "qwen3:8b"
 
 
@@ -110,12 +110,12 @@ def test_a_broken_provider_is_named(tmp_path: Path, value: str, problem: str) ->
     assert problem in str(caught.value)
 
 
-def test_no_distribution_replaces_a_provider_of_ours(tmp_path: Path) -> None:
+def test_no_distribution_replaces_a_built_in_provider(tmp_path: Path) -> None:
     with installed(tmp_path / "site", "extractive", "acme_models:fail"):
         assert isinstance(chosen(tmp_path, "extractive:").model, ExtractiveModel)
 
 
-def test_a_model_is_down_when_every_provider_that_was_asked_is() -> None:
+def test_a_model_is_down_when_all_its_providers_are() -> None:
     calls = ModelCalls("anthropic", ModelNames("anthropic", ("anthropic", "local")))
 
     def fail(model: str) -> None:

@@ -75,7 +75,7 @@ def marked(value: Any, path: str = "") -> list[str]:
     return own + [found for key, item in value.items() for found in marked(item, f"{path}.{key}".lstrip("."))]
 
 
-def test_the_whole_request_is_one_the_api_takes() -> None:
+def test_the_whole_request_is_accepted_by_the_api() -> None:
     assert problems(request_body(REQUEST)) == []
 
 
@@ -88,7 +88,7 @@ def test_breakpoints_stand_at_tools_system_and_the_last_two_user_messages() -> N
     ]
 
 
-def test_breakpoints_that_came_with_the_request_are_dropped() -> None:
+def test_breakpoints_in_the_request_are_dropped() -> None:
     everywhere = tuple({**block, "cache_control": MARK} for block in REQUEST.system * 4)
     body = request_body(dataclasses.replace(REQUEST, system=everywhere))
     assert len(marked(body)) == 4
@@ -100,17 +100,17 @@ def test_a_blank_block_gets_no_breakpoint() -> None:
     assert marked(request_body(request)) == ["messages.0.content.0"]
 
 
-def test_private_keys_of_blocks_stay_here_at_every_depth() -> None:
+def test_private_keys_of_blocks_are_not_sent_at_any_depth() -> None:
     messages = request_body(REQUEST)["messages"]
     assert "_broken_input" not in messages[1]["content"][1]
     assert "_passage" not in messages[2]["content"][0]["content"][1]
 
 
-def test_keys_inside_tool_arguments_are_the_tools_own() -> None:
+def test_keys_inside_tool_arguments_are_unchanged() -> None:
     assert request_body(REQUEST)["messages"][1]["content"][1]["input"] == {"_id": 7, "cache_control": "mine"}
 
 
-def test_citations_of_old_answers_go_back_as_they_came_unless_the_endpoint_knows_none() -> None:
+def test_citations_of_old_answers_are_sent_back_where_the_endpoint_supports_them() -> None:
     assert request_body(REQUEST)["messages"][3]["content"] == [CITED]
     assert request_body(REQUEST, cites=False)["messages"][3]["content"] == [{"type": "text", "text": "So."}]
 
@@ -169,7 +169,7 @@ def test_there_are_never_more_than_four_breakpoints_and_no_private_key(
     assert problems(request_body(request)) == []
 
 
-def test_what_is_blank_between_two_texts_begins_the_second_and_elsewhere_is_left_out() -> None:
+def test_blank_text_is_joined_to_the_next_text_or_left_out() -> None:
     cited: Block = {**text_block("25 days."), "citations": [{"cited_text": "25 days"}]}
     use: Block = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
     blank = text_block(" \n")

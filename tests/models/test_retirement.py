@@ -21,7 +21,7 @@ def day_of(text: str) -> date:
     return datetime.strptime(text, "%B %d, %Y").replace(tzinfo=UTC).date()
 
 
-def test_every_retirement_that_the_sdk_knows_since_2026_is_known() -> None:
+def test_every_retirement_in_the_sdk_since_2026_is_listed() -> None:
     found = {name: day_of(text) for name, text in DEPRECATED_MODELS.items()}
     known = {name: retirement_of(name, date(2099, 1, 1)) for name in found}
     late = {name for name, day in found.items() if day.year >= 2026}
@@ -31,7 +31,7 @@ def test_every_retirement_that_the_sdk_knows_since_2026_is_known() -> None:
     }
 
 
-def test_a_model_is_named_60_days_before_with_its_successor_and_after() -> None:
+def test_a_retiring_model_is_named_with_its_successor_60_days_before() -> None:
     assert retirement_of(SONNET, LAST_DAY - timedelta(days=WARNING_DAYS + 1)) is None
     texts = [each.text(LAST_DAY + timedelta(days=days)) for days in (-60, -1, 0, 1)
              if (each := retirement_of(f"{SONNET}-20250929", LAST_DAY + timedelta(days=days)))]  # fmt: skip
@@ -46,7 +46,7 @@ def test_a_model_is_named_60_days_before_with_its_successor_and_after() -> None:
     ]
 
 
-def test_the_service_and_the_operator_know_better_than_the_table() -> None:
+def test_service_and_operator_override_the_table() -> None:
     told = with_capabilities(profile_of(SONNET), {"retires_at": "2027-02-01T00:00:00Z"})
     assert told.retires == "2027-02-01"
     use_operator_profiles({SONNET: {"retires": "2027-03-01", "successor": "qwen3"}})

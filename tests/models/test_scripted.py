@@ -73,7 +73,7 @@ async def test_a_citation_quotes_the_blocks_of_the_requests_search_result() -> N
     assert BlockStopped(0, {"type": "text", "text": "Yes.", "citations": [citation.raw]}) in events
 
 
-async def test_a_citation_of_nothing_fails_the_test_unless_it_is_forged_on_purpose() -> None:
+async def test_a_citation_without_a_source_fails_the_test_unless_forged_on_purpose() -> None:
     model = ScriptedModel(say("Yes.", Cite(1)), say("Yes.", Cite(0, 5)), say("Yes.", Cite(9, cited_text="lie")))
     for _ in range(2):
         with pytest.raises(AssertionError, match="the step cites"):
@@ -100,7 +100,7 @@ async def test_an_error_in_the_script_is_raised_before_any_event() -> None:
 
 
 @pytest.mark.parametrize("after", range(6))
-async def test_a_step_breaks_off_after_exactly_as_many_events_as_scripted(after: int) -> None:
+async def test_a_step_breaks_off_after_the_scripted_number_of_events(after: int) -> None:
     seen: list[ModelEvent] = []
 
     async def pause(call: int, number: int, event: ModelEvent) -> None:
@@ -114,12 +114,12 @@ async def test_a_step_breaks_off_after_exactly_as_many_events_as_scripted(after:
     assert caught.value.retryable
 
 
-async def test_a_fault_after_the_last_event_is_a_mistake_of_the_test() -> None:
+async def test_a_scripted_fault_after_the_last_event_is_an_error_of_the_test() -> None:
     with pytest.raises(AssertionError, match="has 5 events"):
         await collected(ScriptedModel(Broken(say("one"), 9)))
 
 
-async def test_a_stalled_step_goes_on_when_it_is_let_go() -> None:
+async def test_a_stalled_step_continues_when_it_is_released() -> None:
     stalled = Stalled(say("one two"), after=3)
     got: list[ModelEvent] = []
 
@@ -148,7 +148,7 @@ async def test_a_test_can_stop_a_call_at_every_event() -> None:
     assert places == [(call, number) for call in range(2) for number in range(5)]
 
 
-async def test_leaving_a_call_early_closes_it() -> None:
+async def test_cancelling_a_call_early_closes_it() -> None:
     async with ScriptedModel(say("one two")) as model:
         async with model.stream(HELLO) as events:
             await anext(events)
@@ -156,7 +156,7 @@ async def test_leaving_a_call_early_closes_it() -> None:
         assert model.open_streams == 0
 
 
-async def test_steps_that_were_not_asked_for_fail_the_test() -> None:
+async def test_unrequested_steps_fail_the_test() -> None:
     model = ScriptedModel(say("one"), say("two"))
     await collected(model)
     with pytest.raises(AssertionError, match="1 of 2 scripted steps"):
@@ -171,7 +171,7 @@ async def test_a_call_beyond_the_script_fails_the_test_even_if_its_error_is_swal
         model.assert_consumed()
 
 
-async def test_what_comes_after_the_script_can_be_answered() -> None:
+async def test_calls_after_the_script_can_be_answered() -> None:
     async with ScriptedModel(then=use("look")) as model:
         await collected(model)
         await collected(model)
@@ -194,7 +194,7 @@ async def test_the_failure_of_a_test_is_not_hidden_by_the_script() -> None:
             raise ZeroDivisionError
 
 
-def test_the_pieces_of_a_text_are_the_text() -> None:
+def test_the_parts_of_a_text_join_to_the_text() -> None:
     for text in ("one two", " lead", "trail  ", "\n\n", "没有空格的中文文本也会被切开成几块", "a" * 40, ""):
         assert "".join(pieces_of(text)) == text
 

@@ -70,7 +70,7 @@ def spoken(made: list[ModelEvent | None]) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("pieces", "expected"), CASES)
-def test_halves_of_characters_are_joined(pieces: list[str], expected: str) -> None:
+def test_split_characters_are_joined(pieces: list[str], expected: str) -> None:
     for kind, field in (("text", "text"), ("thinking", "thinking")):
         said, block = claude(kind, pieces)
         assert block[field] == expected
@@ -88,12 +88,12 @@ def test_halves_of_characters_are_joined(pieces: list[str], expected: str) -> No
         (['{"a": "\\ud83d"}'], {"a": "?"}),
     ],
 )
-def test_arguments_of_a_call_survive_them_too(pieces: list[str], expected: dict[str, str]) -> None:
+def test_arguments_of_a_call_survive_errors_too(pieces: list[str], expected: dict[str, str]) -> None:
     _, block = claude("tool_use", pieces)
     assert block["input"] == expected
 
 
-def test_what_is_no_json_is_still_a_malformed_stream() -> None:
+def test_invalid_json_is_a_malformed_stream() -> None:
     for data in (b"{", b'{"type": NaN}', b'{"a": "\\u12"}', b"\xff"):
         with pytest.raises(ModelError):
             AnswerDecoder().decode(data)

@@ -46,13 +46,15 @@ ODD = st.sampled_from((b"\xef\xbb\xbf", b"\r", b"\n", b": note\n", b"data: x\n",
 @given(st.lists(USUAL | USUAL | ODD, max_size=8), st.lists(st.integers(0, 200), max_size=4))
 @example([b"data: x\n", b"event: a\ndata: y\n\n"], [])
 @example([b"event: named\n", b"event: a\ndata: y\n\n", b"data: x\n\n"], [])
-def test_events_in_the_usual_spelling_are_read_as_any_others_are(pieces: list[bytes], places: list[int]) -> None:
+def test_events_in_the_usual_notation_take_the_fast_path_with_equal_results(
+    pieces: list[bytes], places: list[int]
+) -> None:
     data = b"".join(pieces)
     assert read(data) == read(*cut(data, places)) == read(*pieces) == read(*(bytes([each]) for each in data))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
-def test_any_bytes_are_read_without_failing_and_alike_in_any_chunking(data: bytes, places: list[int]) -> None:
+def test_any_bytes_are_decoded_equally_in_any_chunking(data: bytes, places: list[int]) -> None:
     assert read(*cut(data, places)) == read(data)
 
 
@@ -60,11 +62,11 @@ def test_an_event_has_its_name_and_its_data() -> None:
     assert read(b"event: ping\ndata: {}\n\n") == [("ping", b"{}")]
 
 
-def test_an_event_without_a_name_is_a_message() -> None:
+def test_an_event_without_a_name_is_a_message_event() -> None:
     assert read(b"data: 1\n\n") == [("message", b"1")]
 
 
-def test_a_name_holds_for_one_event_only() -> None:
+def test_an_event_name_applies_to_one_event_only() -> None:
     assert read(b"event: a\ndata: 1\n\ndata: 2\n\n") == [("a", b"1"), ("message", b"2")]
 
 
@@ -80,36 +82,36 @@ def test_comments_ids_and_unknown_fields_are_skipped() -> None:
     assert read(b": hello\nid: 3\nretry: 9\nfoo: bar\ndata: x\n\n") == [("message", b"x")]
 
 
-def test_an_event_without_data_is_none() -> None:
+def test_an_event_without_data_is_ignored() -> None:
     assert read(b"event: a\n\ndata\n\n\n\n") == []
 
 
-def test_what_is_left_open_at_the_end_is_no_event() -> None:
+def test_an_unfinished_event_at_the_end_is_ignored() -> None:
     assert read(b"data: x\n") == []
 
 
-def test_an_event_is_out_as_soon_as_its_empty_line_is() -> None:
+def test_an_event_is_emitted_at_its_empty_line() -> None:
     reader = SSEReader()
     assert reader.feed(b"data: x\r\n\r") == [("message", b"x")]
     assert reader.feed(b"\ndata: y\n\n") == [("message", b"y")]
 
 
-def test_a_byte_order_mark_opens_the_first_line_only() -> None:
+def test_a_byte_order_mark_is_removed_from_the_first_line_only() -> None:
     assert read(b"\xef\xbb\xbfdata: x\n\n\xef\xbb\xbfdata: y\n\n") == [("message", b"x")]
 
 
 @pytest.mark.parametrize("chunks", [[b"data: " + b"x" * 200], [b"x"] * 200, [b"data: xxxxxxxxx\n"] * 20])
-def test_an_endless_line_or_event_is_refused_before_it_fills_memory(chunks: list[bytes]) -> None:
+def test_an_endless_line_or_event_is_refused_within_bounded_memory(chunks: list[bytes]) -> None:
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
         read(*chunks, limit=100)
 
 
-def test_many_small_events_never_count_together() -> None:
+def test_small_events_do_not_add_up_to_the_size_limit() -> None:
     assert len(read(*[b"data: xxxxxxxxx\n\n"] * 50, limit=100)) == 50
 
 
 @given(st.integers(1, 4), st.integers(0, 40))
-def test_what_stands_before_an_oversize_event_is_read_in_any_chunking(count: int, cut_at: int) -> None:
+def test_events_before_an_oversize_one_are_read_in_any_chunking(count: int, cut_at: int) -> None:
     data = b"data: small\n\n" * count + b"data: " + b"x" * 200 + b"\n\n"
     reader = SSEReader(100)
     found: Events = []

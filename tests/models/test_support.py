@@ -44,14 +44,14 @@ async def findings(api: FakeService, seconds: float = 20) -> Mapping[ModelAbilit
 
 
 @pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
-async def test_a_model_that_can_all_is_said_to(service: Any) -> None:
+async def test_a_model_that_passes_all_checks_is_reported_as_such(service: Any) -> None:
     async with service(SEA, CALL, GREEN, RED) as api:
         assert await findings(api) == dict.fromkeys(ALL, "")
     assert api.refused == []
 
 
 @pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
-async def test_what_a_model_cannot_is_named(service: Any) -> None:
+async def test_unsupported_features_of_a_model_are_named(service: Any) -> None:
     async with service(SEA, say("I would note it."), say("Green."), say("A picture.")) as api:
         found = await findings(api)
     assert list(found.values()) == ["", "", "NO_TOOL_CALL", "NO_CITATION", "IMAGE_NOT_SEEN"]
@@ -59,7 +59,7 @@ async def test_what_a_model_cannot_is_named(service: Any) -> None:
         assert (await findings(api))[ModelAbility.TOOLS] == "NO_TOOL_CALL"
 
 
-async def test_usage_that_does_not_come_and_images_that_are_refused_are_named() -> None:
+async def test_missing_usage_and_refused_images_are_named() -> None:
     shape, rules = Shape(usage=False), ChatRules(images=False)
     async with FakeChatAPI(SEA, CALL, GREEN, shape=shape, rules=rules) as api:
         found = await findings(api)
@@ -87,7 +87,7 @@ BROKEN: Mapping[str, tuple[Fault, str]] = {
 
 @pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
 @pytest.mark.parametrize("name", BROKEN)
-async def test_a_service_that_does_not_work_is_asked_once_and_said_what_it_does(service: Any, name: str) -> None:
+async def test_a_broken_service_is_called_once_and_reported(service: Any, name: str) -> None:
     fault, code = BROKEN[name]
     async with service(Reply(SEA, fault)) as api:
         with anyio.fail_after(240):
@@ -101,7 +101,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_the_command_tries_all_models_of_the_operator_prints_no_key_and_says_by_its_code_what_works(
+async def test_the_command_checks_all_models_prints_no_key_and_has_exit_codes(
     tmp_path: Path,
 ) -> None:
     def answer(body: Json) -> Step | Reply:

@@ -135,7 +135,7 @@ ANSWERS: dict[str, Callable[[Sequence[int]], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_an_answer_is_the_same_in_any_pieces(kind: str) -> None:
+async def test_an_answer_is_the_same_in_any_chunking(kind: str) -> None:
     expected = await whole()
     answers = [
         ([7], [1, 10, 20, 21, 150, 151, 400]),
@@ -148,7 +148,7 @@ async def test_an_answer_is_the_same_in_any_pieces(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["in chunks", "with a length"])
-async def test_an_answer_that_is_cut_off_anywhere_is_an_error_or_complete(kind: str) -> None:
+async def test_a_truncated_answer_is_an_error_or_complete(kind: str) -> None:
     answer = ANSWERS[kind]([7])
     cuts = [answer[:place] for place in range(0, len(answer), 41)]
     serving = iter(cuts)
@@ -166,7 +166,7 @@ async def test_an_answer_that_is_cut_off_anywhere_is_an_error_or_complete(kind: 
             assert (len(events) == len(expected)) or (failure is not None and failure.retryable), cut_off
 
 
-async def test_one_connection_takes_one_request_after_the_other() -> None:
+async def test_one_connection_handles_requests_in_sequence() -> None:
     service = Service([[chunked(STREAM, [9])]] * 5)
     expected = await whole()
     async with asking(service) as model:
@@ -183,7 +183,7 @@ async def test_one_connection_takes_one_request_after_the_other() -> None:
         WITH_LENGTH.replace(b"HTTP/1.1", b"HTTP/1.0"),
     ],
 )
-async def test_a_connection_that_the_service_does_not_keep_is_not_used_again(answer: bytes) -> None:
+async def test_a_connection_that_the_service_closes_is_not_reused(answer: bytes) -> None:
     service = Service([[answer]])
     async with asking(service) as model:
         first = await read(model)
@@ -191,7 +191,7 @@ async def test_a_connection_that_the_service_does_not_keep_is_not_used_again(ans
     assert service.connections == 2
 
 
-async def test_bytes_after_an_answer_are_no_part_of_the_next_one() -> None:
+async def test_bytes_after_an_answer_are_not_part_of_the_next() -> None:
     expected = await whole()
     service = Service([[WITH_LENGTH + WITH_LENGTH.replace(b"from", b"FROM")]])
     async with asking(service) as model:
@@ -201,7 +201,7 @@ async def test_bytes_after_an_answer_are_no_part_of_the_next_one() -> None:
     assert failure is None or failure.retryable
 
 
-async def test_an_answer_that_is_not_read_makes_the_service_wait() -> None:
+async def test_an_unread_answer_pauses_the_service() -> None:
     sent = 0
     closed = anyio.Event()
 
@@ -243,7 +243,7 @@ async def test_headers_without_an_end_are_refused() -> None:
     assert not failure.started
 
 
-async def test_an_answer_that_is_not_http_may_be_tried_again() -> None:
+async def test_an_answer_that_is_not_http_is_retryable() -> None:
     events, failure = await answered([b"SSH-2.0-OpenSSH_9.6\r\n"])
     assert events == []
     assert failure is not None
@@ -286,7 +286,7 @@ async def test_an_error_within_an_answer_comes_after_the_events_before_it(rest: 
     assert (failure.kind, failure.started) == (kind, True)
 
 
-async def test_events_after_the_end_of_an_answer_are_no_part_of_it() -> None:
+async def test_events_after_the_end_of_an_answer_are_ignored() -> None:
     more = [STREAM[:-1], b"\n", *(event + b"\n\n" for event in STREAM.split(b"\n\n"))]
     assert await answered([b"HTTP/1.1 200 OK\r\n\r\n", *more]) == (await whole(), None)
 

@@ -31,7 +31,7 @@ def in_personality(text: str) -> str:
     return rendered(f"<role><personality>{text}</personality></role>").removeprefix("# personality\n\n")
 
 
-def test_sections_come_out_in_one_order_and_text_outside_is_ignored() -> None:
+def test_sections_are_rendered_in_one_order_and_text_outside_is_ignored() -> None:
     text = (
         "intro <role>lost <knowledge>k</knowledge> lost <personality>p</personality><principle>r</principle></role> x"
     )
@@ -39,7 +39,7 @@ def test_sections_come_out_in_one_order_and_text_outside_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("part", SECTIONS)
-def test_one_section_can_be_asked_for(part: Resources) -> None:
+def test_one_section_can_be_requested(part: Resources) -> None:
     text = "<role><personality>p</personality><principle>r</principle><knowledge>k</knowledge></role>"
     assert rendered(text, part).startswith(f"# {part}\n\n")
     assert rendered(text, part).count("# ") == 1
@@ -94,7 +94,7 @@ def test_an_inlined_role_shows_its_sections_and_follows_no_reference() -> None:
     "reference",
     ["@!thought://nowhere", "@?thought://nowhere", "@file:///etc/passwd", "@!knowledge://../../x", "@!thought://"],
 )
-def test_a_reference_that_leads_nowhere_becomes_one_warning_line(reference: str) -> None:
+def test_a_broken_reference_becomes_one_warning_line(reference: str) -> None:
     result = render(
         parse("role", f"<role><personality>a {reference} b {reference}</personality></role>"), "all", lookup
     )
@@ -104,11 +104,11 @@ def test_a_reference_that_leads_nowhere_becomes_one_warning_line(reference: str)
     assert result.inlined == ()
 
 
-def test_a_reference_of_another_program_stays_as_it_is() -> None:
+def test_a_reference_of_another_program_stays_unchanged() -> None:
     assert in_personality("use @tool://filesystem and a@b.org") == "use @tool://filesystem and a@b.org"
 
 
-def test_a_text_that_mentions_a_tag_does_not_end_there() -> None:
+def test_a_text_that_mentions_a_tag_is_not_cut_there() -> None:
     text = "<role><personality>Write `<role>` first.</personality><principle>p</principle></role>"
     assert parse("role", text).complete
     assert rendered(text) == "# personality\n\nWrite `<role>` first.\n\n# principle\n\np"
@@ -173,13 +173,13 @@ def test_a_position_counts_lines_and_characters_from_one(text: str, offset: int)
 
 
 @pytest.mark.parametrize("piece", ["<plan><rule>", "<plan>", "```\n`", "\n \n", "@!thought://x", "<", "<a "])
-def test_a_hostile_megabyte_is_read_in_reasonable_steps(piece: str) -> None:
+def test_a_hostile_megabyte_is_read_in_a_bounded_number_of_steps(piece: str) -> None:
     text = f"<role><personality>{piece * (200_000 // len(piece))}</personality></role>"
     render(parse("role", text), "all", lookup)
     assert len(lint("role", text, "file", lookup)) <= 100
 
 
-def test_a_giant_named_a_thousand_times_is_inlined_until_the_limit() -> None:
+def test_a_huge_definition_referenced_a_thousand_times_is_inlined_up_to_the_limit() -> None:
     document = parse("role", f"<role><personality>{'@!knowledge://big ' * 1000}</personality></role>")
     result = render(document, "all", lambda kind, key: "x" * 300_000)
     assert len(result.text) < 1_100_000

@@ -47,13 +47,13 @@ def test_every_module_is_in_the_order_the_package_states() -> None:
 
 
 @pytest.mark.parametrize("module", ORDER)
-def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
+def test_a_module_imports_only_modules_listed_before_it(module: str) -> None:
     ours = {name.split(".")[2] for name in imported(module) if name.startswith("mcp_servers.promptx.")}
     assert ours <= set(ORDER[: ORDER.index(module)])
     assert not any(name.split(".")[0] == "agentic_rag" for name in imported(module))
 
 
-def test_the_environment_is_read_by_the_standalone_command_alone() -> None:
+def test_only_the_standalone_command_reads_the_environment() -> None:
     sources = {module: (PACKAGE / f"{module}.py").read_text("utf-8") for module in ORDER}
     assert [module for module, source in sources.items() if "environ" in source or "getenv" in source] == ["__main__"]
 

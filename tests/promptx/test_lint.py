@@ -28,7 +28,7 @@ def broken(workspace: Path) -> RoleLibrary:
     return RoleLibrary(workspace, NO_BUILTIN)
 
 
-def test_a_folder_of_twenty_broken_roles_gets_these_findings(broken: RoleLibrary) -> None:
+def test_twenty_broken_roles_have_the_expected_findings(broken: RoleLibrary) -> None:
     expected = (DATA / "broken_roles.txt").read_text("utf-8").splitlines()
     assert [str(finding) for finding in broken.check()] == expected
 
@@ -57,7 +57,7 @@ def test_the_built_in_roles_are_clean() -> None:
 
 
 @pytest.mark.attack(kind="files")
-def test_giants_devices_and_links_out_are_refused_without_being_read(resources: Path, workspace: Path) -> None:
+def test_huge_files_devices_and_outside_links_are_refused_unread(resources: Path, workspace: Path) -> None:
     with (resources / "giant.role.md").open("wb") as giant:
         giant.truncate(50_000_000)
     (resources / "long.role.md").write_text("<role><personality>" + "é" * 1_000_001 + "</personality></role>")
@@ -77,7 +77,7 @@ def test_giants_devices_and_links_out_are_refused_without_being_read(resources: 
     }
 
 
-def test_a_long_role_is_told_that_it_fills_the_context(resources: Path, workspace: Path) -> None:
+def test_a_long_role_gets_a_warning_that_it_fills_the_context(resources: Path, workspace: Path) -> None:
     (resources / "long.role.md").write_text(f"<role><personality>{'word ' * 7000}</personality></role>")
     assert [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()] == ["long"]
 
@@ -94,7 +94,7 @@ def test_a_role_over_128_kib_is_refused_with_its_name_and_the_limit(
     assert all("long.role.md" in one and "too-large" in one and "128 KiB" in one for one in problems)
 
 
-def test_an_unchanged_role_is_examined_once_and_a_changed_one_again(resources: Path, workspace: Path) -> None:
+def test_an_unchanged_role_is_checked_once_and_a_changed_one_again(resources: Path, workspace: Path) -> None:
     path = resources / "once.role.md"
     library = RoleLibrary(workspace, NO_BUILTIN)
     examined = []
@@ -107,7 +107,7 @@ def test_an_unchanged_role_is_examined_once_and_a_changed_one_again(resources: P
     assert examined == [1, 1, 0, 0, 0, 0]
 
 
-def test_a_file_that_appears_is_seen_by_a_role_that_was_examined_before(resources: Path, workspace: Path) -> None:
+def test_a_new_file_is_noticed_by_a_role_that_was_checked_before(resources: Path, workspace: Path) -> None:
     (resources / "a.role.md").write_text("<role><personality>@!thought://t</personality></role>")
     library = RoleLibrary(workspace, NO_BUILTIN)
     assert [one.code for one in library.activate("a").findings] == ["missing-reference"]
@@ -131,9 +131,7 @@ def test_a_file_that_appears_is_seen_by_a_role_that_was_examined_before(resource
         ("``` a ` b\n<plam>\n```", True),
     ],
 )
-def test_a_tag_in_code_is_an_example_where_a_fence_is_closed(
-    resources: Path, workspace: Path, code: str, found: bool
-) -> None:
+def test_a_tag_in_a_closed_code_fence_is_an_example(resources: Path, workspace: Path, code: str, found: bool) -> None:
     (resources / "a.role.md").write_text(f"<role>\n<personality>\n{code}\n</personality>\n</role>")
     codes = [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()]
     assert codes == (["unknown-tag"] if found else [])
@@ -151,7 +149,7 @@ def test_a_commented_out_section_is_not_read_and_the_file_is_clean(resources: Pa
     assert [role.title for role in library.list()] == ["C"]
 
 
-def test_references_in_comments_lead_nowhere_and_comments_in_code_are_text(resources: Path, workspace: Path) -> None:
+def test_references_in_comments_are_ignored_and_comments_in_code_are_text(resources: Path, workspace: Path) -> None:
     text = (
         "<role>\n<personality>\n<!-- @!thought://gone\n<principle> -->\n# Web\n\n```html\n<!-- kept -->\n```\n\n"
         "Write `<!-- so -->`. An end <!-- that never comes.\n</personality>\n</role>\n"
@@ -178,7 +176,7 @@ def test_references_in_comments_lead_nowhere_and_comments_in_code_are_text(resou
         ("办公.thought.md.md", "办公.thought.md"),
     ],
 )
-def test_a_name_that_is_almost_a_role_files_is_named_with_the_right_one(
+def test_a_misspelt_role_file_name_is_reported_with_the_right_one(
     resources: Path, workspace: Path, name: str, meant: str
 ) -> None:
     (resources / name).write_text((FIELD / "clerk.role.md.txt").read_text())
@@ -192,6 +190,6 @@ def test_a_name_that_is_almost_a_role_files_is_named_with_the_right_one(
 
 
 @pytest.mark.parametrize("name", ["README.md", "notes.txt", ".clerk.role.md.swp", "role.txt", "manual.pdf"])
-def test_other_names_are_no_finding(resources: Path, workspace: Path, name: str) -> None:
+def test_other_names_cause_no_finding(resources: Path, workspace: Path, name: str) -> None:
     (resources / name).write_text("x")
     assert RoleLibrary(workspace, NO_BUILTIN).check() == []

@@ -59,7 +59,7 @@ def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
     assert rows(tmp_path / ROLE, "PRAGMA journal_mode") == [("wal",)]
 
 
-def test_strength_zero_stays_zero_and_counts_as_more_only_in_the_weight(tmp_path: Path) -> None:
+def test_strength_zero_is_stored_as_zero_and_raised_only_in_the_weight(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="a b", strength=0)], NOW)
     found = memory.recall("a", "balanced", NOW)
@@ -124,13 +124,13 @@ def test_a_bad_recall_names_the_field(tmp_path: Path, query: str | list[str], mo
     assert caught.value.field == field
 
 
-def test_recalling_from_nothing_says_nothing_and_creates_nothing(tmp_path: Path) -> None:
+def test_a_recall_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
     found = Memory(Folder(tmp_path / ROLE)).recall("a", "balanced", NOW)
     assert (found.mind.activated, found.engrams, found.overview) == (["mind"], (), ())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_budget(tmp_path: Path) -> None:
+def test_without_a_query_the_strongest_memories_follow_the_map_within_a_budget(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
     found = memory.recall(None, "balanced", NOW)
@@ -139,7 +139,7 @@ def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_bud
     assert found.mind.activated == ["mind", "contract", "notice", "period"]
 
 
-def test_a_query_that_names_no_cue_gets_the_map_and_is_marked(tmp_path: Path) -> None:
+def test_a_query_without_a_cue_returns_the_map_and_is_marked(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram()], NOW)
     found = memory.recall("weather", "balanced", NOW)
@@ -169,7 +169,7 @@ def test_recall_counts_reach_the_file_by_the_next_remember_and_survive_a_restart
     assert counts == {"a": 6, "b": 6, "c": 2, "d": 2}  # the last recall fell back to the hubs: all four
 
 
-def test_counts_another_process_saved_are_added_to_ours(tmp_path: Path) -> None:
+def test_counts_saved_by_another_process_are_added(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="a b")], NOW)
     memory.save()
@@ -198,7 +198,7 @@ def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_p
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"cues": {"a": 1}}', "\udcff", "{}" * 100])
-def test_a_corrupt_network_is_made_again_from_the_engrams(recorded: Path, damage: str) -> None:
+def test_a_corrupt_network_is_rebuilt_from_the_engrams(recorded: Path, damage: str) -> None:
     memory = Memory(Folder(recorded))
     expected = memory.recall(None, "balanced", NOW).mindmap
     memory.close()
@@ -208,14 +208,14 @@ def test_a_corrupt_network_is_made_again_from_the_engrams(recorded: Path, damage
     assert len(network_file(recorded)["cues"]) == 28
 
 
-def test_a_network_cut_at_any_line_is_made_again_from_the_engrams(recorded: Path) -> None:
+def test_a_network_truncated_at_any_line_is_rebuilt_from_the_engrams(recorded: Path) -> None:
     lines = (recorded / "network.json").read_text("utf-8").splitlines(keepends=True)
     for cut in range(0, len(lines), 97):
         (recorded / "network.json").write_text("".join(lines[:cut]), "utf-8")
         assert len(Memory(Folder(recorded)).recall(None, "balanced", NOW).mind.activated) > 15
 
 
-def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Path) -> None:
+def test_an_outdated_network_is_completed_and_keeps_its_counts(recorded: Path) -> None:
     content = network_file(recorded)
     kept = dict(list(content["cues"].items())[:5])
     (recorded / "network.json").write_text(json.dumps(content | {"cues": kept}), "utf-8")  # and on one line
@@ -268,7 +268,7 @@ def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tm
     assert copy.export() == source.export()
 
 
-def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path, tmp_path: Path) -> None:
+def test_a_memory_database_replaced_at_runtime_is_read_again(recorded: Path, tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram()], NOW)
     memory.recall(None, "balanced", NOW)
@@ -281,7 +281,7 @@ def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path
     assert "w00" in memory.recall(None, "balanced", NOW).mind.activated
 
 
-def test_a_database_that_is_none_is_a_named_error(tmp_path: Path) -> None:
+def test_an_invalid_database_is_named_in_the_error(tmp_path: Path) -> None:
     folder = tmp_path / ROLE
     folder.mkdir()
     (folder / "engrams.db").write_bytes(b"this is not a database" * 100)
@@ -290,14 +290,14 @@ def test_a_database_that_is_none_is_a_named_error(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MemoryUnavailable, match="Not a directory"):
         remember(Memory(Folder(tmp_path / "file" / ROLE)), [engram()], NOW)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_can_be_recalled_from_and_refuses_to_remember_by_name(recorded: Path) -> None:
+def test_a_read_only_folder_allows_recall_and_names_itself_when_refusing_remember(recorded: Path) -> None:
     recorded.chmod(0o555)
     memory = Memory(Folder(recorded))
     assert len(memory.recall("w00", "balanced", NOW).engrams) == 50
@@ -329,13 +329,13 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
     }
 
 
-def test_scopes_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_scopes_have_separate_folders(tmp_path: Path) -> None:
     assert memory_folder(tmp_path, "domain", None, "助手").path == tmp_path / ".promptx/cognition/助手"
     assert memory_folder(tmp_path, "user", "a.b@c", ROLE).path == tmp_path / ".promptx/cognition.user/a%2Eb%40c" / ROLE
 
 
 @pytest.mark.parametrize("user", ["alice", "Alice", "a b", "用户", "100%", "a%2Eb", "~", "..x", "a.b@example.com"])
-def test_a_user_id_comes_back_from_its_folder_and_no_two_share_one_even_where_case_is_folded(user: str) -> None:
+def test_user_ids_and_folders_map_one_to_one_even_on_case_insensitive_disks(user: str) -> None:
     name = memory_folder(Path("/w"), "user", user, ROLE).parent.name
     assert unquote(name) == user
     others = {"alice", "Alice", "a.b", "a%2Eb"} - {user}
@@ -343,13 +343,13 @@ def test_a_user_id_comes_back_from_its_folder_and_no_two_share_one_even_where_ca
 
 
 @pytest.mark.parametrize("user", ["", "..", ".", "../x", "a/b", "a\\b", "a\0", "a\nb", "\ud800", "x" * 300])
-def test_a_user_id_that_is_a_path_or_no_text_is_refused(user: str) -> None:
+def test_a_user_id_that_is_a_path_or_not_text_is_refused(user: str) -> None:
     with pytest.raises(BadScope):
         memory_folder(Path("/w"), "user", user, ROLE)
 
 
 @pytest.mark.parametrize("role", ["", "..", "../x", "a/b", ".hidden", "a\0", "a\n", "\ud800", "x" * 65])
-def test_a_role_that_is_no_id_has_no_memory(role: str) -> None:
+def test_a_role_name_that_is_not_an_id_has_no_memory(role: str) -> None:
     with pytest.raises(BadRoleId):
         memory_folder(Path("/w"), "domain", None, role)
 
@@ -373,7 +373,7 @@ def test_the_network_file_never_lacks_more_than_a_tenth_of_the_engrams(tmp_path:
     assert len(cues_on_disk(memory.folder.path)) == 120
 
 
-def test_a_network_file_that_a_killed_process_left_behind_is_made_complete_when_the_memory_is_closed(
+def test_an_outdated_network_file_is_completed_when_the_memory_is_closed(
     tmp_path: Path,
 ) -> None:
     killed = Memory(Folder(tmp_path / ROLE))
@@ -386,7 +386,7 @@ def test_a_network_file_that_a_killed_process_left_behind_is_made_complete_when_
     assert len(cues_on_disk(memory.folder.path)) == 24
 
 
-def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_path: Path) -> None:
+def test_a_memory_evicted_from_the_cache_leaves_a_complete_network_file(tmp_path: Path) -> None:
     shelf = MemoryCache()
     memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):
@@ -398,7 +398,7 @@ def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_
     shelf.close()
 
 
-def test_a_memory_whose_folder_hangs_makes_room_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_memory_on_a_hanging_folder_delays_no_other(tmp_path: Path) -> None:
     shelf = MemoryCache()
     memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):

@@ -46,7 +46,7 @@ def rows_if_sound(folder: Path) -> int:
     ("step", "least"),
     [(75, 6), pytest.param(5, 100, marks=pytest.mark.nightly("a kill at every fifth line"))],
 )
-def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: Path, step: int, least: int) -> None:
+def test_a_batch_killed_anywhere_in_our_code_is_complete_or_absent(tmp_path: Path, step: int, least: int) -> None:
     (tmp_path / "out").mkdir()
     with victim("lines", template(tmp_path / "template"), tmp_path / "out", step) as process:
         assert process.wait(120) == 0
@@ -56,7 +56,7 @@ def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: P
     assert len(counts) > least
 
 
-def test_out_of_disk_at_any_size_the_batch_is_saved_or_refused_by_name(tmp_path: Path) -> None:
+def test_a_batch_on_a_disk_of_any_size_is_saved_or_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with victim("sizes", template(tmp_path / "template"), tmp_path / "out") as process:
         assert process.wait(120) == 0

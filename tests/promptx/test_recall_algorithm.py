@@ -46,13 +46,13 @@ def test_a_schema_is_split_by_the_strongest_separator_it_contains(schema: str, e
     assert keywords(schema) == expected
 
 
-def test_integer_like_words_come_first_in_ascending_order_as_in_a_javascript_object() -> None:
+def test_integer_like_keys_come_first_in_ascending_order_like_in_javascript() -> None:
     words = ["b", "10", "007", "9", "-1", "4294967294", "4294967295", "1.5", "0", "٣", "a"]
     ordered = ["0", "9", "10", "4294967294", "b", "007", "-1", "4294967295", "1.5", "٣", "a"]
     assert object_order(words) == ordered
 
 
-def test_an_edge_carries_the_weight_of_the_newest_engram_and_keeps_its_place() -> None:
+def test_an_edge_has_the_weight_of_the_newest_engram_and_keeps_its_position() -> None:
     network = Network()
     network.learn("1", ["a", "b", "c"], 1000, 0.5)
     network.learn("2", ["a", "d"], 2000, 1.0)
@@ -63,7 +63,7 @@ def test_an_edge_carries_the_weight_of_the_newest_engram_and_keeps_its_place() -
     assert [network.engrams_of(word) for word in "abcde"] == [["1", "2", "3"], ["1", "3"], ["1"], ["2"], []]
 
 
-def test_of_several_words_the_one_with_most_edges_is_the_centre_and_the_first_wins_a_tie() -> None:
+def test_the_word_with_most_edges_is_the_centre_and_the_first_wins_a_tie() -> None:
     network = network_of([["b", "a"], ["b", "c"], ["d", "a"], ["d", "c"], ["a", "c"]])
     assert choose_centres(network, "x a d b") == (["d"], None)
 
@@ -74,7 +74,7 @@ def test_a_list_makes_every_known_word_a_centre() -> None:
     assert choose_centres(network, ["x"]) == (["a", "c"], "dmn")
 
 
-def test_a_word_without_edges_falls_back_to_the_hubs_and_is_marked() -> None:
+def test_a_cue_without_edges_falls_back_to_the_hubs_and_is_marked() -> None:
     network = network_of([["a", "b"]])
     assert choose_centres(network, "b") == (["a"], "dmn")
 
@@ -85,14 +85,14 @@ def test_an_unsegmented_sentence_finds_the_longest_cues_it_contains() -> None:
 
 
 @pytest.mark.parametrize("query", [None, "null"])
-def test_no_query_starts_at_the_fifteen_greatest_hubs(query: str | None) -> None:
+def test_a_recall_never_starts_at_the_fifteen_largest_hubs(query: str | None) -> None:
     network = network_of([["7", "a"], *([f"w{n:02}", "x"] for n in range(20)), ["w19", "y"]])
     assert choose_centres(network, query) == (["w19", "7", *(f"w{n:02}" for n in range(13))], None)
 
 
 @PATIENT
 @given(SCHEMAS, st.sampled_from(sorted(MODES)), st.one_of(st.none(), WORDS, st.lists(WORDS, max_size=4)))
-def test_what_is_activated_is_known_reached_by_its_edges_and_drawn_once(
+def test_activated_cues_are_known_connected_and_drawn_once(
     schemas: list[list[str]], mode: str, query: str | list[str] | None
 ) -> None:
     network = network_of(schemas)

@@ -33,7 +33,7 @@ def contents(found: Recollection) -> list[str]:
     return [engram.content for engram in found.answer]
 
 
-def test_a_hundred_memories_are_found_when_they_are_asked_for_in_other_words(tmp_path: Path) -> None:
+def test_a_hundred_memories_are_recalled_by_other_words(tmp_path: Path) -> None:
     lines = [line for line in ASKED.read_text("utf-8").splitlines() if not line.startswith("#")]
     asked = [tuple(part.strip() for part in line.split(" | ")) for line in lines]
     memory = memory_of(tmp_path, *((content, schema) for content, schema, _ in asked))
@@ -43,23 +43,21 @@ def test_a_hundred_memories_are_found_when_they_are_asked_for_in_other_words(tmp
 
 
 @pytest.mark.parametrize("query", ["period", "PERIOD", "Notice", "ｎｏｔｉｃｅ", "What are the notices?", ["Period"]])
-def test_a_cue_without_edges_is_found_and_so_is_one_in_another_case_or_form(
-    tmp_path: Path, query: str | list[str]
-) -> None:
+def test_a_cue_is_found_without_edges_and_in_another_case_or_form(tmp_path: Path, query: str | list[str]) -> None:
     memory = memory_of(tmp_path, ("two months", "contract notice period"), ("at six", "office hours"))
     found = memory.recall(query, "balanced", NOW)
     assert contents(found) == ["two months"]
     assert found.matched == 1
 
 
-def test_what_promptx_finds_letter_by_letter_is_found_first_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_exact_promptx_matches_are_found_first_and_unchanged(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("lower", "tea green"), ("upper", "TEA green"))
     found = memory.recall("tea", "balanced", NOW)
     assert (found.center, [engram.content for engram in found.engrams]) == ("tea", ["upper", "lower"])
     assert contents(found) == ["lower", "upper"]
 
 
-def test_memories_with_more_of_the_querys_own_words_stand_first_whatever_their_strength(tmp_path: Path) -> None:
+def test_memories_with_more_of_the_querys_words_rank_first_at_any_strength(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("the one that was asked for", "tea morning sencha"))
     strong = [NewEngram(f"strong {n}", "tea habit", 1.0, "PATTERN") for n in range(12)]
     memory.remember(strong, NOW + DAY)
@@ -67,7 +65,7 @@ def test_memories_with_more_of_the_querys_own_words_stand_first_whatever_their_s
 
 
 @pytest.mark.parametrize("query", ["city", "where is home?", "HOME", ["home"]])
-def test_of_contradicting_memories_the_newest_stands_first(tmp_path: Path, query: str | list[str]) -> None:
+def test_the_newest_of_contradicting_memories_comes_first(tmp_path: Path, query: str | list[str]) -> None:
     old, new = "The user lives in Berlin", "The user lives in Paris"
     memory = Memory(Folder(tmp_path / ROLE))
     memory.remember([NewEngram(old, "home city Berlin", 1.0, "PATTERN")], NOW - 400 * DAY)
@@ -97,12 +95,12 @@ def test_a_memory_that_another_program_dated_beyond_the_calendar_is_shown(record
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "the of and", [], [""]])
-def test_a_query_without_words_finds_nothing_and_shows_what_is_known(tmp_path: Path, query: str | list[str]) -> None:
+def test_a_query_without_words_returns_no_hits_and_an_overview(tmp_path: Path, query: str | list[str]) -> None:
     found = memory_of(tmp_path, ("two months", "notice period")).recall(query, "balanced", NOW)
     assert (found.answer, len(found.overview)) == ((), 1)
 
 
-def test_memories_saved_after_the_first_recall_are_found_too_and_deleted_ones_are_not(tmp_path: Path) -> None:
+def test_recalls_find_newly_saved_memories_and_no_deleted_ones(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("two months", "notice period"))
     assert contents(memory.recall("Periods", "balanced", NOW)) == ["two months"]
     other = Memory(Folder(tmp_path / ROLE))  # another process
@@ -121,7 +119,7 @@ def test_words_are_folded_cut_and_paired() -> None:
 
 @PATIENT
 @given(st.text(max_size=200))
-def test_folding_twice_changes_nothing_and_words_are_found_in_their_own_text(text: str) -> None:
+def test_folding_is_idempotent_and_words_are_found_in_their_text(text: str) -> None:
     assert fold(fold(text)) == fold(text)
     words = words_of(text)
     index = WordIndex()
@@ -129,7 +127,7 @@ def test_folding_twice_changes_nothing_and_words_are_found_in_their_own_text(tex
     assert list(index.find(text)) == (["it"] if words else [])
 
 
-def test_what_a_query_costs_is_bounded_by_its_rarest_words() -> None:
+def test_the_cost_of_a_query_is_bounded_by_its_rarest_words() -> None:
     index = WordIndex()
     for number in range(30_000):
         index.learn(str(number), {"common", f"rare{number}"})
@@ -139,7 +137,7 @@ def test_what_a_query_costs_is_bounded_by_its_rarest_words() -> None:
 
 @PATIENT
 @given(st.lists(st.sampled_from(["tea home", "tea home city", "car park", "car", ""]), max_size=8), st.randoms())
-def test_dealing_the_newest_first_keeps_every_memory_once(texts: list[str], chance: object) -> None:
+def test_listing_the_newest_first_keeps_every_memory_once(texts: list[str], chance: object) -> None:
     ids = [str(number) for number in range(len(texts))]
     times = {key: float(hash((key, texts[int(key)])) % 7) for key in ids}
     assert sorted(newest_first(ids, {key: words_of(texts[int(key)]) for key in ids}, times)) == sorted(ids)

@@ -44,14 +44,14 @@ async def test_a_recorded_recall_is_reproduced_by_the_tool(
     assert len(result["engrams"]) == len(case["engrams_in_order"])
 
 
-def test_the_network_made_from_the_engrams_is_the_recorded_one_to_the_last_bit(recorded: Path) -> None:
+def test_the_network_built_from_the_engrams_equals_the_recorded_one(recorded: Path) -> None:
     Memory(Folder(recorded)).save()
     written = json.loads((recorded / "network.json").read_text("utf-8"))
     assert list(written["cues"]) == list(NETWORK["cues"])
     assert written["cues"] == NETWORK["cues"]
 
 
-def test_the_network_file_is_written_as_promptx_writes_it(recorded: Path) -> None:
+def test_the_network_file_has_promptxs_format(recorded: Path) -> None:
     Memory(Folder(recorded)).save()
     written = (recorded / "network.json").read_text("utf-8").splitlines()
     original = (DATA / "network.json").read_text("utf-8").splitlines()
@@ -75,7 +75,7 @@ def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
     }
 
 
-def test_a_network_with_nothing_but_engrams_recalls_the_same_without_frequencies(recorded: Path) -> None:
+def test_a_network_rebuilt_from_engrams_recalls_the_same_without_frequencies(recorded: Path) -> None:
     (recorded / "network.json").unlink()
     found = Memory(Folder(recorded)).recall("w00", "balanced", 1_795_293_822_917)
     assert found.mind.activated[:2] == ["mind", "w00"]

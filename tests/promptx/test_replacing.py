@@ -49,7 +49,7 @@ def shown(memory: Memory, query: str | None) -> list[str]:
 
 @pytest.mark.parametrize("query", ["home", "city", "Berlin", "LIVES", None])
 @pytest.mark.parametrize("again", ["the same process", "another process", "after a restart"])
-def test_what_was_replaced_is_recalled_no_more_and_stays_in_the_ledger(
+def test_a_replaced_memory_is_not_recalled_and_stays_in_the_ledger(
     memory: Memory, query: str | None, again: str
 ) -> None:
     old = save(memory, new("lives in Berlin"))
@@ -65,7 +65,7 @@ def test_what_was_replaced_is_recalled_no_more_and_stays_in_the_ledger(
     assert (kept.id, kept.content, kept.replaced_by) == (old, "lives in Berlin", newest)
 
 
-def test_the_files_of_a_memory_in_which_something_was_replaced_are_promptxs(memory: Memory) -> None:
+def test_a_memory_with_replaced_engrams_keeps_promptxs_format(memory: Memory) -> None:
     old = save(memory, new("lives in Berlin"))
     newest = save(memory, new("lives in Paris", replaces=old), NOW + 1)
     memory.close()
@@ -93,7 +93,7 @@ def test_bad_replacements_name_their_index_and_change_nothing(memory: Memory) ->
     assert [each.content for each in memory.browse(which="all").engrams] == ["lives in Paris", "lives in Berlin"]
 
 
-def test_forgetting_takes_what_was_replaced_along_with_its_bytes(memory: Memory) -> None:
+def test_forgetting_also_removes_replaced_versions_and_their_bytes(memory: Memory) -> None:
     old = save(memory, new("lives in Berlin"))
     newer = save(memory, new("lives in Paris", replaces=old), NOW + 1)
     newest = save(memory, new("lives in Rome", replaces=newer), NOW + 2)
@@ -107,7 +107,7 @@ def test_forgetting_takes_what_was_replaced_along_with_its_bytes(memory: Memory)
         memory.forget(newest)
 
 
-def test_a_copy_keeps_what_was_replaced_and_does_not_recall_it(memory: Memory, tmp_path: Path) -> None:
+def test_an_imported_memory_keeps_replaced_engrams_and_does_not_recall_them(memory: Memory, tmp_path: Path) -> None:
     old = save(memory, new("lives in Berlin"))
     save(memory, new("lives in Paris", replaces=old), NOW + 1)
     memory.close()
@@ -120,7 +120,7 @@ def test_a_copy_keeps_what_was_replaced_and_does_not_recall_it(memory: Memory, t
     assert shown(again, "home") == ["lives in Paris"] * 2
 
 
-def test_what_is_there_word_by_word_is_not_doubled_and_what_is_alike_is_named(memory: Memory) -> None:
+def test_identical_memories_are_not_duplicated_and_similar_ones_are_named(memory: Memory) -> None:
     old = save(memory, new("The user lives in Berlin"))
     again = memory.remember([new("the user  LIVES in berlin", "HOME city"), new("likes tea", "tea green")], NOW + 1)
     assert [each.content for each in again.saved] == ["likes tea"]
@@ -160,7 +160,7 @@ def item(content: str, **more: str) -> dict[str, Any]:
     return {"content": content, "schema": "home city", "strength": 0.5, "type": "ATOMIC", **more}
 
 
-async def test_the_model_is_told_of_duplicates_and_replaces_and_forgets_by_id(client: Client, workspace: Path) -> None:
+async def test_the_model_learns_of_duplicates_and_replaces_and_forgets_by_id(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
     first = await call(client, "promptx_remember", meta, engrams=[item("lives in Berlin")])
     old = first.structured_content["engrams"][0]["id"]
@@ -180,7 +180,7 @@ async def test_the_model_is_told_of_duplicates_and_replaces_and_forgets_by_id(cl
 
 
 @pytest.mark.parametrize("tool", ["promptx_forget", "promptx_remember"])
-async def test_anothers_memory_is_as_unknown_as_one_that_never_was(client: Client, workspace: Path, tool: str) -> None:
+async def test_another_users_memory_is_not_found(client: Client, workspace: Path, tool: str) -> None:
     saved = await call(client, "promptx_remember", bound(workspace), engrams=[item("lives in Berlin")])
     theirs = saved.structured_content["engrams"][0]["id"]
 
@@ -197,7 +197,7 @@ async def test_anothers_memory_is_as_unknown_as_one_that_never_was(client: Clien
 
 
 @pytest.mark.parametrize("tool", ["promptx_forget", "promptx_remember"])
-async def test_in_a_shared_memory_its_author_and_an_admin_alone_may_change_it(
+async def test_in_a_shared_memory_only_author_and_admin_can_change_an_engram(
     client: Client, workspace: Path, tool: str
 ) -> None:
     anna, ben, admin = (bound(workspace, name, "domain", admin=name == "olga") for name in ("anna", "ben", "olga"))
@@ -211,7 +211,7 @@ async def test_in_a_shared_memory_its_author_and_an_admin_alone_may_change_it(
         assert allowed or "is another user's" in text(result)
 
 
-async def test_what_others_wrote_is_marked_where_a_save_shows_it(client: Client, workspace: Path) -> None:
+async def test_memories_of_others_are_marked_in_the_result_of_a_save(client: Client, workspace: Path) -> None:
     anna, ben = (bound(workspace, name, "domain") | {"agentic_rag/turn": "turn_1"} for name in ("anna", "ben"))
     first = await call(client, "promptx_remember", anna, engrams=[item("lives in Berlin")])
     assert "othersText" not in first.structured_content
@@ -219,7 +219,7 @@ async def test_what_others_wrote_is_marked_where_a_save_shows_it(client: Client,
     assert second.structured_content["othersText"] is True
 
 
-async def test_a_role_that_a_call_names_is_honoured_if_the_host_lets_it_and_refused_by_name_otherwise(
+async def test_a_calls_role_is_used_if_the_host_allows_it_and_refused_by_name_otherwise(
     client: Client, workspace: Path
 ) -> None:
     meta = bound(workspace) | {"agentic_rag/memory_roles": ["nuwa", "assistant"]}
@@ -245,7 +245,7 @@ async def test_a_role_that_a_call_names_is_honoured_if_the_host_lets_it_and_refu
     assert folders == {"assistant", "nuwa"}
 
 
-async def test_a_memory_that_was_found_says_how_relevant_it_is(client: Client, workspace: Path) -> None:
+async def test_a_recalled_memory_has_its_relevance(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
     near = item("Ana wants invoices as PDF", schema="Ana invoices PDF")
     linked = item("PDF files go to the archive", schema="PDF archive")

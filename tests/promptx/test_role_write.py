@@ -32,14 +32,14 @@ def test_a_role_is_written_in_promptx_layout_and_live_at_once(library: RoleLibra
     assert len(files_in(workspace)) == 2
 
 
-def test_a_template_passes_lint_and_is_not_written_over(library: RoleLibrary) -> None:
+def test_a_template_passes_lint_and_is_not_overwritten(library: RoleLibrary) -> None:
     library.write("new-role", template("new-role"), replace=False)
     assert library.check("new-role") == []
     with pytest.raises(RoleRefused, match=r"new-role\.role\.md exists already"):
         library.write("new-role", template("new-role"), replace=False)
 
 
-def test_a_file_is_replaced_where_it_is(library: RoleLibrary, resources: Path) -> None:
+def test_a_file_is_replaced_in_its_folder(library: RoleLibrary, resources: Path) -> None:
     (resources / "flat.role.md").write_text("<role><personality>old</personality></role>")
     library.write("flat", [RoleFile("role", "flat", "<role><personality>new</personality></role>")])
     assert files_in(resources) == ["flat.role.md"]
@@ -62,7 +62,7 @@ def test_a_file_is_replaced_where_it_is(library: RoleLibrary, resources: Path) -
         ([], "give 1 to 50 files"),
     ],
 )
-def test_what_does_not_pass_is_refused_and_nothing_is_changed(
+def test_an_invalid_role_is_refused_and_nothing_is_changed(
     library: RoleLibrary, workspace: Path, files: list[RoleFile], reason: str
 ) -> None:
     with pytest.raises(RoleRefused, match=reason):
@@ -70,7 +70,7 @@ def test_what_does_not_pass_is_refused_and_nothing_is_changed(
     assert files_in(workspace) == []
 
 
-def test_a_refused_edit_leaves_the_old_files_as_they_were(library: RoleLibrary) -> None:
+def test_a_refused_edit_keeps_the_old_files(library: RoleLibrary) -> None:
     library.write("客服", [ROLE, THOUGHT])
     before = library.activate("客服")
     with pytest.raises(RoleRefused):
@@ -80,7 +80,7 @@ def test_a_refused_edit_leaves_the_old_files_as_they_were(library: RoleLibrary) 
     assert library.activate("客服") == before
 
 
-def test_a_role_others_refer_to_can_still_be_edited(library: RoleLibrary) -> None:
+def test_a_referenced_role_can_still_be_edited(library: RoleLibrary) -> None:
     base = RoleFile("role", "base", "<role><principle>one</principle></role>")
     library.write("base", [base])
     library.write("user", [RoleFile("role", "user", "<role><personality>@!role://base</personality></role>")])
@@ -97,7 +97,7 @@ def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None
         library.write("客服", [RoleFile("thought", name, THOUGHT.content)])
 
 
-def test_a_file_other_roles_use_is_not_changed_under_them(library: RoleLibrary) -> None:
+def test_a_file_that_other_roles_use_is_not_changed(library: RoleLibrary) -> None:
     library.write("客服", [ROLE, THOUGHT])
     other = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
     with pytest.raises(RoleRefused, match="thought '客服思维' is used by 客服 too"):

@@ -36,7 +36,7 @@ def test_only_the_suffix_makes_a_role(library: RoleLibrary, resources: Path, pla
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a\\b", ".x", "-x", "a b", "x" * 65, "a\0", "\ud800", "a\n"])
-def test_what_is_no_id_is_refused(library: RoleLibrary, name: str) -> None:
+def test_an_invalid_role_id_is_refused(library: RoleLibrary, name: str) -> None:
     with pytest.raises(BadRoleId):
         library.activate(name)
 
@@ -48,7 +48,7 @@ def test_an_unknown_role_names_the_known_ones(library: RoleLibrary, resources: P
     assert library.hash("nobody") is None
 
 
-def test_the_workspace_beats_the_built_in_for_each_file_on_its_own(library: RoleLibrary, resources: Path) -> None:
+def test_a_workspace_file_overrides_the_built_in_one_file_by_file(library: RoleLibrary, resources: Path) -> None:
     assert "built-in calm" in library.activate("helper").text
     put(resources / "calm.thought.md", "<thought>my calm</thought>")
     text = library.activate("helper").text
@@ -59,13 +59,13 @@ def test_the_workspace_beats_the_built_in_for_each_file_on_its_own(library: Role
     assert [(info.id, info.source) for info in library.list()] == [("helper", "workspace")]
 
 
-def test_of_two_files_with_one_id_the_last_in_path_order_counts(library: RoleLibrary, resources: Path) -> None:
+def test_the_last_of_two_files_with_one_id_counts(library: RoleLibrary, resources: Path) -> None:
     put(resources / "b" / "x.role.md", role("second"))
     put(resources / "a" / "x.role.md", role("first"))
     assert library.activate("x").text.endswith("second")
 
 
-def test_new_changed_renamed_and_deleted_files_count_from_the_next_call(library: RoleLibrary, resources: Path) -> None:
+def test_new_changed_renamed_and_deleted_files_apply_from_the_next_call(library: RoleLibrary, resources: Path) -> None:
     path = resources / "x.role.md"
     put(path, role("one"))
     assert library.activate("x").text.endswith("one")
@@ -80,7 +80,7 @@ def test_new_changed_renamed_and_deleted_files_count_from_the_next_call(library:
         library.activate("x")
 
 
-def test_a_half_written_role_keeps_its_last_good_text_and_says_so(library: RoleLibrary, resources: Path) -> None:
+def test_a_half_written_role_keeps_its_last_good_text_and_has_a_note(library: RoleLibrary, resources: Path) -> None:
     path = resources / "x.role.md"
     put(path, role("good"))
     before = library.activate("x")
@@ -113,7 +113,7 @@ def test_a_half_written_thought_keeps_its_last_good_text(library: RoleLibrary, r
     assert "t.thought.md is broken (<thought> is not complete); the last good version is used." in active.notes[0]
 
 
-def test_a_thought_broken_from_the_start_is_used_as_far_as_it_goes(library: RoleLibrary, resources: Path) -> None:
+def test_an_initially_broken_thought_is_used_as_far_as_it_is_valid(library: RoleLibrary, resources: Path) -> None:
     put(resources / "x.role.md", role("@!thought://fresh"))
     put(resources / "fresh.thought.md", "<thought>so far")
     active = library.activate("x")
@@ -129,7 +129,7 @@ def test_missing_references_leave_a_line_and_a_note_and_the_role_works(library: 
     assert active.notes == (str(active.findings[0]),)
 
 
-def test_the_hash_follows_every_file_that_is_inlined_and_no_other(library: RoleLibrary, resources: Path) -> None:
+def test_the_hash_covers_exactly_the_inlined_files(library: RoleLibrary, resources: Path) -> None:
     put(resources / "x.role.md", role("@!thought://t @!knowledge://later"))
     put(resources / "t.thought.md", "<thought>1</thought>")
     first = library.hash("x")
@@ -150,14 +150,14 @@ def test_byte_order_marks_and_windows_line_ends_make_no_difference(library: Role
     assert before.text == "# personality\n\na\nb"
 
 
-def test_roles_that_refer_to_each_other_end(library: RoleLibrary, resources: Path) -> None:
+def test_cyclic_role_references_end(library: RoleLibrary, resources: Path) -> None:
     put(resources / "a.role.md", role("A @!role://b"))
     put(resources / "b.role.md", role("B @!role://a"))
     assert library.activate("a").text == "# personality\n\nA \n\n## role: b\n\n### personality\n\nB @!role://a"
 
 
 @pytest.mark.attack(kind="files")
-def test_links_are_not_followed_wherever_they_lead(library: RoleLibrary, resources: Path, workspace: Path) -> None:
+def test_links_are_never_followed(library: RoleLibrary, resources: Path, workspace: Path) -> None:
     put(workspace / "elsewhere.md", role("outside"))
     put(resources / "real.md", role("inside"))
     (resources / "x.role.md").symlink_to(workspace / "elsewhere.md")
@@ -175,7 +175,7 @@ def test_a_resource_folder_that_is_a_link_out_of_the_workspace_is_ignored(tmp_pa
     assert RoleLibrary(tmp_path / "workspace").ids() == ("assistant", "nuwa", "researcher")
 
 
-def test_ids_are_found_in_whatever_unicode_form_they_are_written(library: RoleLibrary, resources: Path) -> None:
+def test_ids_are_found_in_every_unicode_form(library: RoleLibrary, resources: Path) -> None:
     put(resources / "cafe\u0301.role.md", role("@!thought://e\u0301"))
     put(resources / "\u00e9.thought.md", "<thought>accent</thought>")
     assert library.ids() == ("caf\u00e9", "helper")

@@ -44,7 +44,7 @@ def text(result: CallToolResult) -> str:
     return content.text
 
 
-async def test_the_tools_say_honestly_what_they_do_and_show_no_isolating_argument(client: Client) -> None:
+async def test_our_tools_have_correct_hints_and_no_tenant_arguments(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
     assert list(tools) == [
@@ -67,7 +67,7 @@ async def test_the_tools_say_honestly_what_they_do_and_show_no_isolating_argumen
 
 
 @pytest.mark.parametrize(("scope", "reader", "others"), [("user", "alice", False), ("domain", "alice", True)])
-async def test_a_recall_says_when_others_may_have_written_what_it_found(
+async def test_a_recall_marks_memories_that_others_may_have_written(
     client: Client, workspace: Path, scope: str, reader: str, others: bool
 ) -> None:
     meta = bound(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
@@ -90,7 +90,7 @@ async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, works
     assert "# personality" not in text(part)
 
 
-async def test_what_is_remembered_is_recalled_by_the_same_user_alone(client: Client, workspace: Path) -> None:
+async def test_a_memory_is_recalled_only_by_its_user(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
     saved = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
     assert text(saved) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
@@ -109,7 +109,7 @@ async def test_what_is_remembered_is_recalled_by_the_same_user_alone(client: Cli
         assert text(nothing) == "This role has no memories yet."
 
 
-async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Client, workspace: Path) -> None:
+async def test_an_overview_follows_the_map_without_a_query(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
     await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
     for arguments in ({}, {"query": None}, {"query": ""}):
@@ -149,7 +149,7 @@ async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Cl
         ("promptx_forget", {"id": "x" * 100_000}, "There is no memory 'xxx"),
     ],
 )
-async def test_bad_arguments_are_results_that_say_what_is_wrong(
+async def test_bad_arguments_return_results_that_name_the_problem(
     client: Client, workspace: Path, tool: str, arguments: dict[str, Any], expected: str
 ) -> None:
     result = await client.call_tool(tool, arguments, meta=bound(workspace, admin=True))
@@ -180,14 +180,14 @@ async def test_errors_are_structured_for_machines(client: Client, workspace: Pat
         {"agentic_rag/role": None},
     ],
 )
-async def test_a_call_that_is_not_bound_is_refused(client: Client, workspace: Path, change: dict[str, Any]) -> None:
+async def test_a_call_without_a_binding_is_refused(client: Client, workspace: Path, change: dict[str, Any]) -> None:
     meta = bound(workspace) | change
     result = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=meta)
     assert result.is_error
     assert result.structured_content["error"] in ("NotBound", "BadScope")
 
 
-async def test_without_meta_nothing_is_done(client: Client) -> None:
+async def test_without_meta_calls_are_refused(client: Client) -> None:
     result = await client.call_tool("promptx_discover", {})
     assert text(result) == (
         "This server is bound to its host: _meta['agentic_rag/workspace'] must be the absolute path of the workspace."
@@ -195,9 +195,7 @@ async def test_without_meta_nothing_is_done(client: Client) -> None:
 
 
 @pytest.mark.parametrize("admin", [False, "yes", 1, None])
-async def test_roles_are_written_and_checked_by_administrators_alone(
-    client: Client, workspace: Path, admin: object
-) -> None:
+async def test_only_administrators_write_and_check_roles(client: Client, workspace: Path, admin: object) -> None:
     files = [{"kind": "role", "id": "x", "content": "<role><personality>p</personality></role>"}]
     for tool, arguments in (("role_write", {"role": "x", "files": files}), ("role_check", {})):
         meta = bound(workspace) | {"agentic_rag/admin": admin}
@@ -207,7 +205,7 @@ async def test_roles_are_written_and_checked_by_administrators_alone(
     assert files_in(workspace) == []
 
 
-async def test_a_role_an_administrator_writes_is_live_for_everyone(client: Client, workspace: Path) -> None:
+async def test_a_role_written_by_an_administrator_is_live_for_everyone(client: Client, workspace: Path) -> None:
     files = [
         {"kind": "role", "id": "客服", "content": "<role><personality>我是客服。@!thought://耐心</personality></role>"},
         {"kind": "thought", "id": "耐心", "content": "<thought>先听后答 <b></thought>"},
@@ -223,14 +221,14 @@ async def test_a_role_an_administrator_writes_is_live_for_everyone(client: Clien
     assert "unknown-tag" in text(checked)
 
 
-async def test_a_copied_promptx_memory_of_a_role_without_a_file_opens(recorded: Path, workspace: Path) -> None:
+async def test_a_copied_promptx_memory_opens_without_a_role_file(recorded: Path, workspace: Path) -> None:
     os.rename(recorded, workspace / ".promptx" / "cognition" / "luban")
     async with Client(create_server(PromptXConfig(workspace))) as client:
         found = await client.call_tool("recall", {"role": "luban", "query": "w00"})
     assert len(found.structured_content["engrams"]) == 50
 
 
-async def test_alone_meta_is_ignored_and_author_tools_are_absent(workspace: Path, tmp_path: Path) -> None:
+async def test_a_standalone_server_ignores_meta_and_has_no_author_tools(workspace: Path, tmp_path: Path) -> None:
     meta = bound(tmp_path / "elsewhere", admin=True)
     async with Client(create_server(PromptXConfig(workspace))) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}

@@ -56,7 +56,7 @@ def test_a_skill_has_its_front_matter_body_and_files_with_digests(tmp_path: Path
     assert SkillLibrary(tmp_path).read("tables", "scripts/run.py") == b"print(2)"
 
 
-def test_front_matter_is_read_down_to_a_depth(tmp_path: Path) -> None:
+def test_front_matter_is_read_up_to_a_depth_limit(tmp_path: Path) -> None:
     deep = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
     front, _, found = read_front_matter(f"---\na: {deep}\n---\nx", BODY)
     assert (len(front), found) == (1, [])
@@ -90,7 +90,7 @@ def test_a_workspace_without_skills_has_none(tmp_path: Path) -> None:
         ("---\nname: tables\ndescription: <b></b>\n---\nx", 3, "skill-description"),
     ],
 )
-def test_a_broken_skill_is_not_offered_and_its_author_is_told_where(
+def test_a_broken_skill_is_not_offered_and_its_author_sees_the_place(
     tmp_path: Path, text: str, line: int, code: str
 ) -> None:
     make(tmp_path, text=text)
@@ -101,12 +101,12 @@ def test_a_broken_skill_is_not_offered_and_its_author_is_told_where(
 
 
 @pytest.mark.parametrize("name", ["Tables", "-x", "x-", "a--b", "a b", "表格", "x" * 65, "a_b"])
-def test_a_name_that_other_hosts_refuse_is_told(tmp_path: Path, name: str) -> None:
+def test_a_name_that_other_hosts_refuse_is_reported(tmp_path: Path, name: str) -> None:
     make(tmp_path, name)
     assert [(severity, code) for _, _, severity, code in codes(tmp_path)] == [("error", "skill-name")]
 
 
-def test_what_other_hosts_may_refuse_is_a_warning(tmp_path: Path) -> None:
+def test_features_that_other_hosts_may_refuse_are_warnings(tmp_path: Path) -> None:
     make(tmp_path, "a", GOOD.format(name="b"))
     make(tmp_path, "claude-tables")
     make(tmp_path, "long", f"---\nname: long\ndescription: {'d' * 2_000}\n---\nx")
@@ -120,7 +120,7 @@ def test_what_other_hosts_may_refuse_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("files")
-def test_nothing_outside_of_its_folder_is_read(tmp_path: Path) -> None:
+def test_no_file_outside_its_folder_is_read(tmp_path: Path) -> None:
     workspace, secret = tmp_path / "workspace", tmp_path / "secret.txt"
     secret.write_text("secret")
     folder = make(workspace)
@@ -151,7 +151,7 @@ def test_nothing_outside_of_its_folder_is_read(tmp_path: Path) -> None:
             library.read(name, BODY)
 
 
-def test_giants_and_crowds_are_bounded(tmp_path: Path) -> None:
+def test_huge_and_numerous_inputs_are_bounded(tmp_path: Path) -> None:
     folder = make(tmp_path, big=b"x" * (MAX_BODY_BYTES * 5))
     for number in range(MAX_FILES + 5):
         (folder / f"f{number}").write_bytes(b"x")
@@ -167,7 +167,7 @@ def test_giants_and_crowds_are_bounded(tmp_path: Path) -> None:
         found.read("giant", BODY)
 
 
-def test_a_file_that_is_too_large_is_no_part_of_a_skill(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_left_out_of_a_skill(tmp_path: Path) -> None:
     make(tmp_path, big=b"x" * (MAX_BODY_BYTES * 5))
     (skill,) = SkillLibrary(tmp_path).list()
     assert [each.path for each in skill.files] == [BODY]
@@ -177,7 +177,7 @@ def test_a_file_that_is_too_large_is_no_part_of_a_skill(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=300), st.text(max_size=100))
-def test_any_text_is_read_or_told_of(front: str, body: str) -> None:
+def test_any_text_is_read_or_reported(front: str, body: str) -> None:
     value, rest, findings = read_front_matter(f"---\n{front}\n---\n{body}", "SKILL.md")
     assert isinstance(value, dict)
     assert isinstance(rest, str)

@@ -63,7 +63,7 @@ def http_server(workspace: Path) -> Iterator[str]:
             process.stderr.read()
 
 
-async def test_over_http_it_serves_both_protocol_eras(workspace: Path) -> None:
+async def test_over_http_it_serves_both_protocol_versions(workspace: Path) -> None:
     with http_server(workspace) as address, anyio.fail_after(SECONDS):
         for mode in ("auto", "legacy"):
             async with Client(address, mode=mode, read_timeout_seconds=SECONDS) as client:
@@ -72,7 +72,7 @@ async def test_over_http_it_serves_both_protocol_eras(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("scope", ["../x", "user", "user:", "user:../bob", "everyone"])
-def test_a_bad_scope_stops_the_start_with_its_reason(workspace: Path, scope: str) -> None:
+def test_a_bad_scope_prevents_the_start_with_its_reason(workspace: Path, scope: str) -> None:
     with pytest.raises(BadScope):
         config_from({"PROMPTX_PROJECT_DIR": str(workspace), "PROMPTX_MEMORY_SCOPE": scope})
 

@@ -61,9 +61,7 @@ def use(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["network.json.tmp", "network.json", "state.json"])
-def test_a_link_at_a_name_that_a_memory_writes_changes_nothing_outside(
-    workspace: Path, outside: Path, name: str
-) -> None:
+def test_a_link_at_a_memorys_file_name_changes_nothing_outside(workspace: Path, outside: Path, name: str) -> None:
     (place(workspace) / name).symlink_to(outside / "key")
     use(workspace)
     assert (outside / "key").read_bytes() == SECRET
@@ -74,9 +72,7 @@ def test_a_link_at_a_name_that_a_memory_writes_changes_nothing_outside(
     "name",
     ["engrams.db", "engrams.db-wal", "engrams.db-shm", "engrams.db-journal", ".engrams.lock", ".network.lock"],
 )
-def test_a_dangling_link_at_a_name_of_the_database_makes_nothing_outside(
-    workspace: Path, outside: Path, name: str
-) -> None:
+def test_a_dangling_link_at_a_database_name_creates_nothing_outside(workspace: Path, outside: Path, name: str) -> None:
     (place(workspace) / name).symlink_to(outside / "made")
     use(workspace)
     assert [each.name for each in outside.iterdir()] == ["key"]
@@ -113,12 +109,12 @@ def test_a_memory_folder_that_is_a_link_is_neither_read_nor_written(
         *(".engrams.lock", ".network.lock", "network.json", "state.json"),
     ],
 )
-def test_a_pipe_at_any_name_of_a_memory_keeps_nobody_waiting(workspace: Path, name: str) -> None:
+def test_a_pipe_at_any_file_name_of_a_memory_blocks_no_caller(workspace: Path, name: str) -> None:
     os.mkfifo(place(workspace) / name)
     use(workspace)
 
 
-def test_a_pipe_in_place_of_a_role_or_its_folder_keeps_nobody_waiting(workspace: Path, resources: Path) -> None:
+def test_a_pipe_in_place_of_a_role_or_its_folder_blocks_no_caller(workspace: Path, resources: Path) -> None:
     os.mkfifo(resources / "piped.role.md")
     os.mkfifo(resources / "role")
     library = RoleLibrary(workspace)
@@ -140,7 +136,7 @@ def test_a_role_that_is_swapped_for_a_link_is_not_read_through_it(resources: Pat
         home.open("x.role.md")
 
 
-def test_a_hard_link_to_a_file_elsewhere_is_no_role(workspace: Path, resources: Path, outside: Path) -> None:
+def test_a_hard_link_to_an_outside_file_is_not_a_role(workspace: Path, resources: Path, outside: Path) -> None:
     os.link(outside / "key", resources / "x.role.md")
     assert [one.code for one in RoleLibrary(workspace).check("x")] == ["second-name"]
     with pytest.raises(RoleRefused):
@@ -170,7 +166,7 @@ COLUMNS = "x AS id, 'c' AS content, '[]' AS schema, 'ATOMIC' AS type, x AS times
     ],
     ids=["an endless view", "a computed column", "a virtual table", "other columns"],
 )
-def test_a_database_that_is_no_memory_is_named_and_not_read(workspace: Path, statements: tuple[str, ...]) -> None:
+def test_a_database_that_is_not_a_memory_is_named_and_not_read(workspace: Path, statements: tuple[str, ...]) -> None:
     hostile(place(workspace), *statements)
     memory = Memory(memory_folder(workspace, "domain", None, ROLE))
     with pytest.raises(MemoryUnavailable, match="not of a memory's schema"):
@@ -188,7 +184,7 @@ def test_a_trigger_beside_our_tables_does_not_run(workspace: Path, recorded: Pat
         Memory(memory_folder(workspace, "domain", None, ROLE)).remember([SAVED], NOW)
 
 
-def test_a_statement_without_end_is_stopped(recorded: Path) -> None:
+def test_a_statement_that_runs_too_long_is_stopped(recorded: Path) -> None:
     """A database may change under an open connection, after the look at its schema: then the deadline ends it."""
     ledger = Ledger(Folder(recorded), seconds=0.2)
     assert len(ledger.all()) == 72
@@ -202,7 +198,7 @@ def test_a_statement_without_end_is_stopped(recorded: Path) -> None:
     ledger.close()
 
 
-def test_values_that_are_no_numbers_and_keywords_without_end_are_passed_over(workspace: Path, recorded: Path) -> None:
+def test_invalid_numbers_and_endless_keywords_are_ignored(workspace: Path, recorded: Path) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     hostile(recorded, f"UPDATE engrams SET timestamp = 9e999, strength = -9e999, schema = '{deep}' WHERE rowid = 1")
     memory = Memory(memory_folder(workspace, "domain", None, ROLE))

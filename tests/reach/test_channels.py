@@ -178,7 +178,7 @@ async def test_mail_reaches_the_relay_and_is_tried_again_after_a_refusal(tmp_pat
         assert "law" in message.get_content()
 
 
-async def test_a_relay_that_is_not_there_is_a_failed_attempt(tmp_path: Path) -> None:
+async def test_a_missing_mail_relay_is_a_failed_attempt(tmp_path: Path) -> None:
     async with outbox(tmp_path, mails=True) as box, anyio.create_task_group() as tasks:
         form = EndpointForm(
             name="Ann", channel=Channel.MAIL, address="ann@example.org", events=(EventKind.FEEDBACK_CREATED,)
@@ -194,7 +194,7 @@ async def test_a_relay_that_is_not_there_is_a_failed_attempt(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "address", ["", "ann", "ann@", "@example.org", "a@b", "a b@example.org", "a@example.org\r\nBcc: x@y.z", "a,b@x.org"]
 )
-async def test_what_is_no_mail_address_is_refused(tmp_path: Path, address: str) -> None:
+async def test_an_invalid_mail_address_is_refused(tmp_path: Path, address: str) -> None:
     async with outbox(tmp_path, mails=True) as box:
         form = EndpointForm(name="x", channel=Channel.MAIL, address=address, events=())
         with pytest.raises(InvalidInput):

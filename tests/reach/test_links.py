@@ -88,7 +88,7 @@ async def test_a_link_shows_the_question_and_approves_it_once_in_the_recipients_
         assert row["details"]["link"].startswith("end_")
 
 
-async def test_edited_arguments_are_used_and_bad_ones_leave_the_question_open(tmp_path: Path) -> None:
+async def test_edited_arguments_are_used_and_invalid_ones_keep_the_wait_open(tmp_path: Path) -> None:
     async with asked(tmp_path) as a:
         for bad, said in (
             ("{", "not valid JSON"),
@@ -134,7 +134,7 @@ async def test_texts_of_the_model_are_escaped_on_the_page(tmp_path: Path) -> Non
 
 
 @pytest.mark.attack(kind="web")
-async def test_a_changed_or_foreign_link_is_not_valid(tmp_path: Path) -> None:
+async def test_a_modified_or_foreign_link_is_invalid(tmp_path: Path) -> None:
     async with asked(tmp_path) as a:
         token = a.path.removeprefix("/api/answers/")
         wait, endpoint, mac = token.split(".")
@@ -177,7 +177,7 @@ async def test_an_expired_link_says_so(tmp_path: Path) -> None:
         await ended(a.rig, a.turn)
 
 
-async def test_a_domain_can_demand_a_sign_in_or_switch_links_off(tmp_path: Path) -> None:
+async def test_a_domain_can_require_sign_in_or_disable_links(tmp_path: Path) -> None:
     async with asked(tmp_path, answerLinks="sign-in") as a:
         page = await a.get()
         assert page.status_code == 200

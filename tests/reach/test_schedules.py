@@ -34,7 +34,7 @@ def times(fields: str, zone: str, after: str, count: int) -> list[str]:
     return [each.removesuffix(":00.000Z") for each in found]
 
 
-def test_a_time_that_does_not_exist_fires_after_the_gap_and_one_that_exists_twice_fires_once() -> None:
+def test_a_skipped_local_time_fires_after_the_gap_and_a_repeated_one_fires_once() -> None:
     spring = times("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00:00.000Z", 3)
     assert spring == ["2026-03-28T01:30", "2026-03-29T01:00", "2026-03-30T00:30"]
     autumn = times("30 2 * * *", "Europe/Berlin", "2026-10-24T00:00:00.000Z", 3)
@@ -46,7 +46,7 @@ def test_a_time_that_does_not_exist_fires_after_the_gap_and_one_that_exists_twic
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 @pytest.mark.parametrize("fields", ["30 2 * * *", "0,30 1-3 * * *", "15 * * * *", "*/20 * * * *"])
-def test_the_last_time_before_a_moment_is_the_one_that_the_times_walk_through(zone: str, fields: str) -> None:
+def test_the_last_time_before_a_moment_matches_the_forward_walk(zone: str, fields: str) -> None:
     for month in (3, 4, 10, 11):  # clocks change at the turn of two of these months
         begin = time_text(datetime(2026, month, 1, tzinfo=UTC).timestamp() - 8 * 86_400)
         first = cron.next_time(fields, zone, begin)
@@ -75,7 +75,7 @@ def test_the_last_time_before_a_moment_is_the_one_that_the_times_walk_through(zo
         ("0 0 1/99999999999999999999 * x", "Bad day-of-week"),
     ],
 )
-def test_cron_fields_that_make_no_sense_are_refused_with_the_reason(fields: str, said: str) -> None:
+def test_invalid_cron_fields_are_refused_with_the_reason(fields: str, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         cron.check_cron(fields, now())
     assert said in caught.value.problem
@@ -128,7 +128,7 @@ async def test_a_due_schedule_runs_as_a_turn_of_its_owner_and_its_answer_goes_to
         assert await audited(rig, action="schedule.create", target=made["id"])
 
 
-async def test_a_tool_that_the_schedule_allows_runs_without_asking_and_another_one_asks(tmp_path: Path) -> None:
+async def test_a_tool_allowed_by_the_schedule_runs_and_another_one_asks(tmp_path: Path) -> None:
     steps = (REMEMBER, say("Stored."), REMEMBER, say("Declined."))
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain(toolPolicy={"promptx_remember": "ask"})
@@ -182,9 +182,7 @@ async def test_a_schedule_is_paused_after_failures_with_a_notification_and_enabl
 
 
 @pytest.mark.parametrize(("policy", "states"), [("skip", ["skipped"]), ("once", ["done"]), ("all", ["done"] * 3)])
-async def test_times_that_passed_while_no_server_ran_are_caught_up_as_chosen(
-    tmp_path: Path, policy: str, states: list[str]
-) -> None:
+async def test_missed_times_are_caught_up_by_setting(tmp_path: Path, policy: str, states: list[str]) -> None:
     steps = [say("Done.")] * states.count("done")
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
@@ -202,7 +200,7 @@ async def test_times_that_passed_while_no_server_ran_are_caught_up_as_chosen(
         assert (await rig.ok("GET", f"/api/domains/{domain}/schedules/{made['id']}"))["nextAt"] > now()
 
 
-async def test_a_schedule_whose_owner_lost_the_domain_does_not_run(tmp_path: Path) -> None:
+async def test_a_schedule_does_not_run_after_its_owner_lost_the_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "ann", "admin", domain)
@@ -273,7 +271,7 @@ async def test_a_signed_webhook_fires_once_and_its_body_is_untrusted(tmp_path: P
 
 
 @pytest.mark.attack(kind="web")
-async def test_members_and_admins_of_other_domains_reach_no_schedule(tmp_path: Path) -> None:
+async def test_members_and_other_domains_admins_cannot_reach_schedules(tmp_path: Path) -> None:
     async with tenants(tmp_path) as t:
         domain = t.ids["domain"]
         path = f"/api/domains/{domain}/schedules"
@@ -309,7 +307,7 @@ async def test_bad_schedules_are_refused_with_the_field(tmp_path: Path) -> None:
         assert (await rig.refused("POST", path, NIGHTLY))[:2] == (409, "SCHEDULE_EXISTS")
 
 
-async def test_a_time_is_claimed_once_and_a_firing_starts_one_conversation(tmp_path: Path) -> None:
+async def test_a_scheduled_time_is_claimed_once_and_starts_one_conversation(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Done.")) as rig:
         domain = await rig.domain()
         made = await create(rig, domain)

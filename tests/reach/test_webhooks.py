@@ -113,7 +113,7 @@ async def test_an_event_that_is_sent_once_is_not_repeated(tmp_path: Path) -> Non
         assert len(await box.listed(endpoint)) == 1
 
 
-async def test_none_is_lost_and_the_order_is_kept_with_a_receiver_that_fails_a_third_of_the_time(
+async def test_an_unreliable_receiver_gets_all_events_in_order(
     tmp_path: Path,
 ) -> None:
     receiver = Receiver(lambda number: Response(status_code=503 if number % 3 == 0 else 200))
@@ -149,7 +149,7 @@ async def test_a_delivery_is_parked_after_all_attempts_and_replayed_by_hand(tmp_
         assert receiver.ids()[first.id] == 4
 
 
-async def test_an_endpoint_that_answers_gone_is_disabled_and_its_deliveries_are_parked(tmp_path: Path) -> None:
+async def test_an_endpoint_with_status_410_is_disabled_and_its_deliveries_parked(tmp_path: Path) -> None:
     receiver = Receiver(lambda number: Response(status_code=410 if number == 1 else 200))
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
@@ -196,7 +196,7 @@ def _silent(number: int) -> Response:
         (lambda number: Response(status_code=404), "answered 404"),
     ],
 )
-async def test_an_answer_that_is_no_success_is_a_failed_attempt(
+async def test_an_unsuccessful_status_is_a_failed_attempt(
     tmp_path: Path, answer: Callable[[int], Response], problem: str
 ) -> None:
     receiver = Receiver(answer)
@@ -210,7 +210,7 @@ async def test_an_answer_that_is_no_success_is_a_failed_attempt(
         assert problem in row.problem
 
 
-async def test_an_endless_answer_is_read_to_its_bound(tmp_path: Path) -> None:
+async def test_an_endless_answer_is_read_up_to_its_limit(tmp_path: Path) -> None:
     receiver = Receiver(_endless)
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
@@ -220,7 +220,7 @@ async def test_an_endless_answer_is_read_to_its_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(kind="web")
-async def test_an_address_that_is_no_https_address_is_refused(tmp_path: Path) -> None:
+async def test_an_address_without_https_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/endpoints"
         for url in (
@@ -239,7 +239,7 @@ async def test_an_address_that_is_no_https_address_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.attack(kind="web")
-async def test_texts_of_a_conversation_go_only_to_its_owner(tmp_path: Path) -> None:
+async def test_texts_of_a_conversation_are_sent_only_to_its_owner(tmp_path: Path) -> None:
     async with (
         Receiver().open() as admins,
         Receiver().open() as own,
@@ -286,7 +286,7 @@ async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(kind="web")
-async def test_members_and_admins_of_other_domains_reach_no_endpoint(tmp_path: Path) -> None:
+async def test_members_and_other_domains_admins_cannot_reach_endpoints(tmp_path: Path) -> None:
     async with tenants(tmp_path) as t:
         domain = t.ids["domain"]
         bob = await make_key(t.rig, "bob", "member", domain)

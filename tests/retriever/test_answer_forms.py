@@ -26,7 +26,7 @@ from mcp_servers.answer_forms import asked_form, has_form
         ("产假有多少天？", "产假为九十八天", "产假由直属主管审批"),
     ],
 )
-def test_only_a_text_with_the_asked_form_can_answer(question: str, answer: str, other: str) -> None:
+def test_only_a_text_with_the_asked_form_of_answer_is_relevant(question: str, answer: str, other: str) -> None:
     form = asked_form(question)
     assert form is not None
     assert has_form(answer, form)
@@ -48,6 +48,6 @@ def test_how_much_of_something_else_is_no_question_for_money() -> None:
 @pytest.mark.parametrize(
     "question", ["Who pays my phone bill?", "Where may people smoke?", "谁审批请假？", "", "!" * 5_000]
 )
-def test_a_question_for_a_person_or_a_place_has_no_form(question: str) -> None:
+def test_a_question_for_a_person_or_a_place_has_no_answer_form(question: str) -> None:
     assert asked_form(question) is None
     assert has_form("", None)

@@ -61,7 +61,7 @@ def test_sentences_cover_every_visible_character_once_and_in_order(text: str) ->
 
 
 @given(DOCUMENTS)
-def test_spans_of_chunks_and_sentences_slice_back_to_their_text(parsed: ParsedDocument) -> None:
+def test_spans_of_chunks_and_sentences_slice_to_their_text(parsed: ParsedDocument) -> None:
     text = parsed.text
     for ordinal, chunk in enumerate(chunk_document(parsed, "d", "n")):
         assert chunk.ordinal == ordinal
@@ -71,7 +71,7 @@ def test_spans_of_chunks_and_sentences_slice_back_to_their_text(parsed: ParsedDo
 
 
 @given(DOCUMENTS)
-def test_every_visible_character_lies_in_a_sentence_or_in_a_heading_path(parsed: ParsedDocument) -> None:
+def test_every_visible_character_belongs_to_a_sentence_or_a_heading_path(parsed: ParsedDocument) -> None:
     chunks = chunk_document(parsed, "d", "n")
     spans = [Span(chunk.start + start, chunk.start + end) for chunk in chunks for start, end in chunk.sentences]
     covered = spans_outside_white_space(parsed.text, spans)
@@ -107,7 +107,7 @@ def test_abbreviations_numbers_and_initials_do_not_end_a_latin_sentence() -> Non
 
 
 @pytest.mark.parametrize("piece", [".", "1. ", " ", "\n", "word", "。", "\n ", ",", "a. ", "年"])
-def test_a_long_run_of_one_thing_is_chunked_without_hanging(piece: str) -> None:
+def test_a_long_run_of_one_character_is_chunked_quickly(piece: str) -> None:
     text = piece * (200_000 // len(piece)) + "x"
     chunks = chunk_document(ParsedDocument((Block("prose", text), Block("code", text))), "d", "n")
     assert chunks[-1].end == 2 * len(text) + len(SEPARATOR)
@@ -122,13 +122,13 @@ def test_a_list_number_is_not_a_sentence() -> None:
     assert sentences_of("1. Turn it off. \n2. Wait.") == ["1. Turn it off.", "2. Wait."]
 
 
-def test_a_sentence_without_an_end_is_cut_at_a_comma_before_it_grows_too_long() -> None:
+def test_a_sentence_without_an_end_is_cut_at_a_comma() -> None:
     pieces = sentences_of("，".join(["违约责任"] * 200))
     assert all(estimate_tokens(piece) <= MAX_SENTENCE_TOKENS for piece in pieces)
     assert all(piece.endswith("，") for piece in pieces[:-1])
 
 
-def test_headings_become_the_path_of_what_stands_below_them() -> None:
+def test_headings_become_the_path_of_the_text_below_them() -> None:
     chunks = chunk_document(HANDBOOK, "d", "handbook.md")
     assert [chunk.heading_path for chunk in chunks] == [("Handbook", "Annual leave"), ("Handbook", "Sick leave")]
 
@@ -171,6 +171,6 @@ def test_chunk_ids_are_the_same_for_the_same_document_and_differ_between_documen
     assert not {chunk.chunk_id for chunk in first} & {chunk.chunk_id for chunk in other}
 
 
-def test_a_chunk_survives_the_trip_through_json() -> None:
+def test_a_chunk_is_equal_after_a_json_round_trip() -> None:
     for chunk in chunk_document(HANDBOOK, "a", "n"):
         assert Chunk.from_json(json.loads(json.dumps(dict(chunk.to_json())))) == chunk

@@ -30,7 +30,7 @@ def coverage(question: str, passage: str) -> Coverage | None:
         ("¿Cuánto cuesta la tarjeta para mayores?", "La tarjeta cuesta 40 euros para un año, y no es para el mes."),
     ],
 )
-def test_a_near_miss_lacks_a_thing_that_the_question_names(question: str, passage: str) -> None:
+def test_a_near_miss_lacks_a_thing_named_in_the_question(question: str, passage: str) -> None:
     result = coverage(question, passage)
     assert result is not None
     assert result.lacking > 0.15
@@ -60,7 +60,7 @@ def test_a_near_miss_lacks_a_thing_that_the_question_names(question: str, passag
         ("六万元以上的采购需要几家比价？", "六万元以上的采购须三家比价"),
     ],
 )
-def test_an_answer_lacks_nothing_that_the_question_names(question: str, passage: str) -> None:
+def test_an_answering_passage_misses_nothing_named_in_the_question(question: str, passage: str) -> None:
     result = coverage(question, passage)
     assert result is not None
     assert result.lacking == 0
@@ -75,7 +75,7 @@ def test_an_answer_lacks_nothing_that_the_question_names(question: str, passage:
         ("Wie viele Gasflaschen darf ein Wohnmobil mitführen?", "Of gas bottles there may be two per camper at most."),
     ],
 )
-def test_words_say_nothing_of_a_passage_in_another_language(question: str, passage: str) -> None:
+def test_word_coverage_is_unknown_for_a_passage_in_another_language(question: str, passage: str) -> None:
     assert coverage(question, passage) is None
 
 
@@ -87,7 +87,7 @@ def test_words_say_nothing_of_a_passage_in_another_language(question: str, passa
         ("客服热线的电话号码是多少？", "客服热线为 400-820-6173", "客服热线每天8:00至20:00有人接听"),
     ],
 )
-def test_a_telephone_number_stands_for_the_word_telephone(question: str, number: str, name: str) -> None:
+def test_a_telephone_number_matches_the_word_telephone(question: str, number: str, name: str) -> None:
     answer, other = coverage(question, number), coverage(question, name)
     assert answer is not None
     assert other is not None
@@ -95,13 +95,13 @@ def test_a_telephone_number_stands_for_the_word_telephone(question: str, number:
     assert answer.held > other.held
 
 
-def test_a_telephone_number_is_no_phone_bill() -> None:
+def test_a_telephone_number_is_not_a_phone_bill() -> None:
     result = coverage("Who pays my phone bill?", "Tell your manager by telephone: 0550 600 145. We pay your salary.")
     assert result is not None
     assert result.lacking > 0.3
 
 
-def test_a_passage_about_hotels_lacks_little_of_a_hotel_bill() -> None:
+def test_a_passage_about_hotels_misses_little_of_a_hotel_bill() -> None:
     question, passage = "How do I claim a hotel bill?", "Hotels: Book through the portal, and claim it."
     tokens = frozenset(query_vector(question).indices)
     asked = read_question(question, tokens)
@@ -127,7 +127,7 @@ def test_a_missing_word_before_the_thing_weighs_less_than_the_missing_thing() ->
     assert before.lacking < thing.lacking
 
 
-def test_a_word_that_only_begins_like_another_is_another_word() -> None:
+def test_a_word_with_the_same_start_is_another_word() -> None:
     result = coverage("What does a cat cost?", "The cattle in the catering wagon cost 20 crowns.")
     assert result is not None
     assert result.lacking > 0.3
@@ -144,7 +144,7 @@ def test_a_word_that_only_begins_like_another_is_another_word() -> None:
         ("Wann schließt das Kontor?", False),  # every German noun has a capital
     ],
 )
-def test_a_name_that_no_passage_has_is_missing(question: str, missing: bool) -> None:
+def test_a_name_in_no_passage_is_missing(question: str, missing: bool) -> None:
     asked = read_question(question, frozenset(query_vector(question).indices))
     held = [frozenset(query_vector(text).indices) for text in ("The office closes at ten.", "The salary of the crew.")]
     assert asked.missing_name(held) is missing
@@ -160,6 +160,6 @@ def test_a_part_of_a_compound_is_not_the_compound() -> None:
 
 
 @pytest.mark.parametrize("question", ["", "7", "?!…", "Ｈ", "مرحبا", "שלום 微风 x", "a " * 5_000, "微" * 2_000])
-def test_odd_questions_have_a_coverage_between_nothing_and_all(question: str) -> None:
+def test_odd_questions_have_a_coverage_between_zero_and_one(question: str) -> None:
     result = coverage(question, "The crew may ask for it. 船员可以 7")
     assert result is None or (0 <= result.held <= 1 and 0 <= result.lacking <= 1)

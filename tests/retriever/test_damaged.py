@@ -44,7 +44,7 @@ def overwritten(data: bytearray, chance: random.Random) -> bytearray:
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("path", CORPUS, ids=[path.name for path in CORPUS])
-def test_a_damaged_file_is_read_or_refused_by_a_sentence_with_its_name_and_a_remedy(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_read_or_refused_with_its_name_and_a_remedy(path: Path, tmp_path: Path) -> None:
     whole = path.read_bytes()
     refusals: list[DocumentError] = []
     for seed, damage in enumerate((cut, flipped, overwritten, cut, flipped)):
@@ -72,7 +72,9 @@ def test_a_damaged_file_is_read_or_refused_by_a_sentence_with_its_name_and_a_rem
         ("odd-object-stream.pdf", b"%PDF-1.7\n1 0 obj\n"),
     ],
 )
-def test_a_cut_pdf_without_a_whole_page_says_so(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_truncated_pdf_without_a_complete_page_is_refused_with_the_reason(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DocumentError) as caught:
         parse(tmp_path / name, name)
@@ -109,7 +111,7 @@ def with_damaged_part(path: Path, part: str) -> Path:
         ("b.xlsx", files.workbook, "docProps/app.xml", ""),
     ],
 )
-def test_a_damaged_part_costs_that_part_and_is_named(
+def test_a_damaged_part_costs_only_itself_and_is_named(
     tmp_path: Path, name: str, make: Callable[[Path], Path], part: str, kept: str
 ) -> None:
     whole = read(make(tmp_path / name))
@@ -128,7 +130,7 @@ def test_a_damaged_part_costs_that_part_and_is_named(
         ("a.pptx", files.slides, "ppt/presentation.xml"),
     ],
 )
-def test_a_file_whose_main_part_is_damaged_is_refused_by_the_name_of_the_part(
+def test_a_file_with_a_damaged_main_part_is_refused_by_the_parts_name(
     tmp_path: Path, name: str, make: Callable[[Path], Path], part: str
 ) -> None:
     make(tmp_path / name)
@@ -139,7 +141,7 @@ def test_a_file_whose_main_part_is_damaged_is_refused_by_the_name_of_the_part(
     )
 
 
-def test_a_damaged_chapter_of_a_book_costs_that_chapter(tmp_path: Path) -> None:
+def test_a_damaged_chapter_of_a_book_costs_only_that_chapter(tmp_path: Path) -> None:
     chapters = "".join(f'<item id="c{n}" href="c{n}.xhtml" media-type="application/xhtml+xml"/>' for n in (1, 2))
     spine = '<itemref idref="c1"/><itemref idref="c2"/>'
     members = {

@@ -108,7 +108,7 @@ def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
         max_size=6,
     )
 )
-def test_a_collection_that_grows_and_shrinks_is_read_the_same_whatever_indexes_it_has(
+def test_searches_are_equal_with_and_without_the_indexes_of_a_collection(
     acts: list[tuple[str, str, int]],
 ) -> None:
     there: dict[str, list[Chunk]] = {}
@@ -141,7 +141,7 @@ def test_a_collection_that_grows_and_shrinks_is_read_the_same_whatever_indexes_i
             index.close()
 
 
-def test_a_collection_gets_indexes_when_it_has_grown_and_none_before(tmp_path: Path) -> None:
+def test_a_collection_gets_indexes_only_after_it_has_grown(tmp_path: Path) -> None:
     chunks = [chunk("a", n) for n in range(SMALL + 1)]
     with opened(tmp_path) as index:
         done(index.upsert("law", chunks[:SMALL]))
@@ -157,7 +157,7 @@ def test_a_collection_gets_indexes_when_it_has_grown_and_none_before(tmp_path: P
     assert indexed(tmp_path, "law") == set()
 
 
-def test_a_crash_before_a_grown_collection_has_all_indexes_is_made_good_at_the_next_opening(tmp_path: Path) -> None:
+def test_a_crash_during_index_creation_is_repaired_at_the_next_opening(tmp_path: Path) -> None:
     chunks = [chunk("a", n) for n in range(SMALL + 40)]
     with opened(tmp_path) as index:
         steps = index.upsert("law", chunks)
@@ -185,7 +185,7 @@ def test_a_folder_of_an_earlier_version_opens_and_answers_as_before(tmp_path: Pa
     assert storage(tmp_path, "law") == "when needed"
 
 
-def test_many_dense_vectors_are_read_in_advance(tmp_path: Path) -> None:
+def test_many_dense_vectors_are_prefetched(tmp_path: Path) -> None:
     dimension = 4_096
     count = 2 * SMALL_BYTES // dimension
     with opened(tmp_path) as index:
@@ -196,7 +196,7 @@ def test_many_dense_vectors_are_read_in_advance(tmp_path: Path) -> None:
     assert storage(tmp_path, "law") == "in advance"
 
 
-def test_a_description_that_the_engine_cannot_read_is_left_to_it(tmp_path: Path) -> None:
+def test_an_unreadable_index_description_is_left_to_the_engine(tmp_path: Path) -> None:
     with opened(tmp_path) as index:
         done(index.upsert("bad", [chunk("a", 0)], vectors(1)))
         done(index.upsert("good", [chunk("a", 0)], vectors(1)))
@@ -224,7 +224,7 @@ def test_collections_of_the_same_chunk_ids_never_answer_for_each_other(order: li
             assert [each.text for each in index.chunks(f"c{number}", "a")] == [text]
 
 
-def test_generations_are_apart_when_each_is_opened_anew(tmp_path: Path) -> None:
+def test_index_generations_are_separate_when_each_is_reopened(tmp_path: Path) -> None:
     with opened(tmp_path, max_open=1) as index:
         done(index.upsert("law", [chunk("a", 0, "old words")], vectors(1)))
         meta = index.meta("law")
@@ -241,9 +241,7 @@ def test_generations_are_apart_when_each_is_opened_anew(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, MAX_POINTS // 50), max_size=2 * ALWAYS_OPEN), st.integers(1, MAX_OPEN))
-def test_few_collections_stay_open_whatever_their_size_and_many_while_they_are_small(
-    points: list[int], most: int
-) -> None:
+def test_few_large_collections_stay_open_or_many_small_ones(points: list[int], most: int) -> None:
     left = [*points]
     while too_many(left, most):
         left.pop(0)
@@ -254,7 +252,7 @@ def test_few_collections_stay_open_whatever_their_size_and_many_while_they_are_s
         assert len(left) == most or len(left) >= ALWAYS_OPEN
 
 
-def test_one_collection_more_than_may_be_open_does_not_close_each_before_its_turn(tmp_path: Path) -> None:
+def test_one_collection_beyond_the_open_limit_does_not_close_the_others_early(tmp_path: Path) -> None:
     def openings(collection: str) -> int:
         return (tmp_path / collection / "1" / "edge_config.json").stat().st_mtime_ns  # the engine writes it each time
 

@@ -44,7 +44,7 @@ async def test_a_missing_folder_or_model_is_named(tmp_path: Path) -> None:
         await FastReranker("Xenova/ms-marco-MiniLM-L-6-v2", tmp_path).rerank("a", ["b"])
 
 
-async def test_fetching_a_model_that_is_here_loads_it_and_reports_progress(tmp_path: Path) -> None:
+async def test_fetching_a_local_model_loads_it_and_reports_progress(tmp_path: Path) -> None:
     embedder = FastEmbedder(write_model(tmp_path / "local"), tmp_path)
     seen: list[tuple[int, int]] = []
     await embedder.fetch(lambda here, expected: seen.append((here, expected)))
@@ -80,7 +80,7 @@ async def test_an_http_endpoint_is_asked_in_batches_and_answers_in_any_order() -
     await embedder.aclose()
 
 
-async def test_a_busy_endpoint_is_asked_again() -> None:
+async def test_a_busy_endpoint_is_retried() -> None:
     embedder, bodies = endpoint(PlainTextResponse("busy", 503), PlainTextResponse("slow down", 429))
     assert await embedder.embed_query("x") == [0.0, 1.0]
     assert len(bodies) == ATTEMPTS
@@ -107,7 +107,7 @@ async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e39", "1e30", "9" * 300, '"nan"'])
-async def test_a_number_the_index_cannot_hold_is_a_typed_failure(number: str) -> None:
+async def test_a_number_too_large_for_the_index_is_a_typed_error(number: str) -> None:
     """The index stores 32-bit numbers and divides by the square root of their summed squares."""
     body = f'{{"data": [{{"index": 0, "embedding": [0.5, {number}]}}]}}'
     embedder, _ = endpoint(Response(body, media_type="application/json"))
@@ -121,7 +121,7 @@ async def test_a_number_the_index_cannot_hold_is_a_typed_failure(number: str) ->
 @pytest.mark.parametrize(
     "echoed", ['Bearer emb/secret"1', '{"error": "Bearer emb/secret\\"1"}', "?key=emb%2Fsecret%221"]
 )
-async def test_an_error_answer_that_repeats_the_key_does_not_give_it_away(filler: str, echoed: str) -> None:
+async def test_an_error_that_repeats_the_key_is_redacted(filler: str, echoed: str) -> None:
     embedder, bodies = endpoint(PlainTextResponse(f"{filler} refused:\n\x1b[31m {echoed}", 401), key='emb/secret"1')
     with pytest.raises(EmbedderFailed, match="status 401: ") as caught:
         await embedder.embed_query("x")
@@ -135,7 +135,7 @@ async def test_an_error_answer_that_repeats_the_key_does_not_give_it_away(filler
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_an_answer_without_end_is_refused_by_what_it_unpacks_to(status: int) -> None:
+async def test_an_endless_answer_is_refused_by_its_unpacked_size(status: int) -> None:
     """40 KB of gzip that stand for 40 MB of JSON white space, and as many that stand for an error."""
     packed = gzip.compress(b" " * (ANSWER_BYTES + 8 * 2**20))
     embedder, bodies = endpoint(Response(packed, status, {"Content-Encoding": "gzip"}, "application/json"))

@@ -90,11 +90,11 @@ CASES: tuple[tuple[str, tuple[Block, ...]], ...] = (
 
 
 @pytest.mark.parametrize(("name", "blocks"), CASES, ids=[case[0] for case in CASES])
-def test_a_file_that_other_products_read_wrong_is_read_right(name: str, blocks: tuple[Block, ...]) -> None:
+def test_a_file_that_other_products_misread_is_read_correctly(name: str, blocks: tuple[Block, ...]) -> None:
     assert read(name).blocks == blocks
 
 
-def test_what_a_reader_of_the_field_files_adds_or_passes_over_is_a_note() -> None:
+def test_skipped_and_added_parts_of_real_files_have_notes() -> None:
     assert read("boiler.md").date == "2031-02-03"
     assert read("slides.pptx").notes == ("hidden slides were read too: 2",)
     (note,) = read("formula_nocache.xlsx").notes
@@ -184,13 +184,13 @@ DATES = {
 
 
 @pytest.mark.parametrize("name", HEADINGS)
-def test_an_ordinary_document_is_read_whole(name: str) -> None:
+def test_an_ordinary_document_is_read_completely(name: str) -> None:
     parsed = read(name)
     assert [(block.level, block.text) for block in parsed.blocks if block.kind == "heading"] == HEADINGS[name]
     assert [text for text in TEXTS[name] if text not in parsed.text] == []
     assert name not in DATES or parsed.date == DATES[name]
 
 
-def test_every_row_of_a_price_list_of_1500_rows_is_there_once() -> None:
+def test_every_row_of_a_price_list_of_1500_rows_appears_once() -> None:
     lines = [line for block in read("o04_prices.xlsx").blocks for line in block.text.split("\n")]
     assert [line.split(" | ")[0] for line in lines if line.startswith("A0")] == [f"A{n:05d}" for n in range(1, 1501)]

@@ -29,7 +29,7 @@ from mcp_servers.folding import fold, fold_text
         ("\u00ad\u200b", ""),
     ],
 )
-def test_spellings_that_look_the_same_fold_to_the_same_text(text: str, folded: str) -> None:
+def test_lookalike_spellings_fold_to_the_same_text(text: str, folded: str) -> None:
     assert fold(text).text == folded
 
 
@@ -54,7 +54,7 @@ def test_folding_without_offsets_gives_the_same_text(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="aZß ﬁ\u00ad\u00a0Ä４\u0308中"), st.data())
-def test_a_span_of_folded_text_leads_to_the_source_that_folds_to_it(text: str, data: st.DataObject) -> None:
+def test_a_span_of_folded_text_maps_to_its_source(text: str, data: st.DataObject) -> None:
     folded = fold(text)
     start = data.draw(st.integers(0, len(folded.text)))
     end = data.draw(st.integers(start, len(folded.text)))
@@ -63,7 +63,7 @@ def test_a_span_of_folded_text_leads_to_the_source_that_folds_to_it(text: str, d
     assert folded.text[start:end].strip() in fold(text[first:last]).text
 
 
-def test_a_text_that_needs_no_folding_stays_as_it_is() -> None:
+def test_a_text_that_needs_no_folding_stays_unchanged() -> None:
     text = unicodedata.normalize("NFKC", "plain text, 12 words. 夜航补贴六十八元")
     assert fold(text).text == text
     assert list(fold(text).offsets) == list(range(len(text) + 1))

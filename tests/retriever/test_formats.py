@@ -80,7 +80,7 @@ def test_an_empty_row_inside_a_table_does_not_end_it(tmp_path: Path) -> None:
     assert table == Block("table", "city | amount\nBonn | 3\nKiel | 4", cells="Sheet!A2:B4")
 
 
-def test_cells_read_as_their_author_sees_them(tmp_path: Path) -> None:
+def test_cells_are_read_as_displayed(tmp_path: Path) -> None:
     path = sheet_with(tmp_path / "a.xlsx", ["share", "sum", "open"], [0.256, 0.1 + 0.2, True])
     book = openpyxl.load_workbook(path)
     book["Sheet"]["A2"].number_format = "0.0%"
@@ -88,7 +88,7 @@ def test_cells_read_as_their_author_sees_them(tmp_path: Path) -> None:
     assert texts(read(path))[1] == "share | sum | open\n25.6% | 0.3 | TRUE"
 
 
-def test_hidden_sheets_are_left_out_and_a_chart_alone_is_no_error(tmp_path: Path) -> None:
+def test_hidden_sheets_are_left_out_and_a_chart_sheet_is_not_an_error(tmp_path: Path) -> None:
     path = sheet_with(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
     book = openpyxl.load_workbook(path)
     book.create_sheet("Secret").append(["salary"])
@@ -100,7 +100,7 @@ def test_hidden_sheets_are_left_out_and_a_chart_alone_is_no_error(tmp_path: Path
     assert parsed.notes == ("hidden sheets were not read: 1",)
 
 
-def test_a_cell_in_the_last_corner_of_a_sheet_costs_nothing(tmp_path: Path) -> None:
+def test_a_cell_in_the_last_corner_of_a_sheet_is_cheap_to_read(tmp_path: Path) -> None:
     path = sheet_with(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
     book = openpyxl.load_workbook(path)
     book["Sheet"]["XFD1048576"] = "end"
@@ -137,7 +137,7 @@ def run(text: str, properties: str = "") -> str:
     return f"<w:r>{properties}<w:t>{text}</w:t></w:r>"
 
 
-def test_word_text_in_links_controls_and_insertions_is_read_and_what_is_not_shown_is_not(tmp_path: Path) -> None:
+def test_word_text_in_links_controls_and_insertions_is_read_and_hidden_text_is_not(tmp_path: Path) -> None:
     path = word_with(
         tmp_path / "a.docx",
         f"<w:hyperlink>{run('a link')}</w:hyperlink>",
@@ -149,7 +149,7 @@ def test_word_text_in_links_controls_and_insertions_is_read_and_what_is_not_show
     assert texts(read(path)) == ["seen a link", "seen a control", "seen an insertion", "seen", "seen"]
 
 
-def test_a_word_text_box_stands_once_and_after_its_paragraph(tmp_path: Path) -> None:
+def test_a_word_text_box_appears_once_after_its_paragraph(tmp_path: Path) -> None:
     box = f"<w:txbxContent><w:p>{run('in the box')}</w:p></w:txbxContent>"
     shape = (
         f"<w:r><mc:AlternateContent><mc:Choice Requires='wps'><wps:txbx>{box}</wps:txbx></mc:Choice>"
@@ -158,7 +158,7 @@ def test_a_word_text_box_stands_once_and_after_its_paragraph(tmp_path: Path) -> 
     assert texts(read(word_with(tmp_path / "a.docx", shape))) == ["seen", "in the box"]
 
 
-def test_word_headings_are_known_by_outline_and_by_the_style_they_are_based_on(tmp_path: Path) -> None:
+def test_word_headings_are_recognised_by_outline_and_base_style(tmp_path: Path) -> None:
     document = docx.Document()
     style = document.styles.add_style("House head", WD_STYLE_TYPE.PARAGRAPH)
     style.base_style = document.styles["Heading 2"]
@@ -175,7 +175,7 @@ def test_word_headings_are_known_by_outline_and_by_the_style_they_are_based_on(t
     )
 
 
-def test_word_cells_that_are_merged_or_hold_a_table_keep_their_rows(tmp_path: Path) -> None:
+def test_merged_word_cells_and_nested_tables_keep_their_rows(tmp_path: Path) -> None:
     document = docx.Document()
     table = document.add_table(3, 2)
     for row, words in zip(table.rows, [("grade", "days"), ("junior", "25"), ("", "20")], strict=True):
@@ -188,7 +188,7 @@ def test_word_cells_that_are_merged_or_hold_a_table_keep_their_rows(tmp_path: Pa
     assert texts(read(tmp_path / "a.docx")) == ["grade | days a / b\njunior | 25\njunior | 20"]
 
 
-def test_word_footnotes_stand_below_the_paragraph_that_has_them(tmp_path: Path) -> None:
+def test_word_footnotes_follow_their_paragraph(tmp_path: Path) -> None:
     word_with(tmp_path / "plain.docx", "<w:r><w:footnoteReference w:id='2'/></w:r>", run("end"))
     kind = "officeDocument/2006/relationships/footnotes"
     with zipfile.ZipFile(tmp_path / "plain.docx") as package:
@@ -206,7 +206,7 @@ def test_word_footnotes_stand_below_the_paragraph_that_has_them(tmp_path: Path) 
     assert texts(read(files.package(tmp_path / "a.docx", members))) == ["seen", "The note.", "seen end"]
 
 
-def test_slides_give_tables_charts_and_their_own_place(tmp_path: Path) -> None:
+def test_slides_give_tables_charts_and_their_slide_number(tmp_path: Path) -> None:
     deck = pptx.Presentation()
     box = (Inches(1), Inches(1), Inches(4), Inches(2))
     first = deck.slides.add_slide(deck.slide_layouts[5])
@@ -238,7 +238,7 @@ def test_slides_give_tables_charts_and_their_own_place(tmp_path: Path) -> None:
     ]
 
 
-def test_pdf_tables_keep_their_rows_also_over_pages(tmp_path: Path) -> None:
+def test_pdf_tables_keep_their_rows_over_pages(tmp_path: Path) -> None:
     style = getSampleStyleSheet()["Normal"]
     rows = [["Name", "Quantity", "Price"], *([f"Item {n}", str(n), f"{n * 1.5:.2f}"] for n in range(60))]
     story = [Paragraph("Before it.", style), Table(rows, repeatRows=1), Paragraph("After it.", style)]
@@ -253,7 +253,7 @@ def test_pdf_tables_keep_their_rows_also_over_pages(tmp_path: Path) -> None:
         assert all(sentence in lines or sentence.endswith("it.") for sentence in sentences), "a row is a sentence"
 
 
-def test_a_word_that_a_pdf_breaks_is_whole(tmp_path: Path) -> None:
+def test_a_hyphenated_word_of_a_pdf_is_joined(tmp_path: Path) -> None:
     pages = [[(10, "Everybody has a right to con-"), (10, "tinuous leave.")]]
     assert read(files.pdf(tmp_path / "a.pdf", pages)).text == "Everybody has a right to continuous leave."
 
@@ -267,13 +267,13 @@ def test_html_lists_keep_depth_numbers_and_paragraphs(tmp_path: Path) -> None:
     assert html(tmp_path, source) == ["- one\n  - deep\n- two\n  more\n3. third\n4. fourth"]
 
 
-def test_html_cells_keep_words_apart_and_stand_in_all_their_rows(tmp_path: Path) -> None:
+def test_html_cells_keep_words_apart_and_fill_their_row_spans(tmp_path: Path) -> None:
     first = "<tr><th>city<th colspan=2>rates<tr><td rowspan=2>Bonn<td><p>3</p><p>4</p><td>5"
     source = f"<table>{first}<tr><td>6<td>7</table>"
     assert html(tmp_path, source) == ["city | rates | rates\nBonn | 3 4 | 5\nBonn | 6 | 7"]
 
 
-def test_html_tables_for_the_looks_are_read_as_text(tmp_path: Path) -> None:
+def test_layout_tables_in_html_are_read_as_text(tmp_path: Path) -> None:
     source = "<table><tr><td><h1>Leave</h1><p>25 days.</p><td><table><tr><td>a<td>b<tr><td>1<td>2</table>end</table>"
     assert html(tmp_path, source) == ["Leave", "25 days.", "a | b\n1 | 2", "end"]
 
@@ -287,7 +287,7 @@ def test_html_tables_for_the_looks_are_read_as_text(tmp_path: Path) -> None:
         "<script>x</script><p>seen",
     ],
 )
-def test_html_that_is_not_shown_is_not_read(tmp_path: Path, source: str) -> None:
+def test_hidden_html_is_not_read(tmp_path: Path, source: str) -> None:
     assert html(tmp_path, source) == ["seen"]
 
 
@@ -306,11 +306,11 @@ def test_html_that_is_not_shown_is_not_read(tmp_path: Path, source: str) -> None
         ("<p>&#" + "9" * 5000 + ";", ["&#" + "9" * 5000 + ";"]),
     ],
 )
-def test_broken_html_loses_no_text_and_is_read_as_a_browser_does(tmp_path: Path, source: str, read: list[str]) -> None:
+def test_broken_html_is_read_like_in_a_browser_without_loss(tmp_path: Path, source: str, read: list[str]) -> None:
     assert html(tmp_path, source) == read
 
 
-def test_html_says_latin_1_and_means_what_browsers_make_of_it(tmp_path: Path) -> None:
+def test_html_declared_latin_1_is_decoded_like_in_browsers(tmp_path: Path) -> None:
     source = '<meta charset="iso-8859-1"><p>“Größe” – 5 €</p>'.encode("cp1252")
     assert read(tmp_path / "a.html", source).text == "“Größe” – 5 €"
 
@@ -346,22 +346,22 @@ def test_html_inside_markdown_is_read_as_html(tmp_path: Path) -> None:
         ("cp1252", "La dirección informó al empleado; ¿cuándo? Mañana."),
     ],
 )
-def test_legacy_encodings_are_told_apart_by_what_they_say(tmp_path: Path, encoding: str, text: str) -> None:
+def test_legacy_encodings_are_recognised_by_their_text(tmp_path: Path, encoding: str, text: str) -> None:
     assert read(tmp_path / "a.txt", text.encode(encoding)).text == text
 
 
-def test_a_damaged_utf8_file_loses_the_damaged_characters_only(tmp_path: Path) -> None:
+def test_a_damaged_utf8_file_loses_only_the_damaged_characters(tmp_path: Path) -> None:
     cut = "每年享有十五天带薪年假。".encode()[:-1]
     assert read(tmp_path / "a.txt", cut).text == "每年享有十五天带薪年假\ufffd"
     joined = "Größe.\n".encode() * 20 + "Öffnung.".encode("cp1252")
     assert read(tmp_path / "b.txt", joined).text == "Größe.\n" * 20 + "Öffnung."
 
 
-def test_text_from_right_to_left_keeps_its_logical_order(tmp_path: Path) -> None:
+def test_right_to_left_text_keeps_its_logical_order(tmp_path: Path) -> None:
     assert html(tmp_path, "<p dir=rtl>שלום עולם (2024)</p>") == ["שלום עולם (2024)"]
 
 
-def test_a_pdf_of_a_thousand_pages_is_read_and_one_page_more_is_too_many(tmp_path: Path) -> None:
+def test_a_pdf_of_a_thousand_pages_is_read_and_a_longer_one_refused(tmp_path: Path) -> None:
     pages = [[(10, f"Page {number}.")] for number in range(1, 1_002)]
     parsed = read(files.pdf(tmp_path / "a.pdf", pages[:1_000]))
     assert (parsed.pages, parsed.blocks[-1]) == (1_000, Block("prose", "Page 1000.", page=1_000))
@@ -370,7 +370,7 @@ def test_a_pdf_of_a_thousand_pages_is_read_and_one_page_more_is_too_many(tmp_pat
     assert caught.value.code == "DOCUMENT_TOO_LARGE"
 
 
-def test_a_documents_date_is_the_latest_that_it_gives_itself(tmp_path: Path) -> None:
+def test_a_documents_date_is_the_latest_in_its_metadata(tmp_path: Path) -> None:
     files = {
         "front.md": "---\ntitle: Rules\ndate: 2023-01-02\nupdated: '2024-05-01T10:00:00'\n---\n# Rules\n\nText.\n",
         "page.html": '<html><head><meta property="article:published_time" content="2022-02-03T00:00Z">'
@@ -408,11 +408,11 @@ def test_a_documents_date_is_the_latest_that_it_gives_itself(tmp_path: Path) -> 
         ("May 2024", None),
     ],
 )
-def test_dates_of_all_forms_are_one_form(text: str, date: str | None) -> None:
+def test_dates_in_all_notations_are_normalised(text: str, date: str | None) -> None:
     assert iso_date(text) == date
 
 
-def test_lines_in_another_encoding_are_read_in_theirs(tmp_path: Path) -> None:
+def test_lines_in_another_encoding_are_read_in_that_encoding(tmp_path: Path) -> None:
     lines = [*["每位员工每年享有二十五天带薪年假。".encode()] * 3, "每年结算一次。".encode("gb18030"), "Größe".encode()]
     (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
     assert parse(tmp_path / "a.txt", "a.txt").text.split("\n")[2:] == [

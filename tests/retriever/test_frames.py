@@ -12,7 +12,7 @@ from mcp_servers.frames import MAX_FRAME, BadFrame, Frame, FrameReader, send_fra
 
 
 @given(st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.binary(max_size=20))), st.data())
-def test_frames_are_read_from_pieces_of_any_size(sent: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
+def test_frames_are_read_from_any_chunking(sent: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
     left = b"".join(Frame(value, floats).encode() for value, floats in sent)
     reader = FrameReader()
     received: list[Frame] = []
@@ -33,7 +33,7 @@ def test_frames_are_read_from_pieces_of_any_size(sent: list[tuple[dict[str, int]
     ],
     ids=["too large", "text", "no JSON", "a list"],
 )
-def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
+def test_invalid_frame_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BadFrame):
         list(FrameReader().feed(data))
 

@@ -51,12 +51,12 @@ def test_a_leg_of_no_weight_changes_no_order(one: list[Scored], other: list[Scor
 
 
 @pytest.mark.parametrize("method", ["dbsf", "rrf"])
-def test_what_both_legs_like_beats_what_one_likes(method: FusionMethod) -> None:
+def test_a_hit_of_both_legs_ranks_above_a_hit_of_one(method: FusionMethod) -> None:
     lexical, dense = leg(a=9, both=8, c=1, d=1), leg(x=0.9, both=0.8, y=0.1, z=0.1)
     assert order(fuse([Ranking(1.0, lexical), Ranking(1.0, dense)], method))[0] == "both"
 
 
-def test_what_one_leg_cut_off_still_counts_by_its_score_there() -> None:
+def test_a_hit_below_one_legs_limit_counts_with_its_score() -> None:
     lexical, dense = leg(a=9, b=8, c=2), leg(x=0.9, a=0.85, y=0.3)
     plain = fuse([Ranking(1.0, lexical), Ranking(1.0, dense)])
     completed = fuse([Ranking(1.0, lexical, leg(x=1.9)), Ranking(1.0, dense)])
@@ -64,7 +64,7 @@ def test_what_one_leg_cut_off_still_counts_by_its_score_there() -> None:
     assert dict(completed)["b"] == dict(plain)["b"]
 
 
-def test_scores_of_one_size_or_a_single_candidate_stand_in_the_middle() -> None:
+def test_equal_scores_or_a_single_candidate_are_in_the_middle() -> None:
     assert fuse([Ranking(1.0, leg(a=3))]) == [Scored("a", 0.5)]
     assert {each.score for each in fuse([Ranking(1.0, leg(a=3, b=3))])} == {0.5}
     assert fuse([Ranking(1.0, []), Ranking(1.0, [])]) == []
@@ -83,11 +83,11 @@ def test_scores_of_one_size_or_a_single_candidate_stand_in_the_middle() -> None:
         ("12 / 34", "other"),
     ],
 )
-def test_the_script_of_a_question_is_the_one_that_carries_most_of_it(text: str, name: str) -> None:
+def test_the_script_of_a_question_is_its_most_used_one(text: str, name: str) -> None:
     assert script(text) == name
 
 
-def test_the_dense_leg_counts_by_its_competence_in_the_script_of_the_question() -> None:
+def test_the_dense_leg_is_weighted_by_its_competence_in_the_questions_script() -> None:
     halfway = (FULL_TRUST + NO_TRUST) / 2
     calibration = Calibration({"latin": 0.95, "cjk": 0.31, "cyrillic": halfway}, 0.3, 0.9, 100)
     assert dense_weight(calibration, "days of leave") == 1.0
@@ -95,7 +95,7 @@ def test_the_dense_leg_counts_by_its_competence_in_the_script_of_the_question() 
     assert dense_weight(calibration, "Сколько дней") == pytest.approx(0.5)
 
 
-def test_a_script_that_was_not_measured_counts_as_those_that_were() -> None:
+def test_an_unmeasured_script_counts_like_the_measured_ones() -> None:
     assert dense_weight(Calibration({"cjk": 0.31}, 0.3, 0.9, 100), "days of leave") == 0.0
     assert dense_weight(Calibration({"cjk": 0.95}, 0.3, 0.9, 100), "days of leave") == 1.0
     both = Calibration({"cjk": 2 * NO_TRUST - FULL_TRUST, "cyrillic": FULL_TRUST}, 0.3, 0.9, 100)
@@ -108,7 +108,7 @@ def identity(size: int, right: float, wrong: float) -> list[list[float]]:
     return [[right if at == own else wrong for at in range(size)] for own in range(size)]
 
 
-def test_competence_is_what_the_dense_leg_finds_of_what_bm25_finds() -> None:
+def test_competence_is_the_share_of_bm25_hits_found_by_the_dense_leg() -> None:
     found, guessed, missed = identity(24, 1.0, 0.0), identity(24, 0.5, 0.5), identity(24, 0.0, 1.0)
     half = [*found[:12], *guessed[12:]]
     assert measured_competence(found, found) == 1.0
@@ -132,7 +132,7 @@ def test_competence_is_what_the_dense_leg_finds_of_what_bm25_finds() -> None:
         ("。", None),
     ],
 )
-def test_a_question_and_what_it_must_find_share_no_text(text: str, parts: tuple[str, str] | None) -> None:
+def test_a_question_and_its_expected_passage_share_no_text(text: str, parts: tuple[str, str] | None) -> None:
     assert split(text) == parts
 
 

@@ -93,7 +93,7 @@ def vectors(count: int, dimension: int = 4) -> list[list[float]]:
     return [[1.0 if at == number % dimension else 0.1 for at in range(dimension)] for number in range(count)]
 
 
-async def test_a_stored_chunk_comes_back_as_it_was(index: Index, name: str) -> None:
+async def test_a_stored_chunk_is_read_unchanged(index: Index, name: str) -> None:
     chunks = [replace(chunk, page=3, cells="Sheet!A1:B2", context="About leave.") for chunk in handbook()]
     await index.upsert(name, chunks)
     assert await index.chunks(name, "doc-en") == chunks
@@ -101,7 +101,7 @@ async def test_a_stored_chunk_comes_back_as_it_was(index: Index, name: str) -> N
     await index.drop(name)
 
 
-async def test_storing_the_same_chunks_again_leaves_no_duplicates(index: Index, name: str) -> None:
+async def test_storing_the_same_chunks_again_creates_no_duplicates(index: Index, name: str) -> None:
     await index.upsert(name, handbook())
     await index.upsert(name, handbook())
     assert await index.count(name) == len(handbook())
@@ -120,7 +120,7 @@ async def test_a_chinese_question_finds_the_chinese_chunk_and_an_english_one_the
     await index.drop(name)
 
 
-async def test_a_chunk_that_is_the_question_scores_the_self_score(index: Index, name: str) -> None:
+async def test_a_chunk_equal_to_the_question_has_the_self_score(index: Index, name: str) -> None:
     chunk = replace(handbook()[0], heading_path=())
     await index.upsert(name, [chunk, *rules()])
     legs = await index.search_legs(name, chunk.text)
@@ -154,7 +154,7 @@ async def test_deleting_a_document_removes_its_chunks_only(index: Index, name: s
     await index.drop(name)
 
 
-async def test_a_long_document_is_deleted_whole_and_no_longer_named(index: Index, name: str) -> None:
+async def test_a_long_document_is_deleted_completely(index: Index, name: str) -> None:
     await index.upsert(name, [*long_section(300), *rules()])
     assert len(await index.document_names(name, Selection())) == 2
     await index.delete_document(name, "doc-long")
@@ -186,7 +186,7 @@ async def test_chunks_are_read_in_pages_by_ordinal(index: Index, name: str) -> N
     await index.drop(name)
 
 
-async def test_existing_tells_which_ids_are_stored(index: Index, name: str) -> None:
+async def test_existing_returns_the_stored_ids(index: Index, name: str) -> None:
     known = {chunk.chunk_id for chunk in handbook()}
     await index.upsert(name, handbook())
     assert await index.existing(name, [*known, str(uuid4())]) == known
@@ -194,7 +194,7 @@ async def test_existing_tells_which_ids_are_stored(index: Index, name: str) -> N
     await index.drop(name)
 
 
-async def test_a_collection_that_is_not_there_reads_as_empty(index: Index, name: str) -> None:
+async def test_a_missing_collection_reads_as_empty(index: Index, name: str) -> None:
     assert await index.count(name) == 0
     assert await index.chunks(name, "d") == []
     assert await index.existing(name, [str(uuid4())]) == set()
@@ -250,7 +250,7 @@ async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, 
     await index.drop(name)
 
 
-async def test_equal_documents_give_the_same_sample_whatever_their_ids(index: Index, name: str) -> None:
+async def test_equal_documents_give_the_same_sample_under_any_ids(index: Index, name: str) -> None:
     samples = []
     for collection in (name, f"{name}_b"):
         chunks = [*handbook(), *rules()]
@@ -267,7 +267,7 @@ async def test_equal_documents_give_the_same_sample_whatever_their_ids(index: In
     assert samples[0] == samples[1]
 
 
-async def test_each_leg_scores_what_only_the_other_found(index: Index, name: str) -> None:
+async def test_each_leg_scores_hits_found_only_by_the_other(index: Index, name: str) -> None:
     chunks = [*handbook(), *rules()]
     await index.upsert(name, chunks, Dense("e", vectors(4)))
     full = await index.search_legs(name, "leave", vectors(1)[0])
@@ -290,7 +290,7 @@ async def test_vectors_of_another_embedder_or_dimension_are_refused(index: Index
     await index.drop(name)
 
 
-async def test_the_collection_records_what_it_was_made_with(index: Index, name: str) -> None:
+async def test_the_collection_records_its_embedder_and_versions(index: Index, name: str) -> None:
     await index.upsert(name, handbook(), Dense("one", vectors(2)))
     measured = Calibration({"latin": 0.9}, 0.2, 0.8, 2, (0.5, 0.25, 0.0, -0.125))
     await index.set_calibration(name, measured)
@@ -299,7 +299,7 @@ async def test_the_collection_records_what_it_was_made_with(index: Index, name: 
     await index.drop(name)
 
 
-async def test_a_generation_is_built_beside_the_live_one_swapped_in_and_rolled_back(index: Index, name: str) -> None:
+async def test_a_new_index_is_built_beside_the_live_one_swapped_in_and_rolled_back(index: Index, name: str) -> None:
     await index.upsert(name, handbook(), Dense("old", vectors(2)))
     generation = await index.rebuild(name, CollectionMeta(embedder="new", dimension=8))
     await index.upsert(generation, rules(), Dense("new", vectors(2, 8)))
@@ -317,7 +317,7 @@ async def test_a_generation_is_built_beside_the_live_one_swapped_in_and_rolled_b
     assert await index.count(name) == 0
 
 
-async def test_a_third_generation_leaves_only_itself_and_the_one_before(index: Index, name: str) -> None:
+async def test_a_third_index_generation_leaves_only_itself_and_its_predecessor(index: Index, name: str) -> None:
     await index.upsert(name, handbook())
     for chunks in (rules(), long_section(20)):
         generation = await index.rebuild(name, CollectionMeta())
@@ -342,7 +342,7 @@ async def test_a_closed_index_says_so_and_closes_twice(index: Index, name: str) 
         await index.count(name)
 
 
-async def test_searches_and_writes_may_run_at_once(index: Index, name: str) -> None:
+async def test_searches_and_writes_can_run_in_parallel(index: Index, name: str) -> None:
     chunks = long_section(300)
     found: list[int] = []
 
@@ -358,7 +358,7 @@ async def test_searches_and_writes_may_run_at_once(index: Index, name: str) -> N
     await index.drop(name)
 
 
-async def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
+async def test_stored_chunks_exist_after_reopening(tmp_path: Path) -> None:
     async with embedded(tmp_path) as index:
         await index.upsert("law", handbook(), Dense("e", vectors(2)))
     async with embedded(tmp_path) as index:
@@ -366,7 +366,7 @@ async def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
         assert len((await index.search_legs("law", "leave", vectors(1)[0])).dense) == 2
 
 
-async def test_a_second_owner_is_told_who_the_first_is_until_it_leaves(tmp_path: Path) -> None:
+async def test_a_second_owner_sees_the_first_until_it_releases_the_folder(tmp_path: Path) -> None:
     async with embedded(tmp_path):
         with pytest.raises(IndexOwned, match=f"in use by process {os.getpid()}"):
             EdgeIndex(tmp_path / "index")
@@ -374,7 +374,7 @@ async def test_a_second_owner_is_told_who_the_first_is_until_it_leaves(tmp_path:
         pass
 
 
-async def test_what_was_acknowledged_survives_a_killed_process(tmp_path: Path) -> None:
+async def test_acknowledged_points_survive_a_killed_process(tmp_path: Path) -> None:
     script = """
 import os, sys, anyio
 from pathlib import Path
@@ -398,14 +398,14 @@ anyio.run(main)
         assert len((await index.search_legs("law", "leave", [1.0, 0.0])).dense) == 2
 
 
-async def test_more_collections_than_may_be_open_all_keep_their_chunks(tmp_path: Path) -> None:
+async def test_more_collections_than_the_open_limit_keep_their_chunks(tmp_path: Path) -> None:
     async with aclosing(EdgeIndex(tmp_path / "index", max_open=4)) as index:
         for number in range(7):
             await index.upsert(f"c{number}", handbook()[: 1 + number % 2])
         assert [await index.count(f"c{number}") for number in range(4)] == [1, 2, 1, 2]
 
 
-async def test_documents_of_an_earlier_process_are_known_by_id_name_and_ending(tmp_path: Path) -> None:
+async def test_documents_of_an_earlier_process_are_found_by_id_name_and_suffix(tmp_path: Path) -> None:
     async with embedded(tmp_path) as index:
         await index.upsert("law", [*handbook(), *rules()])
     async with embedded(tmp_path) as index:
@@ -416,7 +416,7 @@ async def test_documents_of_an_earlier_process_are_known_by_id_name_and_ending(t
         assert await index.document_names("law", Selection(type="md")) == ["规定.md"]
 
 
-async def test_a_collection_that_cannot_be_recorded_is_as_it_was(tmp_path: Path) -> None:
+async def test_a_collection_stays_unchanged_when_its_record_cannot_be_written(tmp_path: Path) -> None:
     async with embedded(tmp_path) as index:
         await index.upsert("law", handbook())
         generation = await index.rebuild("law", CollectionMeta())
@@ -431,7 +431,7 @@ async def test_a_collection_that_cannot_be_recorded_is_as_it_was(tmp_path: Path)
         assert await index.count("law", "doc-zh") == len(rules())
 
 
-async def test_a_half_made_collection_of_a_crash_is_made_anew(tmp_path: Path) -> None:
+async def test_a_collection_left_incomplete_by_a_crash_is_rebuilt(tmp_path: Path) -> None:
     debris = tmp_path / "index" / "law" / "1"
     debris.mkdir(parents=True)
     (debris / "garbage").write_text("x")

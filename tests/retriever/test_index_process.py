@@ -44,7 +44,7 @@ async def ended(pid: int) -> None:
         os.close(descriptor)
 
 
-async def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
+async def test_a_kill_at_any_moment_loses_no_acknowledged_event(tmp_path: Path) -> None:
     chunks = long_section(60)
     acknowledged: list[str] = []
     async with open_process_index(tmp_path / "index") as index:
@@ -62,7 +62,7 @@ async def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -
         assert await index.count("law") == len(handbook()) + len(chunks)
 
 
-async def test_a_search_in_flight_at_a_kill_is_asked_once_more(tmp_path: Path) -> None:
+async def test_a_search_interrupted_by_a_kill_is_repeated_once(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         counts: list[int] = []
@@ -78,7 +78,7 @@ async def test_a_search_in_flight_at_a_kill_is_asked_once_more(tmp_path: Path) -
         assert counts == [2] * 8
 
 
-async def test_a_mapped_page_that_cannot_be_read_fails_a_search_with_its_reason(
+async def test_a_memory_mapped_page_that_cannot_be_read_fails_a_search_with_its_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_process_index(tmp_path / "index") as index:
@@ -94,7 +94,7 @@ async def test_a_mapped_page_that_cannot_be_read_fails_a_search_with_its_reason(
         assert (await index.search_legs("other", "annual leave")).lexical
 
 
-async def test_a_mismatch_comes_out_as_it_went_in(tmp_path: Path) -> None:
+async def test_a_mismatch_is_returned_unchanged(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook(), Dense("e", [[1.0, 0.0], [0.0, 1.0]]))
         with pytest.raises(IndexMismatch) as caught:
@@ -102,7 +102,7 @@ async def test_a_mismatch_comes_out_as_it_went_in(tmp_path: Path) -> None:
         assert (caught.value.what, caught.value.recorded, caught.value.given) == ("embedder", "e", "other")
 
 
-async def test_a_cancelled_request_harms_no_other(tmp_path: Path) -> None:
+async def test_a_cancelled_request_does_not_affect_others(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         document = rules()[0].document_id
@@ -127,7 +127,7 @@ async def test_a_search_is_one_request(tmp_path: Path) -> None:
         assert index.asked == before + 1
 
 
-async def test_what_is_remembered_of_a_collection_ends_with_each_change(tmp_path: Path) -> None:
+async def test_cached_values_of_a_collection_end_with_each_change(tmp_path: Path) -> None:
     def vectors(count: int) -> Dense:
         return Dense("e", [[1.0, float(number)] for number in range(count)])
 
@@ -165,7 +165,7 @@ async def test_what_is_remembered_of_a_collection_ends_with_each_change(tmp_path
         assert index.asked > before
 
 
-async def test_a_part_that_is_refused_ends_a_write_with_its_reason(tmp_path: Path) -> None:
+async def test_a_refused_part_ends_a_write_with_its_reason(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         chunks = long_section(5_000)
         assert len(chunks) > 2 * UPSERT_BATCH, "it takes several parts"
@@ -199,7 +199,7 @@ async def test_collections_take_turns(tmp_path: Path) -> None:
         assert order == ["small", "large"]
 
 
-async def test_a_folder_in_use_is_the_reason_until_it_is_free(tmp_path: Path) -> None:
+async def test_a_folder_in_use_prevents_the_start_until_it_is_free(tmp_path: Path) -> None:
     other = EdgeIndex(tmp_path / "index")
     async with open_process_index(tmp_path / "index") as index:
         with pytest.raises(IndexUnavailable, match=f"in use by process {os.getpid()}"):
@@ -215,7 +215,7 @@ async def test_a_folder_in_use_is_the_reason_until_it_is_free(tmp_path: Path) ->
                     break
 
 
-async def test_leaving_ends_the_process_with_all_on_disk(tmp_path: Path) -> None:
+async def test_closing_ends_the_process_with_all_data_on_disk(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         pid = pid_of(index)
@@ -245,7 +245,7 @@ anyio.run(main)
     await ended(int(killed.stdout))
 
 
-async def test_signals_for_the_server_do_not_end_its_index(tmp_path: Path) -> None:
+async def test_signals_to_the_server_do_not_end_its_index_process(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         pid = pid_of(index)

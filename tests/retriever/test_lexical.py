@@ -63,12 +63,12 @@ def chunks(name: str, text: str) -> list[Chunk]:
         ("60000", "chinese"),
     ],
 )
-async def test_a_number_is_found_however_it_is_written(retriever: Retriever, query: str, found: str) -> None:
+async def test_a_number_is_found_in_every_notation(retriever: Retriever, query: str, found: str) -> None:
     retrieval = await retriever.search("c", query, 1)
     assert [hit.document_id for hit in retrieval.hits] == [found]
 
 
-async def test_a_code_that_stands_nowhere_makes_every_passage_irrelevant(retriever: Retriever) -> None:
+async def test_a_code_in_no_passage_makes_every_passage_irrelevant(retriever: Retriever) -> None:
     known = await retriever.search("c", "What is the price of HX-4471-B?", 3)
     unknown = await retriever.search("c", "What is the price of HX-4473-B?", 3)
     assert max(hit.relevance_score for hit in known.hits) > 0.5
@@ -84,7 +84,7 @@ async def test_an_odd_question_is_answered_or_finds_nothing(retriever: Retriever
     assert all(0 <= hit.relevance_score <= 1 for hit in retrieval.hits)
 
 
-def test_words_that_only_ask_are_no_part_of_a_question() -> None:
+def test_question_phrases_are_not_part_of_a_question() -> None:
     assert query_vector("Wie viele sind es, und was ist das?").indices == []
     assert query_vector("多少？是什么？").indices == []
     assert len(query_vector("How many crowns?").indices) == 1

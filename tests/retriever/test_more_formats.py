@@ -43,7 +43,7 @@ def mail(subject: str, body: str, *attached: tuple[str, bytes]) -> EmailMessage:
     return message
 
 
-def test_a_mail_is_read_with_its_attachments_and_names_those_it_is_not(tmp_path: Path) -> None:
+def test_a_mail_is_read_with_its_attachments_and_names_the_unread_ones(tmp_path: Path) -> None:
     workbook = files.workbook(tmp_path / "rates.xlsx", 1).read_bytes()
     message = mail("Rates", "See below.", ("rates.xlsx", workbook), ("run.exe", b"MZ"), ("bad.docx", b"no zip"))
     parsed = read(tmp_path / "a.eml", message.as_bytes())
@@ -52,7 +52,7 @@ def test_a_mail_is_read_with_its_attachments_and_names_those_it_is_not(tmp_path:
     assert [note.split(" was")[0] for note in parsed.notes] == ["the attachment 'run.exe'", "the attachment 'bad.docx'"]
 
 
-def test_mail_within_mail_is_read_two_levels_deep_and_the_third_is_named(tmp_path: Path) -> None:
+def test_nested_mail_is_read_two_levels_deep_and_the_third_is_named(tmp_path: Path) -> None:
     inner = mail("third", "deepest words", ("notes.txt", b"never read"))
     for subject, body in (("second", "words of the second"), ("first", "words of the first"), ("outer", "outer words")):
         around = mail(subject, body)
@@ -64,7 +64,7 @@ def test_mail_within_mail_is_read_two_levels_deep_and_the_third_is_named(tmp_pat
     assert any("third" in note and "levels deep" in note for note in parsed.notes)
 
 
-def test_a_mail_of_ten_thousand_nested_parts_ends_soon_and_says_so(tmp_path: Path) -> None:
+def test_a_mail_of_ten_thousand_nested_parts_is_cut_and_has_a_note(tmp_path: Path) -> None:
     parts = b"".join(b"--b\r\nContent-Type: text/plain\r\n\r\npart %d\r\n" % number for number in range(10_000))
     source = b'Subject: many\r\nContent-Type: multipart/mixed; boundary="b"\r\n\r\n' + parts + b"--b--\r\n"
     parsed = read(tmp_path / "a.eml", source)
@@ -139,7 +139,7 @@ def book(path: Path, spine: str, members: dict[str, str]) -> Path:
     return path
 
 
-def test_a_book_that_points_outside_of_itself_is_read_for_the_rest_and_says_so(tmp_path: Path) -> None:
+def test_a_book_with_links_outside_its_archive_is_read_and_has_a_note(tmp_path: Path) -> None:
     (tmp_path / "secret.xhtml").write_text("<p>secret words</p>")
     hrefs = [
         "../../secret.xhtml",
@@ -158,7 +158,7 @@ def test_a_book_that_points_outside_of_itself_is_read_for_the_rest_and_says_so(t
     assert all("outside of the book" in note or "missing in the book" in note for note in parsed.notes)
 
 
-def test_a_book_with_an_entity_bomb_costs_nothing(tmp_path: Path) -> None:
+def test_an_entity_bomb_in_a_book_is_not_expanded(tmp_path: Path) -> None:
     laughs = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "lol"}">' for n in range(10))
     spine = '<item id="i0" href="a.xhtml" media-type="application/xhtml+xml"/>'
     chapter = f"<!DOCTYPE html [{laughs}]><html><body><p>words &e9;</p></body></html>"
@@ -170,7 +170,7 @@ def test_a_book_with_an_entity_bomb_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("name", ["a.epub", "a.odt", "a.ods", "a.odp"])
-def test_a_zip_of_any_kind_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path, name: str) -> None:
+def test_a_zip_with_too_large_content_is_not_unpacked(tmp_path: Path, name: str) -> None:
     bomb = files.package(tmp_path / name, {"content.xml": files.zeros(64), "META-INF/container.xml": b"<x/>"})
     assert refused(bomb, limits=ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
     assert refused(tmp_path / name, b"PK\x03\x04broken")[0] == "DOCUMENT_BROKEN"
@@ -207,7 +207,7 @@ def test_an_open_spreadsheet_shows_values_merges_and_hidden_sheets(tmp_path: Pat
     assert parsed.notes == ("hidden sheets were not read: 1",)
 
 
-def test_open_slides_are_pages_with_title_shapes_by_place_and_notes(tmp_path: Path) -> None:
+def test_open_slides_are_pages_with_title_shapes_by_position_and_notes(tmp_path: Path) -> None:
     def box(text: str, top: int, kind: str = "") -> str:
         return (
             f"<draw:frame svg:y='{top}cm' svg:x='1cm' {kind}><draw:text-box><text:p>{text}</text:p></draw:text-box>"
@@ -251,7 +251,7 @@ def test_rtf_keeps_notes_headers_links_and_tables_and_counts_what_it_cannot(tmp_
     assert refused(tmp_path / "b.rtf", "plain text")[0] == "DOCUMENT_BROKEN"
 
 
-def test_json_on_one_line_gets_lines_and_readable_characters_and_loses_nothing(tmp_path: Path) -> None:
+def test_json_on_one_line_is_formatted_without_loss(tmp_path: Path) -> None:
     data = {"name": "锅炉", "list": [1.10, {"a": "x, y: {z}"}], "long": "w" * 1_000}
     shown = read(tmp_path / "a.json", json.dumps(data)).text
     assert json.loads(shown) == data
@@ -268,7 +268,7 @@ def test_xml_shows_its_characters_in_the_declared_encoding_and_expands_no_entiti
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.toml", "a.log", "a.py", "a.sql", "a.ini"])
-def test_settings_logs_and_source_files_are_lines_of_code(tmp_path: Path, name: str) -> None:
+def test_settings_logs_and_source_files_are_read_as_code(tmp_path: Path, name: str) -> None:
     assert read(tmp_path / name, "first: 1\r\n\r\n  second: 2\r\n").blocks == (
         Block("code", "first: 1\n\n  second: 2"),
     )
@@ -277,7 +277,7 @@ def test_settings_logs_and_source_files_are_lines_of_code(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("name", "instead"), [("a.doc", ".docx"), ("a.ppt", ".pptx"), ("a.msg", ".eml"), ("a.PAGES", ".pdf")]
 )
-def test_a_format_that_is_not_read_says_how_to_save_it_instead(tmp_path: Path, name: str, instead: str) -> None:
+def test_an_unsupported_format_says_how_to_save_the_file_instead(tmp_path: Path, name: str, instead: str) -> None:
     code, message = refused(tmp_path / name, b"x")
     assert code == "DOCUMENT_UNSUPPORTED"
     assert instead in message
@@ -288,7 +288,7 @@ def test_no_format_is_both_read_and_refused() -> None:
     assert ".xls" in all_formats(), "the extra is installed for tests"
 
 
-def test_an_old_workbook_says_that_it_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_old_workbook_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path / "a.xls", b"\xd0\xcf\x11\xe0" + bytes(600))[0] == "DOCUMENT_BROKEN"
     book_of_today = files.workbook(tmp_path / "b.xlsx", 1).rename(tmp_path / "b.xls")
     assert "City number 0 | 0" in read(book_of_today).text
@@ -323,7 +323,7 @@ def test_a_hundred_thousand_merged_cells_cost_little_and_are_counted(tmp_path: P
     assert any(note.startswith("merged cells whose value stands in their first cell only:") for note in parsed.notes)
 
 
-def test_a_value_in_another_column_of_each_row_does_not_fill_up_the_table_between(tmp_path: Path) -> None:
+def test_values_in_scattered_columns_do_not_fill_the_table_between(tmp_path: Path) -> None:
     letters = [openpyxl.utils.get_column_letter(at) for at in range(1, 4_001)]
     rows = "".join(f'<row r="{at}"><c r="{name}{at}"><v>{at}</v></c></row>' for at, name in enumerate(letters, 1))
     parsed = read(workbook_of(tmp_path / "a.xlsx", sheet_bytes(rows)))
@@ -332,7 +332,7 @@ def test_a_value_in_another_column_of_each_row_does_not_fill_up_the_table_betwee
     assert len(parsed.text) < 100_000
 
 
-def test_a_broken_part_of_an_office_file_costs_itself(tmp_path: Path) -> None:
+def test_a_broken_part_of_an_office_file_costs_only_that_part(tmp_path: Path) -> None:
     whole = office_files.word(tmp_path / "whole.docx")
     broken = tmp_path / "a.docx"
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(broken, "w") as archive:
@@ -345,7 +345,7 @@ def test_a_broken_part_of_an_office_file_costs_itself(tmp_path: Path) -> None:
     assert "parts that the file refers to are missing in it: 1" in parsed.notes
 
 
-def test_strict_workbooks_and_slides_are_read_as_those_of_today(tmp_path: Path) -> None:
+def test_strict_workbooks_and_slides_are_read_like_transitional_ones(tmp_path: Path) -> None:
     def strict(path: Path) -> Path:
         target = path.with_name(f"strict-{path.name}")
         with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as archive:
@@ -369,7 +369,7 @@ def test_strict_workbooks_and_slides_are_read_as_those_of_today(tmp_path: Path) 
         assert read(strict(path)).blocks == read(path).blocks
 
 
-def test_a_file_without_text_says_what_was_not_read(tmp_path: Path) -> None:
+def test_a_file_without_text_names_its_unread_parts(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     book.create_sheet("Away").append(["secret"])
     book["Away"].sheet_state = "hidden"
@@ -389,7 +389,7 @@ def test_a_file_without_text_says_what_was_not_read(tmp_path: Path) -> None:
         ("f.csv", "Name|Preis, netto\nPumpe|2,50\n", "Name | Preis, netto"),
     ],
 )
-def test_the_delimiter_follows_the_ending_and_the_first_lines(
+def test_the_delimiter_follows_the_suffix_and_the_first_lines(
     tmp_path: Path, name: str, source: str, first: str
 ) -> None:
     assert read(tmp_path / name, source).text.split("\n")[0] == first
@@ -436,7 +436,7 @@ def test_the_address_of_a_link_stays_readable(tmp_path: Path, name: str, source:
     assert shown in read(tmp_path / name, source).text
 
 
-def test_forms_of_a_web_page_show_what_stands_in_them(tmp_path: Path) -> None:
+def test_forms_of_a_web_page_show_their_values(tmp_path: Path) -> None:
     source = (
         "<input type=checkbox checked>Yes <input type=radio>No <input value='Ada'><input type=password value=x>"
         "<select><option>one<option selected>two</select><textarea>words</textarea>"
@@ -444,7 +444,7 @@ def test_forms_of_a_web_page_show_what_stands_in_them(tmp_path: Path) -> None:
     assert read(tmp_path / "a.html", source).text == "☒ Yes ☐ No Ada two words"
 
 
-def test_a_document_in_a_mail_may_be_in_memory_only(tmp_path: Path) -> None:
+def test_a_mails_attachment_is_read_from_memory(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("x", "y")

@@ -48,7 +48,7 @@ def test_a_scanned_table_keeps_its_empty_cells_in_every_direction(
     assert blocks_of(recogniser, tmp_path / "a.png", image) == [expected]
 
 
-def test_noise_holds_no_text(recogniser: Recogniser, tmp_path: Path) -> None:
+def test_noise_contains_no_text(recogniser: Recogniser, tmp_path: Path) -> None:
     with pytest.raises(DocumentError) as caught:
         blocks_of(recogniser, tmp_path / "a.png", Image.effect_noise((400, 400), 90))
     assert (caught.value.code, caught.value.message) == ("DOCUMENT_EMPTY", "no text was found on the image")

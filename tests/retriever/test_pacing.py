@@ -9,7 +9,7 @@ def after(pace: Pace, each: float, calls: int) -> int:
     return pace.batch
 
 
-def test_batches_become_as_long_as_wanted() -> None:
+def test_batches_reach_the_wanted_duration() -> None:
     pace = Pace(0.005, 4, 64)
     assert pace.batch == 4
     assert 45 <= after(pace, 0.0001, 50) <= 50
@@ -22,7 +22,7 @@ def test_batches_stay_between_least_and_most() -> None:
     assert after(pace, 1.0, 50) == 4
 
 
-def test_one_very_slow_call_does_not_make_the_next_ones_small() -> None:
+def test_one_very_slow_call_does_not_shrink_the_next_batches() -> None:
     pace = Pace(0.005, 4, 64)
     usual = after(pace, 0.0001, 50)
     pace.took(usual, 10.0)

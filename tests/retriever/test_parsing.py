@@ -188,7 +188,7 @@ def test_a_scanned_pdf_says_how_many_pages_lack_text(tmp_path: Path) -> None:
     assert message.startswith("scanned PDF: no text layer on 2 of 2 pages")
 
 
-def test_encrypted_files_are_named_as_such(tmp_path: Path) -> None:
+def test_encrypted_files_are_reported_as_encrypted(tmp_path: Path) -> None:
     locked = files.pdf(tmp_path / "a.pdf", [[(10, "Secret.")]], password="pw")
     assert refused(locked) == ("DOCUMENT_ENCRYPTED", "the PDF is protected by a password")
     ole = written(tmp_path / "a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512))
@@ -214,7 +214,7 @@ def test_files_that_cannot_be_read_have_a_code(tmp_path: Path, name: str, data: 
 
 
 @pytest.mark.attack(kind="files")
-def test_a_package_of_another_kind_is_broken_not_a_crash(tmp_path: Path) -> None:
+def test_an_office_package_of_another_kind_is_refused_as_broken(tmp_path: Path) -> None:
     assert refused(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
     for name in ("b.docx", "b.xlsx", "b.pptx"):
         other = files.package(tmp_path / name, {"hello.txt": b"x"})
@@ -222,7 +222,7 @@ def test_a_package_of_another_kind_is_broken_not_a_crash(tmp_path: Path) -> None
 
 
 @pytest.mark.attack(kind="files")
-def test_a_package_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_package_with_too_large_content_is_not_unpacked(tmp_path: Path) -> None:
     bomb = files.package(tmp_path / "a.docx", {"word/document.xml": files.zeros(64)})
     assert bomb.stat().st_size < 2**17
     assert refused(bomb, ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"

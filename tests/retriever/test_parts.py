@@ -81,7 +81,7 @@ def lost(path: Path, parsed: ParsedDocument) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "make"), FILES, ids=[name for name, _ in FILES])
-def test_each_text_of_each_part_is_read_or_named_in_a_note(
+def test_all_text_of_each_part_is_read_or_named_in_a_note(
     tmp_path: Path, name: str, make: Callable[[Path], Path]
 ) -> None:
     path = make(tmp_path / name)
@@ -169,7 +169,7 @@ def test_each_text_of_each_part_is_read_or_named_in_a_note(
     ],
     ids=[name for name, _ in FILES],
 )
-def test_each_kind_of_part_is_read_in_words_or_noted_with_a_count(
+def test_each_kind_of_part_is_read_as_text_or_counted_in_a_note(
     tmp_path: Path, name: str, make: Callable[[Path], Path], shown: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
     parsed = parse(make(tmp_path / name), name)

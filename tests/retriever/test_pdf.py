@@ -44,12 +44,12 @@ def table(path: Path, rows: Sequence[Sequence[str]], *style: tuple[object, ...])
         ("form.pdf", "Applicant: Rosalind Quill Bank account: XX00 7781 2234 Wants parking: [x]"),
     ],
 )
-def test_files_of_the_field_are_read_as_they_look(name: str, text: str) -> None:
+def test_files_from_practice_are_read_as_displayed(name: str, text: str) -> None:
     parsed = read(FIXTURES / name)
     assert (parsed.text, parsed.notes) == (text, ())
 
 
-def test_a_file_of_sixty_ruled_tables_has_all_its_cells() -> None:
+def test_sixty_ruled_tables_keep_all_their_cells() -> None:
     parsed = read(FIXTURES / "o02_tables60.pdf")
     rows = [row for row in rows_of(parsed) if row[0] != "Item"]
     assert parsed.notes == ()
@@ -65,7 +65,7 @@ def test_a_file_of_sixty_ruled_tables_has_all_its_cells() -> None:
         assert (row[3] == wrapped) == (part % 7 == 0)
 
 
-def test_two_columns_of_text_are_read_one_after_the_other_below_one_running_header() -> None:
+def test_two_columns_of_text_are_read_in_sequence_below_one_header() -> None:
     parsed = read(FIXTURES / "o01_twocol.pdf")
     assert parsed.text.count("Journal of Harbour Works") == 1
     places = [parsed.text.index(f"Sentence {section}.1.1 ") for section in range(1, 7)]
@@ -73,13 +73,13 @@ def test_two_columns_of_text_are_read_one_after_the_other_below_one_running_head
 
 
 @pytest.mark.parametrize("case", SMALL, ids=[case.name for case in SMALL])
-def test_generated_tables_have_no_wrong_cell(tmp_path: Path, case: Case) -> None:
+def test_generated_tables_are_read_without_a_wrong_cell(tmp_path: Path, case: Case) -> None:
     asked, right, wrong = score(case, tmp_path)
     assert wrong == 0
     assert right >= 0.85 * asked
 
 
-def test_a_table_that_goes_on_without_its_header_keeps_it_on_the_next_page(tmp_path: Path) -> None:
+def test_a_table_continued_without_its_header_keeps_it_on_the_next_page(tmp_path: Path) -> None:
     rows = [["Name", "Quantity"], *([f"Item {number}", str(number)] for number in range(60))]
     parsed = read(table(tmp_path / "a.pdf", rows))
     (last,) = [block for block in parsed.blocks if block.page == 2]
@@ -89,12 +89,12 @@ def test_a_table_that_goes_on_without_its_header_keeps_it_on_the_next_page(tmp_p
         assert [part.header for part in chunk.tables] == [("Name", "Quantity")]
 
 
-def test_a_bar_inside_a_cell_is_no_border(tmp_path: Path) -> None:
+def test_a_bar_inside_a_cell_is_not_a_border(tmp_path: Path) -> None:
     parsed = read(table(tmp_path / "a.pdf", [["Key", "Value"], ["a | b", "c"]]))
     assert rows_of(parsed) == [("Key", "Value"), ("a|b", "c")]
 
 
-def test_a_box_around_a_paragraph_is_no_table(tmp_path: Path) -> None:
+def test_a_box_around_a_paragraph_is_not_a_table(tmp_path: Path) -> None:
     canvas = Canvas(str(tmp_path / "a.pdf"))
     canvas.rect(60, 600, 400, 100)
     canvas.drawString(70, 650, "A warning in a box.")
@@ -102,7 +102,7 @@ def test_a_box_around_a_paragraph_is_no_table(tmp_path: Path) -> None:
     assert [(block.kind, block.text) for block in read(tmp_path / "a.pdf").blocks] == [("prose", "A warning in a box.")]
 
 
-def test_numbered_items_with_a_wide_gap_are_no_table(tmp_path: Path) -> None:
+def test_numbered_items_with_a_wide_gap_are_not_a_table(tmp_path: Path) -> None:
     canvas = Canvas(str(tmp_path / "a.pdf"))
     for number in range(1, 5):
         canvas.drawString(60, 700 - 20 * number, f"{number}.")
@@ -159,7 +159,7 @@ def test_a_running_header_that_only_counts_pages_is_kept_once_and_others_stay(tm
     assert "Line 11 of page 4 tells about berth 44." in text
 
 
-def test_half_a_pdf_is_read_as_far_as_it_goes_and_says_that_it_is_incomplete(tmp_path: Path) -> None:
+def test_half_a_pdf_is_read_and_marked_as_incomplete(tmp_path: Path) -> None:
     style = getSampleStyleSheet()["Normal"]
     story = [Paragraph(f"Paragraph {number}. " + "The keeper counts the stores. " * 30, style) for number in range(60)]
     SimpleDocTemplate(str(tmp_path / "whole.pdf")).build(story)

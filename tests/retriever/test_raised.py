@@ -114,7 +114,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_the_mark_of_a_footnote_is_no_digit_of_the_number_before_it(tmp_path: Path, name: str) -> None:
+def test_a_footnote_mark_is_not_a_digit_of_the_number_before_it(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     WRITERS[name](path)
     text = read(path)
@@ -140,13 +140,13 @@ def test_the_mark_of_a_footnote_is_no_digit_of_the_number_before_it(tmp_path: Pa
         ("<ol reversed start=2><li>two<li>one</ol>", "2. two\n1. one"),
     ],
 )
-def test_markup_inside_a_line_divides_no_word(tmp_path: Path, source: str, text: str) -> None:
+def test_inline_markup_does_not_split_words(tmp_path: Path, source: str, text: str) -> None:
     path = tmp_path / "page.html"
     path.write_text(source, "utf-8")
     assert read(path) == text
 
 
-def test_words_divided_at_the_end_of_a_line_are_whole_again(tmp_path: Path) -> None:
+def test_words_hyphenated_at_a_line_end_are_joined(tmp_path: Path) -> None:
     lines = [
         "The state-of-the-",
         "art boiler needs main-",

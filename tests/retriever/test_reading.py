@@ -93,7 +93,7 @@ def texts(result: CallToolResult) -> list[str]:
     return [sentence["text"] for hit in result.structured_content["hits"] for sentence in hit["sentences"]]
 
 
-async def test_a_long_document_is_read_to_its_end_and_nothing_is_left_out_or_told_twice(index: EdgeIndex) -> None:
+async def test_a_long_document_is_read_to_its_end_without_gaps_or_repeats(index: EdgeIndex) -> None:
     chunks = long_section(900)
     seen: list[str] = []
     start: int | None = 1
@@ -119,7 +119,7 @@ async def test_pages_are_read_without_reading_those_before_them() -> None:
     assert reading.following is None
 
 
-async def test_a_section_and_what_stands_around_a_passage_are_read(index: EdgeIndex) -> None:
+async def test_a_section_and_the_surroundings_of_a_passage_are_read(index: EdgeIndex) -> None:
     async with open_client(index, paged(40), manual="2024-05-01") as client:
         section = await call(client, "read_document", document="manual.pdf", section="chapter 2")
         assert [hit["page"] for hit in section.structured_content["hits"]] == list(range(11, 21))
@@ -144,7 +144,7 @@ async def test_a_section_and_what_stands_around_a_passage_are_read(index: EdgeIn
         ({"document": "handbook.md", "section": "pensions"}, "Its first headings: Annual leave; Sick leave."),
     ],
 )
-async def test_a_place_that_is_not_there_is_answered_with_what_is(
+async def test_a_missing_place_is_answered_with_the_existing_ones(
     index: EdgeIndex, arguments: dict[str, Any], text: str
 ) -> None:
     async with open_client(index, paged(40), handbook()) as client:
@@ -153,7 +153,7 @@ async def test_a_place_that_is_not_there_is_answered_with_what_is(
     assert text in text_of(result)
 
 
-async def test_exact_words_are_found_whatever_their_case_and_the_end_of_a_chunk(index: EdgeIndex) -> None:
+async def test_exact_words_are_found_in_any_case_and_at_the_end_of_a_chunk(index: EdgeIndex) -> None:
     async with open_client(index, paged(40), rules()) as client:
         one = await call(client, "find_in_document", document="manual", pattern="  TYPE\np-17 ")
         assert [hit["page"] for hit in one.structured_content["hits"]] == [17]
@@ -173,7 +173,7 @@ async def test_exact_words_are_found_whatever_their_case_and_the_end_of_a_chunk(
 
 
 @given(st.text(alphabet="ab. \n", min_size=1, max_size=300), st.data())
-async def test_every_piece_of_a_text_is_found_where_it_stands(text: str, data: st.DataObject) -> None:
+async def test_every_part_of_a_text_is_found_at_its_place(text: str, data: st.DataObject) -> None:
     chunks = chunk_document(ParsedDocument((Block("prose", f"x {text} x"),)), "d", "d.txt")
     start = data.draw(st.integers(0, len(text) - 1))
     piece = text[start : start + data.draw(st.integers(1, 40))]
@@ -186,7 +186,7 @@ async def test_every_piece_of_a_text_is_found_where_it_stands(text: str, data: s
             await find_words(shelf, "c", document, piece)
 
 
-async def test_documents_are_listed_by_pages_with_what_they_are_about(index: EdgeIndex) -> None:
+async def test_documents_are_listed_in_pages_with_their_topics(index: EdgeIndex) -> None:
     async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
         result = await call(client, "list_documents")
         assert text_of(result).splitlines() == [
@@ -201,7 +201,7 @@ async def test_documents_are_listed_by_pages_with_what_they_are_about(index: Edg
         assert "documents 1 to 2" in text_of(beyond)
 
 
-async def test_a_search_can_be_of_a_time_a_section_and_a_kind_and_says_where_a_passage_stands(index: EdgeIndex) -> None:
+async def test_a_search_filters_by_time_section_and_kind_and_gives_the_place_of_a_passage(index: EdgeIndex) -> None:
     async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
 
         async def names(**arguments: object) -> set[str]:
@@ -246,7 +246,7 @@ async def test_a_document_of_one_sentence_is_read_searched_and_listed(index: Edg
             assert (await call(client, "read_document", document="note", **arguments)).is_error
 
 
-async def test_a_document_without_headings_is_read_on_by_passages() -> None:
+async def test_a_document_without_headings_is_read_by_passages() -> None:
     shelf = Shelf(plain(*(f"Line {number} of the long letter, which has no headings." for number in range(2_000))))
     (document,) = await shelf.documents("c")
     begin: int | None = 1
@@ -263,7 +263,7 @@ async def test_a_document_without_headings_is_read_on_by_passages() -> None:
         await read(shelf, "c", document, ReadingPosition(section="Summary"))
 
 
-async def test_ten_thousand_pages_are_read_at_a_page_and_looked_through_once() -> None:
+async def test_ten_thousand_pages_are_read_by_page_and_scanned_once() -> None:
     chunks = paged(10_000)
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
@@ -277,7 +277,7 @@ async def test_ten_thousand_pages_are_read_at_a_page_and_looked_through_once() -
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", "a" * 199 + "b", "^(.*)*$", "[", "\\", "a" * 200])
-async def test_a_pattern_made_to_be_slow_is_words_and_costs_one_look_at_each_passage(pattern: str) -> None:
+async def test_a_hostile_pattern_is_treated_as_words_and_scans_each_passage_once(pattern: str) -> None:
     chunks = plain(*("a" * 5_000 for _ in range(200)))
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")

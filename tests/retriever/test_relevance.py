@@ -30,7 +30,7 @@ def test_every_match_gets_a_probability(matches: list[Match], weight: float) -> 
 
 
 @given(MATCHES.filter(bool), SHARES, SHARES, SHARES, SHARES, SHARES)
-def test_more_words_or_more_likeness_never_make_a_passage_less_likely(
+def test_relevance_is_monotonic_in_matched_words_and_similarity(
     matches: list[Match], share: float, closeness: float, held: float, lacking: float, weight: float
 ) -> None:
     first = matches[0]
@@ -44,13 +44,13 @@ def test_more_words_or_more_likeness_never_make_a_passage_less_likely(
     assert after >= before - 1e-12
 
 
-def test_a_passage_that_stands_out_is_likelier_than_one_among_equals() -> None:
+def test_a_passage_with_a_distinct_score_is_more_relevant_than_one_among_equals() -> None:
     alone = [Match(0.4, None, "a")] + [Match(0.1, None, name) for name in "bcde"]
     among = [Match(0.4, None, name) for name in "abcde"]
     assert probabilities(alone)[0] > 0.7 > 0.4 > probabilities(among)[0]
 
 
-def test_neighbours_of_one_document_are_no_rivals_of_each_other() -> None:
+def test_adjacent_passages_of_one_document_do_not_compete() -> None:
     others = [Match(0.1, None, name) for name in "bcde"]
     one, both = [Match(0.4, None, "a"), *others], [Match(0.4, None, "a"), Match(0.4, None, "a"), *others]
     assert probabilities(one)[0] == probabilities(both)[0]
@@ -61,20 +61,20 @@ def test_in_a_collection_of_one_document_its_sections_are_compared() -> None:
     assert probabilities(sections)[0] < 0.3
 
 
-def test_closeness_counts_by_the_vote_of_the_dense_leg() -> None:
+def test_closeness_is_weighted_by_the_dense_legs_competence() -> None:
     near = [Match(0.2, 0.9, "a"), *(Match(0.2, 0.1, name) for name in "bcde")]
     scores = [probabilities(near, weight)[0] for weight in (0.0, 0.5, 1.0)]
     assert scores == sorted(scores)
     assert scores[0] < 0.3 < 0.7 < scores[2]
 
 
-def test_a_passage_without_the_thing_that_is_asked_for_is_much_less_likely() -> None:
+def test_a_passage_without_the_asked_thing_is_much_less_relevant() -> None:
     answer = [Match(0.6, 0.4, "a", coverage=Coverage(0.9, 0.0))]
     near_miss = [Match(0.6, 0.4, "a", coverage=Coverage(0.5, 0.5))]
     assert probabilities(near_miss, 1.0)[0] < 0.2 < 0.7 < probabilities(answer, 1.0)[0]
 
 
-def test_a_passage_without_the_form_of_answer_that_is_asked_for_is_much_less_likely() -> None:
+def test_a_passage_without_the_asked_form_of_answer_is_much_less_relevant() -> None:
     answer = Match(0.6, 0.4, "a", coverage=Coverage(0.9, 0.0))
     for weight in (0.0, 1.0):
         able, unable = (probabilities([answer._replace(lacks_form=lacks)], weight)[0] for lacks in (False, True))
@@ -82,12 +82,12 @@ def test_a_passage_without_the_form_of_answer_that_is_asked_for_is_much_less_lik
     assert unable < 0.2 < 0.7 < able
 
 
-def test_likeness_alone_carries_a_passage_in_other_words() -> None:
+def test_similarity_alone_makes_a_paraphrase_relevant() -> None:
     other = [Match(0.0, 0.6, "a", coverage=Coverage(0.0, 0.3)), Match(0.2, 0.1, "b", coverage=Coverage(0.3, 0.3))]
     assert probabilities(other, 1.0)[0] > 0.4 > 0.1 > probabilities(other, 1.0)[1]
 
 
-def test_a_passage_in_another_language_counts_less_beside_one_in_the_words_of_the_question() -> None:
+def test_a_passage_in_another_language_ranks_below_one_with_the_questions_words() -> None:
     other = Match(0.0, 0.4, "a")
     alone = probabilities([other], 1.0)[0]
     beside = probabilities([other, Match(0.5, 0.3, "b", coverage=Coverage(0.9, 0.1))], 1.0)[0]

@@ -69,7 +69,7 @@ async def test_nothing_found_is_a_retrieval_without_hits(index: EdgeIndex) -> No
     assert (await Retriever(index).search(NAME, "the of and", 3)).hits == ()
 
 
-async def test_neighbours_in_a_section_are_one_hit_without_their_overlap(index: EdgeIndex) -> None:
+async def test_adjacent_passages_of_a_section_are_one_hit_without_overlap(index: EdgeIndex) -> None:
     chunks = long_section(120)
     await index.upsert(NAME, chunks)
     retrieval = await Retriever(index).search(NAME, "pumps valves pressure", 3)
@@ -80,7 +80,7 @@ async def test_neighbours_in_a_section_are_one_hit_without_their_overlap(index: 
         assert len({sentence.chunk_id for sentence in hit.sentences}) <= MAX_JOINED
 
 
-async def test_neighbours_on_another_page_stay_hits_of_their_own(index: EdgeIndex) -> None:
+async def test_adjacent_passages_on_another_page_stay_separate_hits(index: EdgeIndex) -> None:
     one, other, *_ = long_section(60)
     await index.upsert(NAME, [replace(one, page=1), replace(other, page=2)])
     retrieval = await Retriever(index).search(NAME, "pumps valves pressure", 5)
@@ -108,7 +108,7 @@ async def test_only_visible_documents_are_searched(index: EdgeIndex) -> None:
         await retriever.search(NAME, "shared", 5, 0.0, ["b"], "a.md")
 
 
-async def test_a_document_may_be_named_by_id_name_or_an_unmistakable_part(index: EdgeIndex) -> None:
+async def test_a_document_can_be_named_by_id_name_or_unique_part(index: EdgeIndex) -> None:
     await index.upsert(NAME, [*paragraphs("alpha", "Shared text."), *paragraphs("alphabet", "Shared text.")])
     retriever = Retriever(index)
     for document in ("alpha", "alpha.md", "ALPHABET"):
@@ -127,7 +127,7 @@ async def test_type_and_heading_narrow_a_search(index: EdgeIndex) -> None:
     assert (await retriever.search(NAME, "leave", 5, file_type="pdf")).hits == ()
 
 
-async def test_the_dense_leg_finds_what_shares_no_word(index: EdgeIndex, embedder: FastEmbedder) -> None:
+async def test_the_dense_leg_finds_passages_without_a_shared_word(index: EdgeIndex, embedder: FastEmbedder) -> None:
     chunks = paragraphs("d", "The automobile needs oil.", "See a physician.", "Use the valve.", "Call the motor shop.")
     await fill(index, chunks, embedder)
     assert (await Retriever(index).search(NAME, "car", 2)).hits == ()
@@ -188,7 +188,7 @@ class Noise(Numbers):
 SUBJECTS = 24
 
 
-async def test_notes_of_one_sentence_tell_who_understands_them_from_who_knows_them_again(index: EdgeIndex) -> None:
+async def test_notes_of_one_sentence_distinguish_meaning_from_word_overlap(index: EdgeIndex) -> None:
     notes = [f"gamma{n} alpha{n} gamma{n} beta{n} gamma{n} delta{n}" for n in range(SUBJECTS)]
     parsed = [ParsedDocument((Block("prose", note),)) for note in notes]
     chunks = [chunk for at, each in enumerate(parsed) for chunk in chunk_document(each, f"d{at}", f"{at}.txt")]
@@ -203,7 +203,7 @@ async def test_notes_of_one_sentence_tell_who_understands_them_from_who_knows_th
     assert weights == {"numbers": 1.0, "noise": 0.0}
 
 
-async def test_where_too_little_can_be_measured_the_dense_leg_has_half_a_vote(
+async def test_the_dense_leg_has_half_its_weight_without_enough_measurements(
     index: EdgeIndex, embedder: FastEmbedder
 ) -> None:
     await fill(index, handbook(), embedder)
@@ -283,7 +283,7 @@ async def test_a_model_of_another_dimension_leaves_the_search_by_words(index: Ed
     assert found.hits[0].heading_path[-1] == "Annual leave"
 
 
-async def test_a_chunk_without_a_word_does_not_end_the_calibration(index: EdgeIndex, embedder: FastEmbedder) -> None:
+async def test_a_chunk_without_words_does_not_stop_the_calibration(index: EdgeIndex, embedder: FastEmbedder) -> None:
     await fill(index, [replace(chunk, text="", sentences=()) for chunk in handbook()], embedder)
     measured = await Retriever(index, embedder).calibrate(NAME)
     assert measured is not None
@@ -305,14 +305,14 @@ class Failing:
         pass
 
 
-async def test_a_failing_embedder_costs_the_dense_leg_not_the_search(index: EdgeIndex, embedder: FastEmbedder) -> None:
+async def test_a_failing_embedder_costs_only_the_dense_leg(index: EdgeIndex, embedder: FastEmbedder) -> None:
     await fill(index, handbook(), embedder)
     retrieval = await Retriever(index, Failing()).search(NAME, "annual leave", 2)
     assert retrieval.hits
     assert (retrieval.mode, retrieval.note) == ("lexical", "embedder 'local:tiny' failed: no answer")
 
 
-async def test_vectors_of_another_embedder_are_left_alone(index: EdgeIndex, embedder: FastEmbedder) -> None:
+async def test_vectors_of_another_embedder_are_not_changed(index: EdgeIndex, embedder: FastEmbedder) -> None:
     await index.upsert(NAME, handbook(), Dense("other", [[1.0, 0.0], [0.0, 1.0]]))
     retrieval = await Retriever(index, embedder).search(NAME, "annual leave", 2)
     assert retrieval.mode == "lexical"
@@ -377,7 +377,7 @@ BUSES = ("On a bus, the price for a bicycle is 9 crowns in any season.", "The dr
 FERRIES = ("Cabins on a ferry sleep two people.", "On a ferry, the price for a bicycle is 4 crowns in any season.")
 
 
-async def test_the_passages_for_a_part_of_a_question_fit_the_whole_question(index: EdgeIndex) -> None:
+async def test_the_passages_for_a_part_of_a_question_match_the_whole_question(index: EdgeIndex) -> None:
     await index.upsert(NAME, [*paragraphs("buses", *BUSES), *paragraphs("ferries", *FERRIES)])
     question = "How many people sleep in cabins of a ferry, and how much is a bicycle in crowns?"
     found = await Retriever(index).search(NAME, question, 2)

@@ -107,14 +107,14 @@ async def test_the_note_names_the_part_of_a_question_that_no_passage_matches(ind
     assert "No passage" not in text_of(both)
 
 
-async def test_page_and_cells_stand_in_the_passage(index: EdgeIndex) -> None:
+async def test_page_and_cells_are_in_the_passage(index: EdgeIndex) -> None:
     blocks = (Block("prose", "Octopus on a page.", page=7), Block("table", "name\nsquid", cells="Sea!A2:A2"))
     await index.upsert("domain_test", chunk_document(ParsedDocument(blocks), "sea", "sea.pdf"))
     assert "[1] sea.pdf (page 7)\n" in text_of(await search(index, query="octopus"))
     assert "[1] sea.pdf (Sea!A2:A2)\n" in text_of(await search(index, query="squid"))
 
 
-async def test_nothing_found_is_said_in_plain_words_and_is_no_error(index: EdgeIndex) -> None:
+async def test_an_empty_result_has_a_plain_text_and_is_not_an_error(index: EdgeIndex) -> None:
     result = await search(index, query="zebra")
     assert not result.is_error
     assert result.structured_content["hits"] == []
@@ -133,7 +133,7 @@ async def test_nothing_found_is_said_in_plain_words_and_is_no_error(index: EdgeI
         ({"query": "x", "top_k": "many"}, "top_k"),
     ],
 )
-async def test_bad_arguments_are_results_that_say_what_to_do(
+async def test_bad_arguments_return_results_that_name_the_remedy(
     index: EdgeIndex, arguments: dict[str, Any], text: str
 ) -> None:
     result = await search(index, **arguments)
@@ -179,7 +179,7 @@ async def test_an_index_that_fails_is_a_result_the_model_can_read(index: EdgeInd
     assert "the documents cannot be searched now" in text_of(result)
 
 
-async def test_alone_the_configuration_binds_and_meta_is_ignored(index: EdgeIndex) -> None:
+async def test_a_standalone_server_is_bound_by_configuration_and_ignores_meta(index: EdgeIndex) -> None:
     config = ServerConfig("domain_test", ("doc-zh",), 1)
     async with Client(create_server(Retriever(index), bound_by_meta=False, config=config)) as client:
         meta = bound(**{"agentic_rag/collection": "domain_other", "agentic_rag/documents": ["doc-en"]})
@@ -229,7 +229,7 @@ async def test_it_runs_alone_over_http(tmp_path: Path) -> None:
     assert result.structured_content["hits"]
 
 
-async def test_alone_it_says_who_owns_the_index(tmp_path: Path) -> None:
+async def test_the_standalone_server_names_the_owner_of_the_index(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mcp_servers.retriever"]
     async with aclosing(EdgeIndex(tmp_path / "index")):
         refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
@@ -256,7 +256,7 @@ def test_a_wrong_variable_is_named(variables: dict[str, str], text: str) -> None
         read_config(variables)
 
 
-async def test_a_folder_that_is_missing_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mcp_servers.retriever"]
     refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
     assert refused.returncode == 2
@@ -265,7 +265,7 @@ async def test_a_folder_that_is_missing_is_an_error_and_is_not_made(tmp_path: Pa
 
 
 @pytest.mark.parametrize("variables", [{"DOMAIN_ID": "tset"}, {"QDRANT_COLLECTION": "domain_tset"}])
-async def test_a_collection_that_is_missing_is_an_error_that_names_it_and_those_there_are(
+async def test_a_missing_collection_is_an_error_that_lists_the_existing_ones(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
     given = {**environment(tmp_path), **variables}
@@ -301,7 +301,7 @@ async def test_the_servers_announce_the_version_of_the_product(index: EdgeIndex)
         ({"AGENTIC_RAG_EMBEDDING": "gpt"}, "AGENTIC_RAG_EMBEDDING: 'gpt' is not an embedder"),
     ],
 )
-async def test_a_missing_place_to_search_is_named(variables: dict[str, str], text: str) -> None:
+async def test_a_search_in_a_missing_place_names_it(variables: dict[str, str], text: str) -> None:
     with pytest.raises(SettingError, match=text):
         async with open_searcher(variables):
             pass
@@ -319,7 +319,7 @@ def remote(answer: Response) -> tuple[RemoteRetriever, list[dict[str, Any]]]:
     return RemoteRetriever("http://host/", "hr", "secret", httpx2.ASGITransport(app=app)), asked
 
 
-async def test_a_running_server_is_asked_over_http() -> None:
+async def test_a_command_uses_a_running_server_over_http() -> None:
     sentence = {"chunkId": "c", "text": "Twenty-five days.", "start": 0, "end": 17}
     hit = {
         "documentId": "d", "documentName": "a.pdf", "headingPath": ["Leave"], "page": 2, "cells": None,
@@ -351,7 +351,7 @@ async def test_a_running_server_is_asked_over_http() -> None:
         (JSONResponse({"hits": []}), "not a retrieval"),
     ],
 )
-async def test_a_server_that_refuses_or_rambles_is_unavailable(answer: Response, reason: str) -> None:
+async def test_a_server_that_refuses_or_sends_garbage_is_unavailable(answer: Response, reason: str) -> None:
     retriever, _ = remote(answer)
     async with aclosing(retriever):
         with pytest.raises(IndexUnavailable, match=reason) as caught:

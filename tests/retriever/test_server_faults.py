@@ -31,7 +31,7 @@ async def indexes(count: int, timeout: int = 30) -> AsyncIterator[tuple[Shim, li
         yield shim, made
 
 
-async def test_a_server_that_refuses_is_unavailable_until_it_does_not() -> None:
+async def test_a_server_that_refuses_is_unavailable_until_it_accepts() -> None:
     async with indexes(1) as (shim, (index,)):
         await index.upsert(NAME, handbook())
         shim.faults.where, shim.faults.refuse = "/points/query/batch", 1
@@ -45,7 +45,7 @@ async def test_a_server_that_refuses_is_unavailable_until_it_does_not() -> None:
         assert await index.count(NAME) == len(handbook()) + len(rules())
 
 
-async def test_a_server_that_does_not_answer_is_given_up_and_what_is_repeated_is_there_once() -> None:
+async def test_a_silent_server_times_out_and_the_retry_leaves_one_result() -> None:
     async with indexes(1, timeout=1) as (shim, (index,)):
         await index.upsert(NAME, handbook())
         shim.faults.where, shim.faults.stall = "/points", 1
@@ -55,7 +55,7 @@ async def test_a_server_that_does_not_answer_is_given_up_and_what_is_repeated_is
         assert await index.count(NAME) == len(handbook())
 
 
-async def test_the_first_documents_of_a_domain_may_come_through_two_servers_at_once() -> None:
+async def test_the_first_documents_of_a_domain_can_arrive_through_two_servers_at_once() -> None:
     async with indexes(2) as (_, (a, b)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(a.upsert, NAME, handbook())
@@ -64,7 +64,7 @@ async def test_the_first_documents_of_a_domain_may_come_through_two_servers_at_o
             assert await index.count(NAME) == len(handbook()) + len(rules())
 
 
-async def test_a_collection_that_one_server_made_anew_is_searched_by_the_other() -> None:
+async def test_a_collection_rebuilt_by_one_server_is_searched_by_the_other() -> None:
     async with indexes(2) as (_, (a, b)):
         await a.upsert(NAME, handbook())
         assert (await b.search_legs(NAME, "annual leave")).lexical
@@ -76,7 +76,7 @@ async def test_a_collection_that_one_server_made_anew_is_searched_by_the_other()
         assert await a.count(NAME) == len(handbook())
 
 
-async def test_an_answer_of_before_a_swap_takes_nothing_that_is_live() -> None:
+async def test_an_answer_from_before_a_swap_deletes_no_live_point() -> None:
     async with indexes(2) as (shim, (a, b)):
         await a.upsert(NAME, handbook())
         second = await a.rebuild(NAME, CollectionMeta())

@@ -67,7 +67,7 @@ def test_a_date_or_duration_is_shown_as_its_format_says(value: datetime, code: s
     assert show_date(value, code) == shown
 
 
-def test_the_cells_of_a_workbook_are_shown_with_their_formats_and_links(tmp_path: Path) -> None:
+def test_cells_of_a_workbook_are_shown_with_formats_and_links(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     sheet = book.active
     assert sheet is not None
@@ -107,7 +107,7 @@ def test_the_cells_of_a_workbook_are_shown_with_their_formats_and_links(tmp_path
         (7, "no such format", "7"),
     ],
 )
-def test_word_counts_in_many_formats(number: int, kind: str, shown: str) -> None:
+def test_word_list_numbers_are_counted_in_many_formats(number: int, kind: str, shown: str) -> None:
     assert show_count(number, kind) == shown
 
 
@@ -152,7 +152,7 @@ def test_levels_restart_share_counts_and_follow_overrides() -> None:
     assert (numbering.number("5", 4), numbering.number("gone", 0)) == ("", "")
 
 
-def test_headings_get_the_numbers_of_their_styles_and_a_paragraph_may_take_its_own_away(tmp_path: Path) -> None:
+def test_headings_get_style_numbers_unless_a_paragraph_removes_them(tmp_path: Path) -> None:
     def style(depth: int, numbering: str) -> str:
         properties = f"<w:pPr><w:numPr>{numbering}</w:numPr></w:pPr>"
         name = f'<w:name w:val="heading {depth}"/>'

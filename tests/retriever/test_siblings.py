@@ -50,7 +50,7 @@ def test_group_headings_are_joined_with_the_header_below_them_and_data_is_not(
     assert count == (len(rows) - 1 if is_joined else 1)
 
 
-def test_each_group_of_rows_has_the_joined_header_in_a_sheet_and_in_a_letter(tmp_path: Path) -> None:
+def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     sheet = book.active
     sheet.title = "Fees"
@@ -149,7 +149,7 @@ WIDE = [[f"B{number}", str(number), str(2 * number), str(3 * number)] for number
     ],
     ids=["plain", "two header rows", "empty column"],
 )
-def test_a_table_without_rules_keeps_its_rows_however_wide_its_gaps_are(
+def test_a_table_without_rules_keeps_its_rows_across_wide_gaps(
     tmp_path: Path, header: list[list[str]], rows: list[list[str]], shown: str
 ) -> None:
     path = tmp_path / "wide.pdf"
@@ -178,7 +178,7 @@ def test_a_semicolon_inside_cells_does_not_divide_a_file_with_commas(tmp_path: P
     assert "red;blue | 1" in text
 
 
-def test_a_quotation_mark_without_an_end_costs_no_row(tmp_path: Path) -> None:
+def test_an_unclosed_quotation_mark_loses_no_row(tmp_path: Path) -> None:
     path = tmp_path / "pipes.csv"
     path.write_text('Pipe,Price\n"5 inch,12\n"6, long",14\n"two\nlines",15\n"7 inch,16\n8 inch,18\n')
     parsed = parse(path, path.name)

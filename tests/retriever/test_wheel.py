@@ -71,7 +71,7 @@ async def test_a_setting_chooses_the_wheel(tmp_path: Path) -> None:
     assert made.name == NAME
 
 
-async def test_any_text_has_a_vector_and_its_process_is_started_again_after_it_died(embedder: WheelEmbedder) -> None:
+async def test_any_text_has_a_vector_and_a_dead_embedder_process_is_restarted(embedder: WheelEmbedder) -> None:
     vectors = await embedder.embed_documents(["", " ", "\x00", "\ud800", "字" * 20_000, "x"])
     assert {len(vector) for vector in vectors} == {512}
     await embedder.aclose()
@@ -145,7 +145,7 @@ def test_a_question_about_two_things_has_two_parts(question: str, parts: int) ->
         ),
     ],
 )
-def test_an_attribute_of_several_things_is_asked_of_each(question: str, parts: list[str]) -> None:
+def test_an_attribute_of_several_things_is_searched_for_each(question: str, parts: list[str]) -> None:
     assert split_question(question) == parts
 
 
@@ -204,9 +204,7 @@ async def test_a_passage_in_the_language_of_the_question_has_a_place_among_the_f
         assert "d20" in [hit.document_id for hit in found.hits]
 
 
-async def test_one_document_does_not_fill_the_places_of_a_question_about_two(
-    tmp_path: Path, embedder: WheelEmbedder
-) -> None:
+async def test_one_document_does_not_fill_all_hits_of_a_comparison(tmp_path: Path, embedder: WheelEmbedder) -> None:
     async with aclosing(EdgeIndex(tmp_path)) as index:
         many = [
             chunk(number, f"Ten-trip card rule {number}: the card is valid on line {number}.") for number in range(1, 9)

@@ -10,7 +10,7 @@ from tests.server.rig import Json, Rig, events_of
 CLERK = "<role><personality>Answers about leave.</personality></role>"
 
 
-async def test_a_described_domain_gets_its_role_from_nuwa_and_it_becomes_primary_when_it_is_written(
+async def test_nuwas_role_for_a_described_domain_becomes_primary(
     tmp_path: Path,
 ) -> None:
     asked: list[ModelRequest] = []
@@ -43,7 +43,7 @@ async def test_a_described_domain_gets_its_role_from_nuwa_and_it_becomes_primary
         assert [row["actor"] for row in rows] == ["system"]
 
 
-async def test_a_description_is_needed_and_no_other_role_may_be_named(tmp_path: Path) -> None:
+async def test_a_described_domain_needs_a_description_and_names_no_role(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         body: Json = {"name": "HR", "describe": " "}
         assert (await rig.refused("POST", "/api/domains", body))[2].startswith("describe: ")

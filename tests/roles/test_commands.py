@@ -18,7 +18,7 @@ def engrams(folder: Path) -> list[tuple[str, ...]]:
         return found.fetchall()
 
 
-def test_a_folder_of_twenty_broken_roles_gives_these_lines_and_exit_code_1() -> None:
+def test_twenty_broken_roles_print_the_expected_lines_and_exit_with_1() -> None:
     files = [path for path in (HERE / "broken").rglob("*") if path.is_file()]
     assert len({path.name[:2] for path in files}) == 20
     checked = run(HERE, "roles", "check", "./broken")
@@ -40,7 +40,7 @@ def test_a_folder_is_checked_without_a_data_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_new_role_is_made_shown_and_never_written_over(tmp_path: Path) -> None:
+def test_a_new_role_is_created_shown_and_never_overwritten(tmp_path: Path) -> None:
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     with serving(tmp_path):
         made = run(tmp_path, "roles", "new", domain, "clerk")
@@ -61,7 +61,7 @@ def test_a_new_role_is_made_shown_and_never_written_over(tmp_path: Path) -> None
         assert_one_line(run(tmp_path, "roles", "show", domain, "nobody"), 1, "nobody")
 
 
-def test_a_promptx_memory_comes_in_and_goes_out_unchanged(tmp_path: Path) -> None:
+def test_a_promptx_memory_is_imported_and_exported_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "promptx" / "cognition" / "assistant"
     source.mkdir(parents=True)
     for name in ("engrams.db", "network.json"):
@@ -92,7 +92,7 @@ def test_a_promptx_memory_comes_in_and_goes_out_unchanged(tmp_path: Path) -> Non
     assert_one_line(run(tmp_path, "memory", "import", "x", "out/nothing", "--domain", domain), 1, "engrams.db")
 
 
-def test_every_command_explains_itself(tmp_path: Path) -> None:
+def test_every_command_has_an_explanation(tmp_path: Path) -> None:
     for command in (*(("roles", name) for name in ("list", "show", "check", "new")), ("memory", "show")):
         assert "Usage" in run(tmp_path, *command, "--help").stdout
     assert run(tmp_path, "memory", "show", "assistant").returncode == 2  # --domain is required

@@ -43,7 +43,7 @@ async def browse(rig: Rig, domain: str, **params: str) -> Any:
     return await rig.ok("GET", f"/api/domains/{domain}/memories", params=params)
 
 
-async def test_in_scope_user_nobody_recalls_or_sees_what_another_user_told(tmp_path: Path) -> None:
+async def test_in_scope_user_memories_are_private(tmp_path: Path) -> None:
     async with Rig(tmp_path, remember("Anna likes sencha."), say("1"), recall(), say("2"), recall(), say("3")) as rig:
         domain = await rig.domain(memoryScope="user")
         anna, ben = member("anna", domain), member("ben", domain)
@@ -60,7 +60,7 @@ async def test_in_scope_user_nobody_recalls_or_sees_what_another_user_told(tmp_p
         assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
 
 
-async def test_remembering_for_all_users_of_a_domain_needs_the_admins_word(tmp_path: Path) -> None:
+async def test_remembering_for_all_users_of_a_domain_needs_an_admins_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, remember("The office drinks sencha."), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
         await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more
@@ -72,7 +72,7 @@ async def test_remembering_for_all_users_of_a_domain_needs_the_admins_word(tmp_p
         assert (row.actor, row.target, row.details["because"]) == ("anna", "promptx_remember", "shared-memory")
 
 
-async def test_an_engram_says_who_had_it_saved_and_that_one_may_delete_it(tmp_path: Path) -> None:
+async def test_an_engram_names_its_author_who_can_delete_it(tmp_path: Path) -> None:
     async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
         domain = await rig.domain(memoryScope="domain")
         anna, ben = member("anna", domain), member("ben", domain)
@@ -88,7 +88,7 @@ async def test_an_engram_says_who_had_it_saved_and_that_one_may_delete_it(tmp_pa
         await turn(rig, anna, domain)
 
 
-async def test_in_scope_domain_memories_are_shared_and_others_than_an_admin_delete_only_their_own(
+async def test_in_scope_domain_memories_are_shared_and_members_delete_only_their_own(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
@@ -168,7 +168,7 @@ async def test_a_forged_import_is_refused_whole(tmp_path: Path, field: str, valu
         assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 0, "known": 1}
 
 
-async def test_what_was_replaced_is_shown_when_asked_for_and_goes_with_what_replaced_it(tmp_path: Path) -> None:
+async def test_replaced_memories_are_shown_on_request_and_deleted_with_their_successor(tmp_path: Path) -> None:
     old = {"id": "1_a", "content": "Sencha", "cues": ["tea", "green"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
     async with Rig(tmp_path, remember("Black tea now.", replaces="1_a"), say("1"), recall(), say("2")) as rig:
         domain = await rig.domain()
@@ -216,7 +216,7 @@ async def test_a_model_forgets_a_memory_of_its_user_and_none_of_another(tmp_path
         assert await kept() == []
 
 
-async def test_forgetting_for_all_users_of_a_domain_needs_the_admins_word(tmp_path: Path) -> None:
+async def test_forgetting_for_all_users_of_a_domain_needs_an_admins_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("promptx_forget", id="1_a"), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
         await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more

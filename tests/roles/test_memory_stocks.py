@@ -95,7 +95,9 @@ def test_all_recorded_recalls_are_reproduced(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("query", ["home", "LIVES", None])
-def test_what_one_server_remembers_and_replaces_another_recalls_at_once(ground: Ground, query: str | None) -> None:
+def test_a_memory_saved_or_replaced_on_one_server_is_recalled_on_another_at_once(
+    ground: Ground, query: str | None
+) -> None:
     one, other = ground.memory(), ground.memory()
     assert shown(other, query) == set()
     old = save(one, new("lives in Berlin"))
@@ -132,7 +134,7 @@ def test_refusals_are_the_same_and_leave_nothing(ground: Ground) -> None:
     assert len(memory.export()) == 2
 
 
-def test_what_is_known_is_not_saved_again_and_what_is_near_is_named(ground: Ground) -> None:
+def test_known_memories_are_not_saved_again_and_similar_ones_are_named(ground: Ground) -> None:
     memory = ground.memory()
     first = save(memory, new("Anna lives in Berlin", "Anna home Berlin"))
     again = memory.remember([new("Anna lives in Berlin", "Anna home Berlin")], NOW + 1)
@@ -141,7 +143,7 @@ def test_what_is_known_is_not_saved_again_and_what_is_near_is_named(ground: Grou
     assert [[old.id for old in each.similar] for each in near.near] == [[first]]
 
 
-def test_a_page_finds_the_same(ground: Ground) -> None:
+def test_a_page_of_hits_equals_that_part_of_the_whole_list(ground: Ground) -> None:
     memory = ground.memory()
     memory.add(_sample(), {})
     wanted: list[tuple[str, Which]] = [
@@ -176,7 +178,7 @@ def _sample() -> list[Engram]:
     ]
 
 
-def test_an_import_keeps_ids_times_authors_and_counts_and_comes_once(ground: Ground) -> None:
+def test_an_import_keeps_ids_times_authors_and_counts_without_duplicates(ground: Ground) -> None:
     memory = ground.memory()
     assert memory.add(_sample(), {"tea": 3, "nowhere": 9}) == 4
     memory.save()
@@ -191,7 +193,7 @@ def test_an_import_keeps_ids_times_authors_and_counts_and_comes_once(ground: Gro
     assert "tea" not in ground.memory().frequencies()
 
 
-def test_memories_of_users_roles_and_the_domain_are_apart_and_are_removed_as_one(ground: Ground) -> None:
+def test_memories_of_users_roles_and_the_domain_are_separate_and_deleted_together(ground: Ground) -> None:
     shelf = ground.shelf()
     places = [(ROLE, ""), ("law", ""), (ROLE, "anna"), (ROLE, "a.b %41 ß"), ("law", "anna")]
     for role, user in places:
@@ -206,7 +208,7 @@ def test_memories_of_users_roles_and_the_domain_are_apart_and_are_removed_as_one
     assert len(ground.memory(shelf, "law").export()) == 1
 
 
-def test_two_servers_that_remember_for_one_role_at_once_lose_nothing(ground: Ground) -> None:
+def test_two_servers_remembering_for_one_role_at_once_lose_nothing(ground: Ground) -> None:
     memories = [ground.memory(), ground.memory()]
 
     def tell(number: int) -> None:
@@ -250,9 +252,7 @@ class Twins:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly("one seed runs every time")) for seed in (1, 2, 3))]
 )
-def test_whatever_is_done_both_places_have_the_same_network_and_recall_the_same(
-    files: Ground, server: Ground, seed: int
-) -> None:
+def test_file_and_database_memories_stay_equal_under_any_operations(files: Ground, server: Ground, seed: int) -> None:
     choose = random.Random(seed)
     twins = Twins(files, server)
     for step in range(30):
@@ -295,7 +295,7 @@ def _look(query: str | list[str] | None, mode: str, memory: Memory) -> object:
 
 
 @needs_postgresql
-def test_a_file_in_the_workspace_is_taken_into_the_database_once(server: Ground, tmp_path: Path) -> None:
+def test_a_workspace_file_is_imported_into_the_database_once(server: Ground, tmp_path: Path) -> None:
     lay_recorded(server)
     folder = memory_folder(server.workspace, "domain", None, ROLE)
     kept = shutil.copytree(folder.path, tmp_path / "kept")
@@ -316,7 +316,7 @@ def test_a_file_in_the_workspace_is_taken_into_the_database_once(server: Ground,
 
 
 @needs_postgresql
-def test_two_servers_take_a_file_over_at_once(server: Ground) -> None:
+def test_two_servers_import_a_file_at_once(server: Ground) -> None:
     lay_recorded(server)
     shelves: list[MemoryCache] = [server.shelf(), server.shelf()]
     with ThreadPoolExecutor(2) as threads:

@@ -23,7 +23,7 @@ async def contents(rig: Rig, domain: str, role: str) -> list[str]:
     return [each["content"] for each in items]
 
 
-async def test_the_primary_role_a_sub_role_and_an_activated_role_are_honoured(tmp_path: Path) -> None:
+async def test_primary_sub_and_activated_roles_are_used(tmp_path: Path) -> None:
     steps = (
         *(remember("Of the primary role."), remember("Said with it.", role="assistant")),
         *(remember("Of the sub-role.", role="researcher"), remember("Too early.", role="nuwa"), say("1")),
@@ -47,7 +47,7 @@ async def test_the_primary_role_a_sub_role_and_an_activated_role_are_honoured(tm
 
 
 @pytest.mark.parametrize("role", ["nobody", "../../x", "Assistant", "x" * 300, ["assistant"], 5])
-async def test_a_role_that_cannot_be_is_an_error_and_nothing_is_saved_anywhere(tmp_path: Path, role: Any) -> None:
+async def test_an_impossible_role_name_is_an_error_and_saves_nothing(tmp_path: Path, role: Any) -> None:
     async with Rig(tmp_path, remember("Green.", role=role), say("No.")) as rig:
         domain = await rig.domain()
         ((status, said),) = results_of(await rig.say(await rig.conversation(domain), "Go"))
@@ -58,7 +58,7 @@ async def test_a_role_that_cannot_be_is_an_error_and_nothing_is_saved_anywhere(t
         assert (await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"] == []
 
 
-async def test_another_conversations_activation_opens_no_memory(tmp_path: Path) -> None:
+async def test_an_activation_in_another_conversation_opens_no_memory(tmp_path: Path) -> None:
     steps = (use("promptx_action", role="nuwa"), say("1"), remember("Green.", role="nuwa"), say("2"))
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
@@ -67,7 +67,7 @@ async def test_another_conversations_activation_opens_no_memory(tmp_path: Path) 
         assert status == "error"
 
 
-async def test_a_recall_is_shown_as_cards_with_relevance_and_strength_also_without_a_query(tmp_path: Path) -> None:
+async def test_a_recall_is_shown_as_cards_with_relevance_and_strength_even_without_a_query(tmp_path: Path) -> None:
     steps = (
         remember("Anna likes sencha."),
         use("promptx_recall", query="tea"),

@@ -14,7 +14,7 @@ async def drafted(rig: Rig, domain: str, **body: Any) -> dict[str, Any]:
     return dict(await rig.ok("POST", f"/api/domains/{domain}/effective-prompt", body))
 
 
-async def test_a_draft_shows_what_it_would_do_to_the_prompt_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
+async def test_a_draft_shows_its_effect_on_the_prompt_and_changes_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi.")) as rig:
         domain = await rig.domain(expertise="labour law")
         path = f"/api/domains/{domain}"
@@ -46,7 +46,7 @@ async def test_a_draft_shows_what_it_would_do_to_the_prompt_and_leaves_everythin
         assert "judge" not in str(rig.model.requests[0].system)
 
 
-async def test_a_draft_that_is_saved_is_what_the_model_gets(tmp_path: Path) -> None:
+async def test_the_model_gets_the_saved_draft(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi.")) as rig:
         domain = await rig.domain()
         settings = {"tone": "formal", "responseStyle": "concise", "language": "zh"}
@@ -58,7 +58,7 @@ async def test_a_draft_that_is_saved_is_what_the_model_gets(tmp_path: Path) -> N
         assert [each["text"] for each in (shown["bootstrap"], *shown["components"], shown["present"])] == told
 
 
-async def test_a_drafts_servers_are_not_started_and_their_secrets_not_kept(tmp_path: Path) -> None:
+async def test_a_drafts_servers_are_not_started_and_their_secrets_not_stored(tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain()
@@ -98,7 +98,7 @@ async def test_settings_are_tried_by_admins_components_by_authors_and_nothing_is
         assert await audited(rig, actor="a-admin") == []
 
 
-async def test_a_draft_that_could_not_be_saved_says_where(tmp_path: Path) -> None:
+async def test_a_draft_that_could_not_be_saved_shows_the_place(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/effective-prompt"
         for body, field in (

@@ -75,9 +75,7 @@ async def test_a_written_role_is_live_and_a_deleted_one_gone(tmp_path: Path) -> 
         ("clerk", {"files": [CLERK], "force": True}, "force"),
     ],
 )
-async def test_a_role_that_does_not_pass_changes_nothing(
-    tmp_path: Path, role: str, body: dict[str, Any], words: str
-) -> None:
+async def test_a_role_with_errors_changes_nothing(tmp_path: Path, role: str, body: dict[str, Any], words: str) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         status, _, message = await rig.refused("PUT", f"/api/domains/{domain}/roles/{role}", body)
@@ -86,7 +84,7 @@ async def test_a_role_that_does_not_pass_changes_nothing(
         assert files_below(resources(rig, domain)) == []
 
 
-async def test_without_replace_a_file_that_exists_is_a_refusal(tmp_path: Path) -> None:
+async def test_without_replace_an_existing_file_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/roles/clerk"
         made = await rig.ok("PUT", path, {"replace": False})
@@ -95,7 +93,7 @@ async def test_without_replace_a_file_that_exists_is_a_refusal(tmp_path: Path) -
         assert "exists already" in (await rig.refused("PUT", path, {"replace": False}))[2]
 
 
-async def test_a_built_in_role_stays_and_comes_back_from_under_a_deleted_one(tmp_path: Path) -> None:
+async def test_a_built_in_role_returns_when_the_role_that_hid_it_is_deleted(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/roles/assistant"
         assert (await rig.refused("DELETE", path))[:2] == (404, "ROLE_NOT_FOUND")
@@ -105,7 +103,7 @@ async def test_a_built_in_role_stays_and_comes_back_from_under_a_deleted_one(tmp
         assert (await rig.ok("GET", path))["source"] == "builtin"
 
 
-async def test_deleting_leaves_what_other_roles_use_and_what_lies_elsewhere(tmp_path: Path) -> None:
+async def test_deleting_keeps_files_used_by_other_roles_or_stored_elsewhere(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         base, folder = f"/api/domains/{domain}/roles", resources(rig, domain)
@@ -120,7 +118,7 @@ async def test_deleting_leaves_what_other_roles_use_and_what_lies_elsewhere(tmp_
 
 
 @pytest.mark.attack(kind="files")
-async def test_a_role_linked_from_outside_is_unlinked_not_followed(tmp_path: Path) -> None:
+async def test_deleting_a_linked_role_removes_only_the_link(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         outside = tmp_path / "outside.role.md"
@@ -132,7 +130,7 @@ async def test_a_role_linked_from_outside_is_unlinked_not_followed(tmp_path: Pat
         assert outside.exists()
 
 
-async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> None:
+async def test_the_effective_prompt_is_the_prompt_sent_to_the_model(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi."), any_command=True) as rig:
         server = {"type": "stdio", "command": "/usr/bin/true", "args": []}
         domain = await rig.domain(primaryRoleId="nuwa", expertise="labour law", mcpServers={"x": server})
@@ -154,7 +152,7 @@ async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> No
         assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
 
-async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_path: Path) -> None:
+async def test_the_effective_prompt_has_the_token_cost_of_each_servers_tools(tmp_path: Path) -> None:
     many = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
     few = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
     async with Rig(tmp_path, say("Hi."), say("Hi."), any_command=True) as rig:
@@ -186,7 +184,7 @@ async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_
         assert shown["system"]["characters"] == sum(map(len, told))
 
 
-async def test_a_prompt_whose_role_is_gone_says_so(tmp_path: Path) -> None:
+async def test_a_prompt_names_its_missing_role(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/roles/clerk"
@@ -198,7 +196,7 @@ async def test_a_prompt_whose_role_is_gone_says_so(tmp_path: Path) -> None:
         assert (await rig.refused("GET", "/api/domains/nope/effective-prompt"))[:2] == (404, "DOMAIN_NOT_FOUND")
 
 
-async def test_only_an_admin_may_have_the_author_tools(tmp_path: Path) -> None:
+async def test_only_an_admin_gets_the_author_tools(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(primaryRoleId="nuwa")
         business = rig.application.business

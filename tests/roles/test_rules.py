@@ -43,5 +43,5 @@ def test_roles_are_for_admins_and_their_changes_are_audited(method: str, path: s
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", ""), ("GET", "/export"), ("POST", "/import"), ("DELETE", "/{memory}")]
 )
-def test_memories_are_for_every_member(method: str, path: str) -> None:
+def test_every_member_has_memories(method: str, path: str) -> None:
     rule_of(method, f"{BASE}/memories{path}").check(MEMBER, "dom_1")

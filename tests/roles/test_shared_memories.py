@@ -43,7 +43,7 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)).partition("/.promptx/")[2] for each in folder.rglob("engrams.db"))
 
 
-async def test_what_one_server_is_told_the_other_recalls_forgets_and_erases(tmp_path: Path, store: str) -> None:
+async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_another(tmp_path: Path, store: str) -> None:
     steps = [remember("Anna likes sencha."), say("1"), recall(), say("2"), remember("Ben likes tea."), say("3")]
     async with two(tmp_path, store, *steps) as (a, b):
         domain = await a.domain(memoryScope="user")

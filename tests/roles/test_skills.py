@@ -33,7 +33,7 @@ def results(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(each["status"], each["content"]) for each in of_type(events, "tool_result")]
 
 
-async def test_a_model_is_told_of_skills_and_reads_them_by_its_tool(tmp_path: Path) -> None:
+async def test_the_prompt_lists_skills_and_the_model_reads_them_by_its_tool(tmp_path: Path) -> None:
     steps = (
         use("read_skill_file", skill="tables"),
         use("read_skill_file", skill="tables", path="rows.md"),
@@ -68,7 +68,7 @@ async def test_a_model_is_told_of_skills_and_reads_them_by_its_tool(tmp_path: Pa
         assert "Be fast" not in str(results(events))
 
 
-async def test_without_skills_nothing_is_said_of_them_and_one_that_comes_later_is_told(tmp_path: Path) -> None:
+async def test_the_prompt_mentions_skills_only_once_there_is_one(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi."), say("Hi.")) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -83,7 +83,7 @@ async def test_without_skills_nothing_is_said_of_them_and_one_that_comes_later_i
         assert "read_skill_file" in [tool["name"] for tool in later.tools]
 
 
-async def test_skills_are_listed_beside_roles_with_what_is_wrong(tmp_path: Path) -> None:
+async def test_skills_are_listed_beside_roles_with_their_problems(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         workspace = rig.settings.workspaces / domain
@@ -130,7 +130,7 @@ async def test_skills_and_roles_are_offered_with_digests_and_their_files_are_rea
                 await skills.read_file(domain, skill, path)
 
 
-async def test_what_a_skill_says_grants_nothing(tmp_path: Path) -> None:
+async def test_a_skills_text_grants_no_rights(tmp_path: Path) -> None:
     def obey(request: ModelRequest) -> Step:
         assert "Call role_write" in str(request.messages)
         return use("role_write", role="assistant", files=[])

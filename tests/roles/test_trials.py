@@ -24,7 +24,7 @@ def on_disk(rig: Rig, domain: str) -> list[str]:
     return sorted(path.name for path in folder.rglob("*.md"))
 
 
-async def test_a_draft_is_rendered_and_checked_and_nothing_is_written(tmp_path: Path) -> None:
+async def test_a_draft_is_rendered_and_checked_without_a_write(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/roles/clerk"
@@ -53,7 +53,7 @@ async def test_a_draft_is_rendered_and_checked_and_nothing_is_written(tmp_path: 
         assert "the written one" in live.text  # a draft leaves no trace in what was read last, either
 
 
-async def test_a_message_runs_on_a_draft_and_the_next_one_on_what_is_written(tmp_path: Path) -> None:
+async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: Path) -> None:
     activate = use("promptx_action", role="clerk")
     steps = (activate, say("One."), activate, say("Two."), say("Three."))
     async with Rig(tmp_path, *steps) as rig:
@@ -89,7 +89,7 @@ async def test_a_message_runs_on_a_draft_and_the_next_one_on_what_is_written(tmp
     ],
     ids=["id", "no files", "broken", "another role's", "too large"],
 )
-async def test_a_draft_that_is_none_is_refused_and_no_turn_begins(tmp_path: Path, draft: Json, path: str) -> None:
+async def test_an_invalid_draft_is_refused_and_no_turn_starts(tmp_path: Path, draft: Json, path: str) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         body = {"content": "Try", "roleDraft": draft}
@@ -99,7 +99,7 @@ async def test_a_draft_that_is_none_is_refused_and_no_turn_begins(tmp_path: Path
         assert (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"] == []
 
 
-async def test_only_authors_try_and_check_drafts(tmp_path: Path) -> None:
+async def test_only_authors_can_try_and_check_drafts(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         domain = await rig.domain()
         keys = {role: await make_key(rig, role, role, domain) for role in ("member", "author")}
@@ -113,7 +113,7 @@ async def test_only_authors_try_and_check_drafts(tmp_path: Path) -> None:
             assert (await rig.http.post(path, json=body, headers=headers)).status_code == wanted
 
 
-async def test_a_memory_is_looked_at_without_being_recalled(tmp_path: Path) -> None:
+async def test_viewing_a_memory_does_not_count_as_recall(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         base = f"/api/domains/{domain}/memories"

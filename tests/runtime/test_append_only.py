@@ -167,7 +167,7 @@ def system_texts(request: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("act", ACTS)
-async def test_an_act_between_turns_is_told_and_changes_nothing_before(
+async def test_an_act_between_turns_is_announced_and_keeps_the_prefix(
     tmp_path: Path, act: str, restarted: bool
 ) -> None:
     change, told = ACTS[act]
@@ -209,7 +209,7 @@ def bare(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("act", ["a style edit", "a deleted document", "a server added", "a tool edited"])
-async def test_an_act_and_a_compaction_between_turns(tmp_path: Path, act: str) -> None:
+async def test_the_body_is_equal_after_an_act_and_a_compaction_between_turns(tmp_path: Path, act: str) -> None:
     def summarizing(request: dict[str, Any]) -> Step:
         if "Summarise the conversation" not in str(request["messages"][-1]):
             return brain(request)
@@ -225,7 +225,7 @@ async def test_an_act_and_a_compaction_between_turns(tmp_path: Path, act: str) -
     assert api.refused == []
 
 
-async def test_a_window_that_moves_takes_the_thinking_of_what_stays(tmp_path: Path) -> None:
+async def test_a_moved_window_removes_the_thinking_of_the_remaining_messages(tmp_path: Path) -> None:
     few = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         world.settings = few
@@ -249,7 +249,7 @@ async def test_an_interrupted_turn_before_an_act_leaves_a_sendable_conversation(
     assert api.refused == []
 
 
-async def test_a_tool_that_came_later_is_loaded_and_called(tmp_path: Path) -> None:
+async def test_a_tool_added_later_is_loaded_and_called(tmp_path: Path) -> None:
     steps = [
         Step((Think("a"), Say("Hello."))),
         Step((Think("b"), Use("find_tools", {"query": "extra"}))),
@@ -268,7 +268,7 @@ async def test_a_tool_that_came_later_is_loaded_and_called(tmp_path: Path) -> No
     assert [tool["name"] for tool in late] == ["extra"]
 
 
-async def test_a_server_that_is_back_is_told_of_once(tmp_path: Path) -> None:
+async def test_a_servers_return_is_reported_once(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         for missing in ({}, {"srv": False}, {"srv": False}, {"srv": True}, {}, {}):
             world.tools = replace(tools_of(added=True), missing=missing)
@@ -293,14 +293,14 @@ async def test_why_a_server_cannot_be_called_is_for_admins_only(tmp_path: Path) 
     assert "/opt/secret" not in str(api.requests)
 
 
-async def test_the_model_knows_the_day_and_who_asks(tmp_path: Path) -> None:
+async def test_the_model_gets_the_date_and_the_user(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         world.settings = replace(BASE, binding=Binding(user="alice"))
         await ask(b, world, "How many days?")
     assert api.requests[0]["system"][-1]["text"] == "Today is 2026-11-22.\nThe user is alice."
 
 
-async def test_another_model_answers_on_and_the_first_one_finds_its_thinking(tmp_path: Path) -> None:
+async def test_after_another_models_answer_the_first_one_gets_its_thinking(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         await ask(b, world, "How many days?")
         for model in ("claude-haiku-5-5", MODEL):
@@ -312,7 +312,7 @@ async def test_another_model_answers_on_and_the_first_one_finds_its_thinking(tmp
     assert sum(thinking[-1]) > 0
 
 
-async def test_a_refused_question_leaves_later_requests_and_another_model_may_answer_it(tmp_path: Path) -> None:
+async def test_a_refused_question_is_left_out_of_later_requests_and_another_model_can_answer_it(tmp_path: Path) -> None:
     refusal = Step((Say("I can"),), stop_reason="refusal", category="cyber")
     async with FakeMessagesAPI(refusal, then=brain) as api, opened(tmp_path, api) as (b, world):
         events = await b.say("A bad question", definition=world.settings)
@@ -346,7 +346,7 @@ async def test_the_last_allowed_step_answers_without_tools(tmp_path: Path) -> No
     assert api.refused == []
 
 
-def test_changes_are_told_line_by_line() -> None:
+def test_changes_are_reported_line_by_line() -> None:
     first = Prompt((text_block("You are A.\nBe brief."), text_block("Never guess.")), ())
     second = Prompt((text_block("You are A.\nGive reasons."), text_block("Never guess.")), ())
     assert changes(PromptState(first, first), second) == [
@@ -358,7 +358,7 @@ def test_changes_are_told_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("act", ["the tenth document", "a style edit", "a server added"])
-async def test_nine_tenths_of_the_input_are_read_from_the_cache_over_long_pauses(tmp_path: Path, act: str) -> None:
+async def test_over_long_pauses_ninety_percent_of_the_input_are_cache_reads(tmp_path: Path, act: str) -> None:
     clock, sent, read = Clock(), 0, 0
     async with FakeMessagesAPI(then=brain, clock=clock) as api, opened(tmp_path, api) as (b, world):
         for number in range(15):

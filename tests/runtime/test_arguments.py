@@ -57,7 +57,7 @@ SCHEMA: dict[str, Any] = {
         ),
     ],
 )
-def test_all_problems_are_told_at_once_in_words_that_say_what_to_send(
+def test_all_problems_are_reported_at_once_with_their_remedies(
     arguments: dict[str, Any], words: list[str], user: bool
 ) -> None:
     problem = find_problem(SCHEMA, arguments, user=user)
@@ -65,7 +65,7 @@ def test_all_problems_are_told_at_once_in_words_that_say_what_to_send(
     assert sorted(problem.split("; ")) == sorted(words)
 
 
-def test_what_was_sent_is_not_repeated_and_many_problems_are_bounded() -> None:
+def test_problems_do_not_repeat_the_sent_values_and_are_bounded() -> None:
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": {"type": "integer"}}}}
     problem = find_problem(schema, {"rows": ["secret words"] * 1_000}, user=True)
     assert problem is not None
@@ -80,7 +80,7 @@ def test_a_schema_of_any_form_is_read(schema: dict[str, Any]) -> None:
     find_problem(schema, {"a": 1}, user=True)
 
 
-def test_a_null_for_what_a_strangers_tool_may_go_without_is_left_out() -> None:
+def test_a_null_for_an_optional_argument_of_a_foreign_tool_is_left_out() -> None:
     given = {"query": "abc", "mode": "far", "top_k": None}
     assert fit_arguments(SCHEMA, given, user=True) == ({"query": "abc", "mode": "far"}, None)
     nullable = {"type": "object", "properties": {"top_k": {"type": ["integer", "null"]}}}
@@ -116,7 +116,7 @@ TREE: dict[str, Any] = {
         ({"price": 0}, "price must be more than 0"),
     ],
 )
-def test_references_and_words_of_older_drafts_are_checked_too(arguments: dict[str, Any], problem: str | None) -> None:
+def test_references_and_terms_of_older_drafts_are_checked_too(arguments: dict[str, Any], problem: str | None) -> None:
     found = find_problem(TREE, arguments, user=True)
     assert (found or "").startswith(problem or ""), found
     assert (found is None) == (problem is None)
@@ -137,11 +137,11 @@ def test_references_and_words_of_older_drafts_are_checked_too(arguments: dict[st
         {"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}, {"$ref": "#/properties/a"}]}}},
     ],
 )
-def test_a_schema_that_is_broken_or_would_take_for_ever_refuses_nothing(schema: dict[str, Any]) -> None:
+def test_a_broken_or_very_slow_schema_refuses_no_call(schema: dict[str, Any]) -> None:
     assert find_problem(schema, {"a": "a" * 40 + "!"}, user=True) is None
 
 
-def test_a_problem_names_the_argument_as_the_model_was_shown_it() -> None:
+def test_a_problem_names_the_argument_by_its_shown_name() -> None:
     schema = {"type": "object", "properties": {"full name": {"type": "string"}}, "required": ["full name"]}
     names = {"full name": "full_name"}
     assert find_problem(schema, {}, user=True, names=names) == "full_name is missing: it must be text"

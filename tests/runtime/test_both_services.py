@@ -32,14 +32,14 @@ MODULES = (turns, fallback, arguments, evidence, queue)
 ELSEWHERE = {
     "test_only_real_passages_are_cited": "a mark cannot forge a quote; of those that do not exist: test_marks",
     "test_a_parent_cites_the_documents_that_its_delegate_cited": "a mark names a passage, its sentence is found",
-    "test_what_delegates_spend_is_the_turns": "it looks at the figures that the script's own model makes up",
-    "test_passages_beyond_the_budget_are_left_out_whole": "its claims share no word with the sentence that they cite",
+    "test_usage_of_delegates_belongs_to_the_turn": "it looks at the figures that the script's own model makes up",
+    "test_passages_beyond_the_budget_are_left_out_completely": "its claims share no word with the cited sentence",
     "test_a_passage_that_a_delegate_of_a_delegate_found_keeps_its_finder": "the same",
     "test_evidence_is_cited_by_marks": "it has a model of its own",
-    "test_deferred_tools_cross_to_a_service_that_knows_none_and_back": "the same: two services are in it",
-    "test_tools_that_are_called_by_name_cross_to_a_service_that_defers_and_back": "the same",
-    "test_a_silent_model_is_given_up": "it is about time: what was asked within a twentieth of a second is chance",
-    "test_of_two_delegates_of_one_role_one_fails_and_the_others_evidence_is_cited": "it waits for seconds",
+    "test_deferred_tools_survive_a_switch_to_a_service_without_them_and_back": "the same: two services are in it",
+    "test_tools_called_by_name_survive_a_switch_to_a_deferring_service_and_back": "the same",
+    "test_a_silent_model_is_abandoned": "it is about time: what was asked within a twentieth of a second is chance",
+    "test_one_of_two_delegates_fails_and_the_others_passages_are_cited": "it waits for seconds",
 }
 """Tests whose script one of the services cannot say, and why."""
 PIECES = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
@@ -130,13 +130,13 @@ ODD: dict[str, tuple[Step, ...]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_what_models_do_wrong_is_told_the_same_on_both_services(tmp_path: Path, name: str) -> None:
+async def test_model_errors_are_reported_equally_on_both_services(tmp_path: Path, name: str) -> None:
     first, second = [await heard(tmp_path, Service(each), ODD[name]) for each in ("messages", "chat")]
     for one, other in zip(first, second, strict=True):
         assert one == other
 
 
-async def test_however_a_chat_service_writes_its_calls_the_events_are_the_same(tmp_path: Path) -> None:
+async def test_calls_in_all_notations_of_chat_services_give_the_same_events(tmp_path: Path) -> None:
     steps = (Step((Say("So:"), Use("look", {"query": "a"}, "c1"), Use("look", {"query": "b c"}, "c2"))), DONE)
     usual = await heard(tmp_path, Service("chat"), steps)
     for shape in (

@@ -45,7 +45,7 @@ def sent(request: ModelRequest) -> list[str]:
     return [plain_text(message["content"]) for message in request.messages]
 
 
-async def test_a_question_that_failed_is_asked_again_without_sending_its_words_twice(tmp_path: Path) -> None:
+async def test_a_failed_question_is_retried_without_a_second_copy(tmp_path: Path) -> None:
     refused = ModelError("no", http_status=400)
     async with ScriptedModel(say("Hi."), refused, say("Now.")) as model, bench(tmp_path, model) as b:
         await b.say("Hello")
@@ -59,7 +59,7 @@ async def test_a_question_that_failed_is_asked_again_without_sending_its_words_t
         assert b.hooks.branched_sessions == [(SESSION, 2)]
 
 
-async def test_an_answer_is_given_again_and_a_question_in_other_words_and_all_branches_stay(tmp_path: Path) -> None:
+async def test_answers_are_retried_and_questions_edited_and_all_branches_stay(tmp_path: Path) -> None:
     steps = [say(f"A{number}.") for number in range(7)]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
         first, second = await b.say("Q0"), await b.say("Q1")
@@ -83,7 +83,7 @@ async def test_an_answer_is_given_again_and_a_question_in_other_words_and_all_br
         assert sent(model.requests[-1])[:-1] == ["Q0", "A0.", "Q1", "A1.", "Go on", "A6."]
 
 
-async def test_the_same_client_message_makes_one_branch_and_another_one_is_refused(tmp_path: Path) -> None:
+async def test_a_repeated_client_message_creates_one_branch_and_another_is_refused(tmp_path: Path) -> None:
     slow = Stalled(say("Again."), 1)
     async with ScriptedModel(say("A."), slow, say("Queued.")) as model, bench(tmp_path, model) as b:
         first = await b.say("Q", client_message_id="c0")
@@ -112,7 +112,9 @@ async def test_the_same_client_message_makes_one_branch_and_another_one_is_refus
 
 
 @pytest.mark.parametrize("dies_at", range(1, 6))
-async def test_a_kill_between_the_fork_and_its_answer_goes_on_on_the_right_branch(tmp_path: Path, dies_at: int) -> None:
+async def test_after_a_kill_between_a_fork_and_its_answer_the_right_branch_continues(
+    tmp_path: Path, dies_at: int
+) -> None:
     real = await Database.open(database_at(tmp_path / "test.db"))
     await real.write(
         lambda conn: sessions.create(
@@ -153,7 +155,7 @@ def thinking(request: dict[str, Any]) -> Step:
     return Step((Think("All."), Say('{"facts": [{"fact": "Holidays were asked about.", "documents": ["doc_1"]}]}')))
 
 
-async def test_a_branch_keeps_the_prefix_byte_for_byte_and_no_thought_is_lost(tmp_path: Path) -> None:
+async def test_a_branch_keeps_the_prefix_byte_for_byte_and_its_thinking(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         asked = [await b.say(f"Question {number}?", definition=world.settings) for number in range(3)]
         before = len(api.requests)
@@ -173,7 +175,7 @@ async def test_a_branch_keeps_the_prefix_byte_for_byte_and_no_thought_is_lost(tm
     assert api.dropped == []
 
 
-async def test_branches_before_and_behind_a_window_that_moved_fit_together(tmp_path: Path) -> None:
+async def test_branches_around_a_moved_window_fit_together(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
         asked = [await b.say(f"Question {number}?", definition=BASE) for number in range(5)]
         world.settings = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
@@ -190,7 +192,7 @@ async def test_branches_before_and_behind_a_window_that_moved_fit_together(tmp_p
     assert api.dropped == []
 
 
-async def test_branches_before_and_behind_a_compaction_are_sent_what_was_sent_there(tmp_path: Path) -> None:
+async def test_branches_around_a_compaction_keep_their_sent_prefix(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=thinking) as api, opened(tmp_path, api) as (b, world):
         asked = [await b.say(f"Question {number}?", definition=world.settings) for number in range(11)]
         done = await b.compact(world.settings)

@@ -69,7 +69,7 @@ async def state(b: Bench) -> tuple[list[MessageRecord], Any, list[CompactionReco
     return await b.database.read(read)
 
 
-async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_path: Path) -> None:
+async def test_a_summary_replaces_all_messages_and_the_role_stays(tmp_path: Path) -> None:
     steps = (*long_chat(), Step((Say(SUMMARY),), usage=Usage(50, 0, 0, 7)), say("Eleven."), say("Twelve."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
@@ -99,7 +99,7 @@ async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_
         assert model.requests[-1].messages[:1] == sent
 
 
-async def test_a_compacted_session_goes_on_after_a_restart_and_is_compacted_again(tmp_path: Path) -> None:
+async def test_a_compacted_session_continues_after_a_restart_and_is_compacted_again(tmp_path: Path) -> None:
     async with ScriptedModel(*long_chat(), say(SUMMARY)) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
         first = await b.compact()
@@ -128,7 +128,7 @@ async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
         assert await state(b) == before
 
 
-async def test_a_summary_whose_cost_cannot_be_stored_keeps_nothing_reserved(tmp_path: Path) -> None:
+async def test_a_summary_whose_cost_cannot_be_stored_releases_its_reservation(tmp_path: Path) -> None:
     own = await Database.open(database_at(tmp_path / "test.db"))
     disk = Disk(own)
 
@@ -158,7 +158,7 @@ async def test_a_summary_whose_cost_cannot_be_stored_keeps_nothing_reserved(tmp_
         Stalled(say("Silent for ever."), 2),
     ],
 )
-async def test_a_compaction_that_fails_leaves_everything_as_it_was(tmp_path: Path, failing: Scripted) -> None:
+async def test_a_failed_compaction_changes_nothing(tmp_path: Path, failing: Scripted) -> None:
     steps = (*long_chat(), failing, say("Next."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools(), model_idle=0.3) as b:
         await chat(b)
@@ -171,7 +171,7 @@ async def test_a_compaction_that_fails_leaves_everything_as_it_was(tmp_path: Pat
         assert len(model.requests[-1].messages) > 20
 
 
-async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_it(tmp_path: Path) -> None:
+async def test_an_interrupted_compaction_changes_nothing_and_a_send_waits_for_it(tmp_path: Path) -> None:
     slow = Stalled(say(SUMMARY), 2)
     async with ScriptedModel(*long_chat(), slow, say("Next.")) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
@@ -198,7 +198,7 @@ async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_
         assert heard == ["aborted", "Next."]
 
 
-async def test_a_compaction_that_races_sends_loses_nothing_and_answers_all(tmp_path: Path) -> None:
+async def test_a_compaction_beside_new_messages_loses_none_and_all_are_answered(tmp_path: Path) -> None:
     slow = Stalled(say(SUMMARY), 1)
     steps = (*long_chat(), slow, *[say("Sent.")] * 3)
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
@@ -254,7 +254,7 @@ async def test_a_session_past_its_share_is_compacted_between_turns(tmp_path: Pat
         assert plain_text(session.head[:1]).endswith(RENDERED)
 
 
-async def test_an_automatic_compaction_that_fails_is_not_tried_at_once_again(tmp_path: Path) -> None:
+async def test_a_failed_automatic_compaction_is_not_retried_at_once(tmp_path: Path) -> None:
     full = Step((Say("Answer 10."),), usage=Usage(input=7_500))
     limits = definition(limits=Limits(context_tokens=10_000))
     refused = ModelError("no", http_status=400)
@@ -268,7 +268,7 @@ async def test_an_automatic_compaction_that_fails_is_not_tried_at_once_again(tmp
         assert (await state(b))[2] == []
 
 
-async def test_a_kill_while_the_summary_is_made_leaves_everything_as_it_was(tmp_path: Path) -> None:
+async def test_a_kill_during_the_summary_changes_nothing(tmp_path: Path) -> None:
     slow = Stalled(say(SUMMARY), 1)
     async with ScriptedModel(*long_chat(), slow) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
@@ -303,7 +303,7 @@ words = st.text(min_size=1, max_size=300)
 
 
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=12), st.integers(100, 4_000))
-def test_a_request_for_a_summary_fits_and_is_answered_by_extracts(pairs: list[tuple[str, str]], limit: int) -> None:
+def test_a_request_for_a_summary_is_answered_by_extracts(pairs: list[tuple[str, str]], limit: int) -> None:
     request = ask_apart(definition(limits=Limits(context_tokens=limit)), conversation(pairs), limit)
     assert tokens_of(request.messages[0]["content"]) <= limit * 2
     (block,) = decide(request)
@@ -314,7 +314,7 @@ def test_a_request_for_a_summary_fits_and_is_answered_by_extracts(pairs: list[tu
 
 
 @given(st.lists(words, max_size=12), st.lists(words, max_size=12), st.integers(50, 2_000))
-def test_the_newest_messages_are_carried_verbatim_as_far_as_they_fit(
+def test_the_newest_messages_are_kept_verbatim_as_far_as_they_fit(
     before: list[str], said: list[str], limit: int
 ) -> None:
     earlier: list[Message] = [{"role": "user", "content": head_after(Summary("s"), [], before, 1_000_000)}]
@@ -325,7 +325,7 @@ def test_the_newest_messages_are_carried_verbatim_as_far_as_they_fit(
     assert sum(tokens_of(text) for text in carried) <= limit / 4
 
 
-def test_a_summary_request_is_recognised_by_its_prompt_and_nothing_else() -> None:
+def test_a_summary_request_is_recognised_only_by_its_prompt() -> None:
     plain = ModelRequest(
         "m", 100, (text_block("You are the assistant."),), (user_message("Summarise the conversation so far"),)
     )

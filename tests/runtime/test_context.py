@@ -71,7 +71,7 @@ async def session_of(b: Bench) -> SessionRecord:
     return found
 
 
-async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_restart(tmp_path: Path) -> None:
+async def test_the_window_moves_between_turns_keeps_the_role_and_survives_a_restart(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_tokens=4_000))
     long = "question " * 300
     first = (use("promptx_action", query="x"), say("Zero."), *[say(f"Answer {number}.") for number in range(5)])
@@ -103,7 +103,7 @@ async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_re
         assert is_prefix(requests[2], bodies(again)[0])
 
 
-async def test_a_carried_role_that_was_edited_is_asked_for_again(tmp_path: Path) -> None:
+async def test_an_edited_role_in_the_window_is_announced(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_messages=2))
 
     class Edited(Services):
@@ -122,7 +122,7 @@ async def test_a_carried_role_that_was_edited_is_asked_for_again(tmp_path: Path)
         assert next(event.fields()["code"] for event in events if event.type == "notice") == "ROLE_CHANGED"
 
 
-async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_for_good(tmp_path: Path) -> None:
+async def test_a_turn_that_outgrows_the_context_permanently_omits_its_oldest_results(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_tokens=16_000, max_steps=9))
     steps = (*[use("dump", query=str(number)) for number in range(7)], say("Enough."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
@@ -149,7 +149,7 @@ async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_fo
         assert all("word" in str(block["content"]) for block in stored if block["type"] == "tool_result")
 
 
-async def test_a_turn_that_cannot_be_made_to_fit_goes_on_without_tools_and_says_so(tmp_path: Path) -> None:
+async def test_a_turn_that_cannot_fit_continues_without_tools_and_says_so(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_tokens=500), entries=(McpEntry("srv", StdioTarget("x")),))
     async with ScriptedModel(say("Short."), say("Again.")) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
         events = await b.say("word " * 1_000, definition=limits)

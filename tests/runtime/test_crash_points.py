@@ -71,7 +71,7 @@ def check_numbers(events: list[AgentEvent]) -> None:
 
 
 @pytest.mark.parametrize("dies_at", range(2, COMMITS + 2))
-async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_path: Path, dies_at: int) -> None:
+async def test_a_turn_killed_between_any_two_commits_is_completed(tmp_path: Path, dies_at: int) -> None:
     tools = Tools()
     real = await Database.open(database_at(tmp_path / "test.db"))
     await real.write(

@@ -47,7 +47,7 @@ async def shown(b: Bench, turn_id: str) -> str:
 
 
 @pytest.mark.parametrize("max_steps", [1, 6])
-async def test_an_answer_that_is_cut_off_goes_on_where_it_stopped(tmp_path: Path, max_steps: int) -> None:
+async def test_a_truncated_answer_is_continued_at_its_end(tmp_path: Path, max_steps: int) -> None:
     model = model_of(cut(Say(PIECES[0])), cut(Say(PIECES[1])), Step((Say(PIECES[2]),)), Step((Say("Next."),)))
     given = definition(model=NAME, limits=Limits(max_steps=max_steps))
     async with bench(tmp_path, model, services=Services(model, toolset(dump=dump))) as b:
@@ -65,7 +65,7 @@ async def test_an_answer_that_is_cut_off_goes_on_where_it_stopped(tmp_path: Path
     assert rooms[3] == rooms[0]
 
 
-async def test_an_answer_that_is_cut_off_three_times_says_that_it_is(tmp_path: Path) -> None:
+async def test_an_answer_truncated_three_times_is_marked_as_truncated(tmp_path: Path) -> None:
     model = model_of(*[cut(Say(piece)) for piece in PIECES])
     async with bench(tmp_path, model) as b:
         events = await b.say("How much?", definition=definition(model=NAME))
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_cut_off_three_times_says_that_it_is(tmp_path: P
     assert model.refused == []
 
 
-async def test_a_call_that_is_cut_off_does_not_run_and_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_truncated_call_does_not_run_and_is_requested_again(tmp_path: Path) -> None:
     half = Use("dump", raw='{"query": "a long ques')
     whole = Use("dump", {"query": "x"})
     model = model_of(cut(whole, half), Step((Think("again"), whole)), Step((Say("Done."),)))
@@ -89,7 +89,7 @@ async def test_a_call_that_is_cut_off_does_not_run_and_is_asked_for_again(tmp_pa
     assert model.requests[1]["max_tokens"] > model.requests[0]["max_tokens"] == model.requests[2]["max_tokens"]
 
 
-async def test_a_thought_that_took_all_the_room_is_thought_again_with_more(tmp_path: Path) -> None:
+async def test_thinking_that_used_the_whole_budget_is_repeated_with_more(tmp_path: Path) -> None:
     model = model_of(cut(), cut(), Step((Say("Now."),)))
     async with bench(tmp_path, model) as b:
         assert text_of(await b.say("Think", definition=definition(model=NAME))) == "Now."

@@ -40,7 +40,7 @@ async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Pa
         assert len(b.ended) == 1  # the business layer hears of one turn
 
 
-async def test_each_delegate_of_a_turn_has_its_own_path_and_names_the_call_it_works_for(tmp_path: Path) -> None:
+async def test_each_delegate_of_a_turn_has_its_own_path_and_names_its_call(tmp_path: Path) -> None:
     script = Crew(
         Ask=(handed(("digger", "Dig here"), ("digger", "Delve there")), handed(("digger", "Drill")), say("Done.")),
         Dig=(handed(("writer", "Write this"), ("writer", "Wrap up")), say("Gold.")),
@@ -78,7 +78,7 @@ DIG = handed(("digger", "Dig here"))
         ((DIG, say("Done.")), (SEND, say("Sent.")), None),
     ],
 )
-async def test_what_one_agent_of_a_turn_has_read_the_others_may_repeat(
+async def test_untrusted_text_read_by_one_agent_affects_the_others(
     tmp_path: Path, parent: tuple[Step, ...], child: tuple[Step, ...], denied: str | None
 ) -> None:
     async def answer(request: CallRequest) -> CallOutcome:
@@ -94,7 +94,7 @@ async def test_what_one_agent_of_a_turn_has_read_the_others_may_repeat(
         assert all(each["toolName"] == "send" and "others-text" in each["content"] for each in refused)
 
 
-async def test_what_delegates_spend_is_the_turns(tmp_path: Path) -> None:
+async def test_usage_of_delegates_belongs_to_the_turn(tmp_path: Path) -> None:
     spent = Usage(input=100, output=7)
     script = Crew(
         Ask=(handed(("digger", "Dig here")), Step((Say("Done."),), usage=spent)),
@@ -170,7 +170,7 @@ async def test_a_failing_delegate_is_an_error_result_that_the_parent_reads(tmp_p
         assert (await b.transcript())[2]["content"][0]["is_error"]
 
 
-async def test_a_role_that_is_not_listed_is_refused_and_makes_no_session(tmp_path: Path) -> None:
+async def test_an_unlisted_role_is_refused_and_creates_no_session(tmp_path: Path) -> None:
     script = Crew(Ask=(handed(("nuwa", "Dig here")), say("Not possible.")))
     async with crew(tmp_path, script) as b:
         events = await b.say("Ask them", definition=leading())
@@ -178,7 +178,7 @@ async def test_a_role_that_is_not_listed_is_refused_and_makes_no_session(tmp_pat
         assert await children_of(b, events[0].turn_id) == []
 
 
-async def test_a_delegate_has_half_of_the_steps(tmp_path: Path) -> None:
+async def test_a_delegate_gets_half_of_the_steps(tmp_path: Path) -> None:
     async def quick(request: CallRequest) -> CallOutcome:
         return ok("more")
 
@@ -191,7 +191,7 @@ async def test_a_delegate_has_half_of_the_steps(tmp_path: Path) -> None:
         assert results_of(events) == [("ok", "Two.\n[stopped: max_steps]")]
 
 
-async def test_an_interrupt_ends_the_delegates_too_and_the_conversation_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupt_ends_delegates_and_the_conversation_continues(tmp_path: Path) -> None:
     slow = Stalled(say("One two three."), 3)
     script = Crew(Ask=(handed(("digger", "Dig here")), say("Next.")), Dig=(slow,))
     async with crew(tmp_path, script) as b:
@@ -209,7 +209,7 @@ async def test_an_interrupt_ends_the_delegates_too_and_the_conversation_goes_on(
         assert text_of(await b.say("Go on", definition=leading())) == "Next."
 
 
-async def test_after_a_stop_a_delegate_goes_on_in_its_session_and_finished_ones_are_not_run_again(
+async def test_after_a_stop_a_delegate_resumes_in_its_session_and_finished_ones_do_not_repeat(
     tmp_path: Path,
 ) -> None:
     slow = Stalled(say("Slow end."), 2)
@@ -282,7 +282,7 @@ async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_
         assert again == ChildAnswer("Gold.")
 
 
-async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: Path) -> None:
+async def test_delegates_end_with_their_parent(tmp_path: Path) -> None:
     slow = Stalled(say("Slow end."), 2)
     async with crew(tmp_path, Crew(Ask=(handed(("writer", "Write this")),), Write=(slow,))) as b:
         accepted = await b.send("Ask them", leading())

@@ -9,7 +9,7 @@ from agentic_rag.store.database import Database
 from tests.databases import database_at
 
 
-async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durable(tmp_path: Path) -> None:
+async def test_deltas_are_delivered_at_once_and_other_events_when_durable(tmp_path: Path) -> None:
     database = await Database.open(database_at(tmp_path / "test.db"))
     try:
         log = RunLog(Journal(database), ConversationId("conv_test"), TurnId("turn_test"))

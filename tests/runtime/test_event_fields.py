@@ -41,7 +41,7 @@ PROMISED = {
 }
 
 
-def test_events_have_the_fields_that_clients_were_promised() -> None:
+def test_events_have_the_documented_fields() -> None:
     made = {
         kind.type: {name + ("?" if optional else "") for _, name, optional in _FIELDS[kind]}
         for kind in EventBody.__args__
@@ -56,7 +56,7 @@ def test_events_have_the_fields_that_clients_were_promised() -> None:
     assert all(f"`{name}`" in documented for name in made)
 
 
-async def test_structured_results_are_on_the_wire_small_ones_as_they_are_and_large_ones_by_ref(tmp_path: Path) -> None:
+async def test_small_structured_results_are_sent_inline_and_large_ones_by_ref(tmp_path: Path) -> None:
     deep: Any = "end"
     for _ in range(300):
         deep = {"in": deep}
@@ -78,7 +78,7 @@ async def test_structured_results_are_on_the_wire_small_ones_as_they_are_and_lar
         assert events[-1].type == "done"
 
 
-async def test_an_answer_names_its_searches_those_of_delegates_too(tmp_path: Path) -> None:
+async def test_an_answer_names_its_searches_including_those_of_delegates(tmp_path: Path) -> None:
     async def search(request: CallRequest) -> CallOutcome:
         query = request.arguments["query"]
         return ok("found", hits("Gold lies in the north.") | {"retrieval_id": f"ret_{query}"})
@@ -93,7 +93,7 @@ async def test_an_answer_names_its_searches_those_of_delegates_too(tmp_path: Pat
         assert [e.fields()["retrievalId"] for e in events if e.type == "retrieval"] == ["ret_dug", "ret_own"]
 
 
-async def test_a_turn_records_the_roles_by_which_it_was_answered(tmp_path: Path) -> None:
+async def test_a_turn_records_its_answering_roles(tmp_path: Path) -> None:
     async def activate(request: CallRequest) -> CallOutcome:
         return CallOutcome(ToolStatus.OK, (text_block("You are a guide."),), {"role": "guide", "hash": "h1"})
 

@@ -34,7 +34,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]))
     seq=st.integers(1, 2**31),
     kind=st.sampled_from((Text, Thinking)),
 )
-def test_a_delta_has_the_form_of_every_event(
+def test_a_delta_has_the_same_form_as_every_event(
     text: str, agent: str, conversation: str, turn: str, seq: int, kind: type[Text | Thinking]
 ) -> None:
     expected: dict[str, Any] = {
@@ -54,9 +54,7 @@ def test_a_delta_has_the_form_of_every_event(
 
 
 @given(text=WORDS, agent=WORDS, conversation=WORDS, turn=WORDS, seq=st.integers(1, 2**31))
-def test_an_event_is_what_is_made_of_its_short_form_again(
-    text: str, agent: str, conversation: str, turn: str, seq: int
-) -> None:
+def test_an_event_equals_its_expanded_short_form(text: str, agent: str, conversation: str, turn: str, seq: int) -> None:
     encoder = Encoder(ConversationId(conversation), TurnId(turn))
     delegate = Delegate(agent, conversation) if agent else None
     for body in (Text(text), Thinking(text), IterationStart(seq), ToolArguments("call_1", text)):
@@ -69,21 +67,21 @@ def test_an_event_is_what_is_made_of_its_short_form_again(
     assert (said, short) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(said))
 
 
-def test_an_event_that_another_library_must_write_is_stored_as_it_is() -> None:
+def test_an_event_encoded_by_another_library_is_stored_unchanged() -> None:
     encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"))
     event = encoder.encode(ToolCall("call_1", "add", "numbers", {"number": 2**70}), 1, TS)
     assert encoder.shorten(event) == event.data
     assert encoder.restore(1, event.data) == event
 
 
-def test_secrets_are_taken_out_of_deltas_too() -> None:
+def test_secrets_are_redacted_in_deltas_too() -> None:
     redaction = Redaction()
     redaction.add("KEY", "hunter2-hunter2")
     encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
     assert encoder.encode(Text("it is hunter2-hunter2"), 1, TS).fields()["text"] == "it is [secret KEY]"
 
 
-def test_an_event_is_redacted_however_its_json_writes_a_value() -> None:
+def test_an_event_is_redacted_in_every_json_notation() -> None:
     redaction = Redaction()
     redaction.add("KEY", 'hunter"2-hunter"2')
     encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
@@ -94,6 +92,6 @@ def test_an_event_is_redacted_however_its_json_writes_a_value() -> None:
         assert (fields["status"], fields["truncated"], fields["durationMs"], "ref" in fields) == ("ok", False, 3, False)
 
 
-def test_a_text_that_is_no_unicode_is_refused() -> None:
+def test_a_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(TypeError):
         Encoder(ConversationId("conv_1"), TurnId("turn_1")).encode(Text("\ud800"), 1, TS)

@@ -65,7 +65,7 @@ async def test_a_parent_cites_the_documents_that_its_delegate_cited(tmp_path: Pa
         assert [each.get("agent", "") for each in shown] == ["digger", "", ""]
 
 
-async def test_of_two_delegates_of_one_role_one_fails_and_the_others_evidence_is_cited(tmp_path: Path) -> None:
+async def test_one_of_two_delegates_fails_and_the_others_passages_are_cited(tmp_path: Path) -> None:
     tasks = handed(("digger", "Dig here"), ("digger", "Delve there"), ("writer", "Write this"))
     script = Crew(
         Ask=(tasks, say("North and south.", Cite(0), Cite(1))),
@@ -87,7 +87,7 @@ async def test_of_two_delegates_of_one_role_one_fails_and_the_others_evidence_is
         assert {each["type"] for each in failed["content"]} == {"text"}
 
 
-async def test_evidence_of_a_delegate_that_ended_before_a_stop_is_cited_after_it(tmp_path: Path) -> None:
+async def test_passages_of_a_delegate_that_ended_before_a_stop_are_cited_after_it(tmp_path: Path) -> None:
     slow = Stalled(say("Slow end."), 2)
     both = handed(("digger", "Dig here"), ("writer", "Write this"))
     first = Crew(Ask=(both,), Dig=(LOOK_GOLD, say("In the north.", Cite(0))), Write=(LOOK_SILVER, slow))
@@ -130,7 +130,7 @@ async def test_a_passage_that_a_delegate_of_a_delegate_found_keeps_its_finder(tm
         assert references_of(events) == [("doc_gold", "doc_gold-c0", GOLD, "digger/writer")]
 
 
-async def test_passages_beyond_the_budget_are_left_out_whole(tmp_path: Path) -> None:
+async def test_passages_beyond_the_budget_are_left_out_completely(tmp_path: Path) -> None:
     sentence = "Ore. " * (RESULT_BUDGET // 15)
 
     async def much(request: CallRequest) -> CallOutcome:
@@ -186,7 +186,7 @@ async def test_evidence_is_cited_by_marks(tmp_path: Path) -> None:
         assert text_of([each for each in events if "agent" not in each.fields()]) == "It lies deep."
 
 
-def test_the_extractive_model_quotes_what_a_delegate_brought() -> None:
+def test_the_extractive_model_quotes_a_delegates_passages() -> None:
     passage = {
         "type": "search_result",
         "source": "doc_gold",

@@ -61,7 +61,7 @@ async def models_of(b: Bench) -> list[str]:
 
 
 @pytest.mark.parametrize("failure", [REFUSAL, BUSY, OVERLOADED, INSIDE], ids=["refusal", "429", "529", "inside"])
-async def test_the_next_model_answers_and_the_turn_says_so(tmp_path: Path, failure: Scripted) -> None:
+async def test_the_next_model_answers_and_the_turn_names_it(tmp_path: Path, failure: Scripted) -> None:
     async with ScriptedModel(failure, say("Well.")) as model, bench(tmp_path, model) as b:
         events = await b.say("Hi", definition=chain("second"))
         assert kinds(events)[-1] == "done"
@@ -74,7 +74,7 @@ async def test_the_next_model_answers_and_the_turn_says_so(tmp_path: Path, failu
         assert "second" in await models_of(b)
 
 
-async def test_a_chain_is_asked_in_order_and_its_last_word_counts(tmp_path: Path) -> None:
+async def test_models_of_a_chain_are_tried_in_order_and_the_last_answer_counts(tmp_path: Path) -> None:
     async with ScriptedModel(BUSY, REFUSAL, OVERLOADED) as model, bench(tmp_path, model) as b:
         events = await b.say("Hi", definition=chain("second", "third"))
         assert [request.model for request in model.requests] == ["first", "second", "third"]
@@ -83,12 +83,12 @@ async def test_a_chain_is_asked_in_order_and_its_last_word_counts(tmp_path: Path
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])
-async def test_what_another_model_would_not_mend_is_told(tmp_path: Path, status: int) -> None:
+async def test_errors_that_another_model_cannot_fix_are_reported(tmp_path: Path, status: int) -> None:
     async with ScriptedModel(ModelError("no", http_status=status)) as model, bench(tmp_path, model) as b:
         assert kinds(await b.say("Hi", definition=chain("second")))[-1] == "error"
 
 
-async def test_the_model_that_took_over_finishes_the_turn_and_the_next_one_begins_with_the_first(
+async def test_a_fallback_model_finishes_the_turn_and_the_next_starts_with_the_first(
     tmp_path: Path,
 ) -> None:
     steps = (
@@ -142,7 +142,7 @@ def results(events: list[AgentEvent]) -> list[tuple[str, str]]:
     return [(each["toolName"], each["status"]) for each in found]
 
 
-async def test_deferred_tools_cross_to_a_service_that_knows_none_and_back(tmp_path: Path) -> None:
+async def test_deferred_tools_survive_a_switch_to_a_service_without_them_and_back(tmp_path: Path) -> None:
     claude = (FIND, OVER, Step((Think("Again."), Use(WANTED, {"id": "T-2"}))), say("Done."))
     first, second, over, here = await crossed(
         tmp_path,
@@ -164,7 +164,7 @@ async def test_deferred_tools_cross_to_a_service_that_knows_none_and_back(tmp_pa
     assert "tool_reference" in str(over.requests[-1]["messages"])
 
 
-async def test_tools_that_are_called_by_name_cross_to_a_service_that_defers_and_back(tmp_path: Path) -> None:
+async def test_tools_called_by_name_survive_a_switch_to_a_deferring_service_and_back(tmp_path: Path) -> None:
     busy = Reply(say("x"), Fault(status=429, retry_after="999"))
     local = (Step((Use("find_tools", {"query": "get a ticket"}),)), busy, Step((by_name(),)), say("So."))
     claude = (FIND, Step((Think("Call."), Use(WANTED, {"id": "T-1"}))), say("Done."))

@@ -130,7 +130,7 @@ async def until(met: Callable[[], bool]) -> None:
             await pause()
 
 
-async def test_all_who_listen_to_a_topic_hear_it_in_order_and_nobody_else(carrier: Carrier) -> None:
+async def test_all_subscribers_of_a_topic_receive_it_in_order_and_no_others(carrier: Carrier) -> None:
     async with carrier.join() as a, carrier.join() as b:
         here, there = await Ear(a, "live_one").ready(), await Ear(b, "live_one").ready()
         twice, other = await Ear(b, "live_one").ready(), await Ear(b, "live_two").ready()
@@ -144,14 +144,14 @@ async def test_all_who_listen_to_a_topic_hear_it_in_order_and_nobody_else(carrie
             assert ear.heard == said
 
 
-async def test_a_message_may_have_as_many_bytes_as_there_is_room(carrier: Carrier) -> None:
+async def test_a_message_of_the_carriers_maximum_size_arrives(carrier: Carrier) -> None:
     async with carrier.join() as a, carrier.join() as b:
         ear = await Ear(b, "live_one").ready()
         a.publish("live_one", b"x" * a.room)
         await until(lambda: [len(each) for each in ear.heard] == [a.room])
 
 
-async def test_who_has_gone_hears_nothing_and_who_stays_does(carrier: Carrier) -> None:
+async def test_closed_subscriptions_get_nothing_and_open_ones_get_everything(carrier: Carrier) -> None:
     async with carrier.join() as a, carrier.join() as b:
         gone, stays = await Ear(b, "live_one").ready(), await Ear(b, "live_one").ready()
         gone.close()
@@ -164,7 +164,7 @@ async def test_who_has_gone_hears_nothing_and_who_stays_does(carrier: Carrier) -
         assert (gone.heard, stays.heard) == ([], [b"1"])
 
 
-async def test_who_is_cut_off_is_told_that_something_may_be_missing_and_hears_what_follows(carrier: Carrier) -> None:
+async def test_a_reconnected_subscriber_gets_a_gap_notice_and_later_messages(carrier: Carrier) -> None:
     if carrier.cut is None:
         return
     async with carrier.join() as a, carrier.join() as b:
@@ -179,13 +179,13 @@ async def test_who_is_cut_off_is_told_that_something_may_be_missing_and_hears_wh
                 await pause()
 
 
-async def test_what_nobody_can_carry_costs_the_sender_nothing(carrier: Carrier) -> None:
+async def test_publishing_without_a_connection_does_not_block_the_sender(carrier: Carrier) -> None:
     async with carrier.join() as a:
         for number in range(10_000):
             a.publish("live_one", b"%d" % number)
 
 
-def test_an_address_that_is_none_is_refused_without_the_password() -> None:
+def test_an_invalid_address_is_refused_without_its_password() -> None:
     with pytest.raises(BadConfiguration) as refused:
         RedisFanout("postgres://user:secret@host/0")
     assert "secret" not in str(refused.value)

@@ -38,7 +38,7 @@ async def sendable(b: Bench) -> None:
     assert problems(request_body(built.request)) == []
 
 
-async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path: Path) -> None:
+async def test_a_database_locked_by_another_program_only_delays_a_turn(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("Hi", definition())
@@ -58,7 +58,7 @@ async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path
 
 
 @pytest.mark.parametrize("dropped_at", range(len(step_events(LONG_STEP, model="m"))))
-async def test_a_stream_dropped_at_any_event_is_run_again_and_garbles_nothing(tmp_path: Path, dropped_at: int) -> None:
+async def test_a_stream_dropped_at_any_event_is_repeated_without_garbled_text(tmp_path: Path, dropped_at: int) -> None:
     dropped = Broken(LONG_STEP, dropped_at, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
     async with ScriptedModel(dropped, LONG_STEP) as model, bench(tmp_path, model) as b:
         events = await b.say("Hi")
@@ -81,7 +81,7 @@ async def test_a_stream_dropped_at_any_event_is_run_again_and_garbles_nothing(tm
         (ModelError("no key", http_status=401), 1),
     ],
 )
-async def test_each_fault_of_the_service_is_retried_or_told_as_the_rules_say(
+async def test_each_error_of_the_service_is_retried_or_reported_by_rule(
     tmp_path: Path, error: ModelError, calls: int
 ) -> None:
     script: list[Scripted] = [error, *[say("Well.")] * (calls - 1), say("Next.")]
@@ -94,7 +94,7 @@ async def test_each_fault_of_the_service_is_retried_or_told_as_the_rules_say(
         assert text_of(await b.say("Again")) == "Next."
 
 
-async def test_a_stream_that_always_drops_is_given_up_after_three_resets(tmp_path: Path) -> None:
+async def test_a_stream_that_always_drops_fails_after_three_resets(tmp_path: Path) -> None:
     dropped = Broken(LONG_STEP, 4, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
     async with ScriptedModel(*[dropped] * 4, say("Next.")) as model, bench(tmp_path, model) as b:
         events = await b.say("Hi")
@@ -113,7 +113,7 @@ async def test_truncated_tool_input_is_answered_and_not_run(tmp_path: Path) -> N
         assert kinds(events)[-1] == "done"
 
 
-async def test_a_turn_that_takes_too_long_in_all_is_ended_and_says_so(tmp_path: Path) -> None:
+async def test_a_turn_beyond_its_total_time_ends_with_the_reason(tmp_path: Path) -> None:
     async def hang(request: CallRequest) -> CallOutcome:
         await anyio.sleep_forever()
         raise AssertionError("slept for ever")
@@ -155,7 +155,7 @@ async def test_fifty_concurrent_and_duplicate_sends_make_one_turn(tmp_path: Path
         assert await b.database.read(lambda conn: len(turns.of_session(conn, SESSION))) == 1
 
 
-async def test_a_reader_dropped_at_every_event_sees_the_same_bytes_as_one_that_was_not(tmp_path: Path) -> None:
+async def test_a_reader_dropped_at_every_event_gets_the_same_bytes_as_one_that_was_not(tmp_path: Path) -> None:
     """Each reader leaves after one event more than the last and comes back by number, while the turn runs."""
     total = 40
     text = " ".join(f"word{number}" for number in range(total))
@@ -193,7 +193,7 @@ async def test_a_reader_dropped_at_every_event_sees_the_same_bytes_as_one_that_w
     assert all(heard == whole for heard in patchy.values())
 
 
-async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_path: Path) -> None:
+async def test_a_reader_that_never_reads_holds_no_memory_and_delays_no_other(tmp_path: Path) -> None:
     words = Step((Say("x" * 200_000, pieces=("x" * 20,) * 10_000),))
     async with ScriptedModel(words) as model, bench(tmp_path, model) as b:
         accepted = await b.send("Hi", definition())
@@ -211,7 +211,7 @@ async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_pat
 
 
 @pytest.mark.sqlite("of several servers, who follows a turn waits for its new owner")
-async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) -> None:
+async def test_an_owner_that_lost_its_turn_stops_silently(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("Hi", definition())
@@ -238,7 +238,7 @@ async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) 
             await b.send("Go on", definition())
 
 
-async def test_who_resumes_a_turn_takes_its_fencing_number(tmp_path: Path) -> None:
+async def test_resuming_a_turn_takes_its_fencing_token(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("Hi", definition())
@@ -253,7 +253,7 @@ async def test_who_resumes_a_turn_takes_its_fencing_number(tmp_path: Path) -> No
         assert row.owner != first.owner
 
 
-async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> None:
+async def test_draining_finishes_running_turns_and_keeps_waiting_ones(tmp_path: Path) -> None:
     slow = Stalled(say("First."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         runtime: Runtime = b.runtime
@@ -270,7 +270,7 @@ async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> 
         assert (await b.transcript())[-1]["content"][0]["text"] == "Second."
 
 
-def test_a_service_that_does_not_say_until_when_is_asked_three_times_more() -> None:
+def test_a_service_without_retry_after_is_retried_three_times() -> None:
     busy, delays, attempts = ModelError("slow down", http_status=429, retryable=True), [], Attempts()
     while (delay := retry_delay(busy, attempts, 60, 1.0)) is not None:
         delays.append(delay)
@@ -280,9 +280,7 @@ def test_a_service_that_does_not_say_until_when_is_asked_three_times_more() -> N
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, [0.5, 1, 2, 4, 8]), (1.0, [1, 1, 2, 4, 8]), (9.0, [9] * 5)])
-def test_a_service_that_names_a_time_is_asked_five_times_more_and_ever_less_often(
-    seconds: float, expected: list[float]
-) -> None:
+def test_a_service_with_retry_after_is_retried_five_times_with_backoff(seconds: float, expected: list[float]) -> None:
     busy, delays, attempts = (
         ModelError("slow down", http_status=429, retryable=True, retry_after=seconds),
         [],
@@ -306,7 +304,7 @@ def test_a_service_that_names_a_time_is_asked_five_times_more_and_ever_less_ofte
         ("the request exceeds the available context size", None),
     ],
 )
-def test_what_a_service_says_of_lengths_is_understood(text: str, sizes: tuple[int, int] | None) -> None:
+def test_length_errors_of_services_are_parsed(text: str, sizes: tuple[int, int] | None) -> None:
     error = ModelError(text, http_status=400)
     assert is_too_long(error)
     assert sizes_of(error) == sizes

@@ -27,7 +27,7 @@ class Library(World):
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_what_was_asked_is_asked_again_once_a_document_is_another(tmp_path: Path, known: bool) -> None:
+async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_path: Path, known: bool) -> None:
     once = known and not POSTGRESQL  # where another server may delete a document, all are asked for
     async with FakeMessagesAPI(then=brain) as api:
         model = AnthropicModel(api.key, api.url)

@@ -12,7 +12,7 @@ from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 
 
-def test_a_definition_as_it_was_gives_the_image_it_gave() -> None:
+def test_an_unchanged_definition_gives_the_same_prompt_image() -> None:
     images = Images()
     first = images.of(definition())
     assert images.of(definition()) is first
@@ -28,7 +28,7 @@ def test_a_changed_definition_gives_another_image_and_so_does_the_one_before_it(
     assert ids[0] != ids[1]
 
 
-def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the_same() -> None:
+def test_rules_in_another_order_give_the_same_image() -> None:
     one = definition(tool_policy={"*": "deny", "fs__write": "allow"})
     other = definition(tool_policy={"fs__write": "allow", "*": "deny"})
     assert Image.of(one).id == Image.of(other).id
@@ -37,7 +37,7 @@ def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the
     assert verdicts == [None, None]
 
 
-def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
+def test_images_of_many_users_are_correct_beyond_the_cache_limit() -> None:
     images, plain = Images(), definition()
     made = [replace(plain, binding=replace(plain.binding, user=f"user_{n}")) for n in range(MAX_KNOWN + 3)]
     ids = [images.of(each).id for each in made]
@@ -45,7 +45,7 @@ def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
     assert [images.of(each).id for each in made] == ids
 
 
-def test_a_message_that_was_changed_is_counted_anew() -> None:
+def test_a_changed_message_is_counted_again() -> None:
     messages = [user_message("one"), user_message("two " * 50)]
     session = Transcript(
         SessionId("sess_1"),

@@ -36,7 +36,7 @@ def citations(draw: st.DrawFn) -> Cite:
 
 @settings(max_examples=20, deadline=None)
 @given(first=st.lists(citations(), max_size=4), second=st.lists(citations(), max_size=4))
-async def test_what_an_endpoint_invents_is_not_sent_back(first: list[Cite], second: list[Cite]) -> None:
+async def test_invented_citations_of_an_endpoint_are_not_sent_back(first: list[Cite], second: list[Cite]) -> None:
     left = [
         Step((Think("look"), Use("search_documents", {"query": "gold"}))),
         Step((Think("say"), Say("In the north.", (Cite(0, 0), *first)), Use("search_documents", {"query": "more"}))),

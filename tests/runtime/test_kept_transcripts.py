@@ -44,7 +44,9 @@ uses = st.tuples(st.integers(0, 5), st.integers(0, 40), st.booleans())
 
 
 @given(st.lists(uses, max_size=30), st.integers(0, 60))
-def test_what_is_kept_fits_and_is_what_was_used_last(said: Sequence[tuple[int, int, bool]], most: int) -> None:
+def test_the_transcript_cache_keeps_recently_used_entries_within_its_limit(
+    said: Sequence[tuple[int, int, bool]], most: int
+) -> None:
     made = [Kept(SessionId(f"sess_{number}")) for number in range(6)]
     kept = TranscriptCache(most)
     sizes: dict[int, int] = {}
@@ -67,7 +69,7 @@ def test_what_is_kept_fits_and_is_what_was_used_last(said: Sequence[tuple[int, i
         assert not any(made[each].loaded for each in used - sizes.keys() if made[each].idle)
 
 
-async def test_a_session_that_became_busy_keeps_its_transcript() -> None:
+async def test_a_busy_session_keeps_its_cached_transcript() -> None:
     kept, busy = TranscriptCache(10), Kept(SessionId("sess_busy"))
     kept.keep(busy, 8)
     busy.idle = False
@@ -89,7 +91,7 @@ async def test_hundreds_of_idle_conversations_stay_in_memory(tmp_path: Path) -> 
         assert all(each.loaded for each in made)
 
 
-async def test_over_its_bytes_the_one_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
+async def test_beyond_its_size_a_cache_drops_the_least_recently_used_entry(tmp_path: Path) -> None:
     ids = [SessionId(f"sess_{number}") for number in range(4)]
 
     def create(conn: Connection) -> None:
@@ -136,7 +138,7 @@ def _said(content: object) -> object:
     return [_said(each) for each in content] if isinstance(content, list) else content
 
 
-def test_what_a_value_weighs_counts_all_its_texts() -> None:
+def test_the_memory_estimate_of_a_value_counts_all_its_texts() -> None:
     words = "w" * 10_000
     weight = memory_of([text_block(words), {"deep": [words + "x"]}])
     assert 20_000 < weight < 21_500

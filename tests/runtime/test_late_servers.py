@@ -71,7 +71,7 @@ async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_
         assert len(services.opened) == opened
 
 
-async def test_a_name_that_belongs_to_no_server_is_still_unknown(tmp_path: Path) -> None:
+async def test_a_name_of_no_server_is_unknown(tmp_path: Path) -> None:
     down = MemoryToolset(LISTED, missing={"mail": True})
     async with ScriptedModel(use("filesread", query="x"), say("Sorry.")) as model:
         async with bench(tmp_path, model, services=starting(model, down)) as b:

@@ -45,7 +45,7 @@ async def write(desk: Desk, bodies: Sequence[EventBody]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_readers_that_take_what_they_please_all_hear_every_event_once(tmp_path: Path, seed: int) -> None:
+async def test_readers_at_any_pace_get_every_event_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     bodies = [random.choice((Text("a"), Thinking("b"), IterationStart(2))) for _ in range(300)]
 
@@ -70,7 +70,7 @@ async def test_readers_that_take_what_they_please_all_hear_every_event_once(tmp_
     assert [event.type for event in heard[0]] == [*(body.type for body in bodies), "done"]
 
 
-async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_nobody(tmp_path: Path) -> None:
+async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_no_reader(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
         pushed: list[int] = []
         returned: list[AgentEvent] = []
@@ -90,7 +90,7 @@ async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_nobody(tmp_
     assert returned == []
 
 
-async def test_what_a_push_leaves_is_returned_at_once(tmp_path: Path) -> None:
+async def test_events_not_taken_by_a_push_are_returned_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
         reader, returned = desk.reader(), anyio.Event()
 
@@ -130,7 +130,7 @@ async def test_a_push_that_fails_ends_its_reader_and_not_the_turn(tmp_path: Path
         assert len(failures) == 1
 
 
-async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_was_not_delivered(tmp_path: Path) -> None:
+async def test_a_stop_between_two_groups_leaves_only_whole_delivered_groups(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
         heard: list[AgentEvent] = []
         async with anyio.create_task_group() as readers:
@@ -145,7 +145,7 @@ async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_wa
         assert len(stored) >= len(delivered) - MAX_UNJOURNALLED
 
 
-async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path: Path) -> None:
+async def test_a_log_refused_by_the_store_is_not_written_further(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
         refused, other = desk.log, RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
         refused.append(Text("lost"))
@@ -168,7 +168,7 @@ async def count_groups(desk: Desk) -> int:
 
 
 @needs_groups
-async def test_a_reader_that_comes_late_finds_all_that_is_in_no_row_yet(tmp_path: Path) -> None:
+async def test_a_late_reader_gets_events_that_are_not_stored_yet(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
         while desk.log.last < TAIL_EVENTS + 1000:  # in few groups, none of which is so old that it is settled
             await desk.log.wait_for_room()
@@ -182,7 +182,7 @@ async def test_a_reader_that_comes_late_finds_all_that_is_in_no_row_yet(tmp_path
 
 
 @needs_groups
-async def test_a_turn_that_falls_silent_is_settled_and_nothing_is_left_when_all_have_ended(tmp_path: Path) -> None:
+async def test_a_silent_turn_is_settled_and_nothing_remains_after_all_ended(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
         silent = RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
         desk.journal.add(silent)
@@ -206,7 +206,7 @@ async def test_a_turn_that_falls_silent_is_settled_and_nothing_is_left_when_all_
 
 
 @needs_groups
-async def test_a_turn_that_is_to_be_settled_while_nothing_is_to_be_written_is_settled_later(tmp_path: Path) -> None:
+async def test_a_turn_is_settled_once_the_store_can_be_written_again(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
         silent = RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
         desk.journal.add(silent)
@@ -226,7 +226,7 @@ async def test_a_turn_that_is_to_be_settled_while_nothing_is_to_be_written_is_se
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journalled(tmp_path: Path, seed: int) -> None:
+async def test_journalled_events_are_stored_once_wherever_the_process_ends(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with running(tmp_path) as desk:
         names = [f"turn_{number}" for number in range(6)]
@@ -264,7 +264,7 @@ class TakenUp(RemoteLogs):
         return await super().mirror(turn_id)
 
 
-async def test_a_turn_that_begins_here_while_it_is_looked_for_elsewhere_is_read_on(tmp_path: Path) -> None:
+async def test_a_turn_that_starts_locally_during_a_remote_lookup_is_followed(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, anyio.create_task_group() as tasks:
         neighbours = TakenUp(desk.database, lambda: journal.add(log))
         journal = Journal(desk.database, neighbours)

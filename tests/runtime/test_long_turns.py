@@ -138,7 +138,7 @@ async def test_a_bad_summary_changes_nothing_and_the_turn_goes_on(tmp_path: Path
     assert 2 <= brain.asked <= 8, "asked once more, and not at every step again"
 
 
-async def test_a_second_summary_is_asked_for_with_the_reason(tmp_path: Path) -> None:
+async def test_a_second_summary_is_requested_with_the_reason(tmp_path: Path) -> None:
     brain = Brain(9, BAD["of an unknown document"], GOOD, words="word " * 900)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
@@ -151,7 +151,7 @@ async def test_a_second_summary_is_asked_for_with_the_reason(tmp_path: Path) -> 
     assert model.refused == []
 
 
-async def test_a_prompt_that_is_too_long_is_shortened_and_tried_again(tmp_path: Path) -> None:
+async def test_a_prompt_that_is_too_long_is_shortened_and_retried(tmp_path: Path) -> None:
     brain = Brain(10, GOOD, words="word " * 700)
     model = StrictModel(brain, context_window=9_000)
     async with bench(tmp_path, model, services=services(model)) as b:
@@ -174,7 +174,7 @@ async def test_a_question_longer_than_the_model_reads_ends_with_words_for_its_us
         assert kinds(await b.say("A short one?", definition=long_limits(60_000)))[-1] == "done"
 
 
-async def test_a_turn_that_was_compacted_and_killed_goes_on_with_its_steps_and_references(tmp_path: Path) -> None:
+async def test_a_turn_that_was_compacted_and_killed_resumes_with_steps_and_references(tmp_path: Path) -> None:
     cites = Step((Think("x"), Say("It holds 3 litres.", (Cite(0),)), Use("dump", {"query": "a"})))
     steps = [Step((Use("search_documents", {"query": "pump"}),)), cites]
     brain = Brain(12, GOOD, words="word " * 700)
@@ -208,7 +208,7 @@ async def test_a_turn_that_was_compacted_and_killed_goes_on_with_its_steps_and_r
     assert "How much does it hold?" in str(again.requests[0]["messages"][0])
 
 
-async def test_without_a_language_model_a_long_turn_is_made_short_by_extracts(tmp_path: Path) -> None:
+async def test_without_a_language_model_a_long_turn_is_compacted_by_extracts(tmp_path: Path) -> None:
     model = ExtractiveModel()
     given = definition(model="extractive", limits=Limits(context_tokens=4_000))
     async with bench(tmp_path, model, services=services(model)) as b:
@@ -220,7 +220,7 @@ async def test_without_a_language_model_a_long_turn_is_made_short_by_extracts(tm
         assert "The user's wishes:\n- Question 0" in found[-1].summary
 
 
-async def test_thinking_that_does_not_fit_all_the_same_costs_a_second_try_and_no_turn(tmp_path: Path) -> None:
+async def test_refused_thinking_costs_a_second_attempt_and_no_turn(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=Brain(1, GOOD)) as api:
         model = AnthropicModel(api.key, api.url)
         await model.warm_up()

@@ -129,7 +129,7 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
         ({}, {}, {"id": "T-1", "x": 1}, "error", "do not fit the tool"),
     ],
 )
-async def test_a_tool_that_was_found_is_guarded_like_any_other(
+async def test_a_loaded_tool_is_subject_to_the_policy(
     tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, words: str
 ) -> None:
     tools = tools_of(40)
@@ -158,7 +158,7 @@ async def test_a_tool_that_was_found_is_guarded_like_any_other(
         ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),
     ],
 )
-async def test_what_is_called_by_name_is_what_runs(tmp_path: Path, given: Json, words: str) -> None:
+async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, given: Json, words: str) -> None:
     strict = StrictModel(planned(Step((Think("Call."), Use("call_tool", given)))))
     (events,) = await run(tmp_path, strict, tools_of(40), definition(model=LOCAL), "Go")
     ((_, _, text),) = results_of(events)
@@ -166,7 +166,7 @@ async def test_what_is_called_by_name_is_what_runs(tmp_path: Path, given: Json, 
     assert kinds(events)[-1] == "done"
 
 
-async def test_a_server_with_many_tools_that_is_added_arrives_deferred_and_thinking_stays_valid(tmp_path: Path) -> None:
+async def test_adding_a_server_with_many_tools_defers_them_and_keeps_thinking_valid(tmp_path: Path) -> None:
     strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(0))) as b:
         await b.say("Hello", definition=definition(model=NAME))
@@ -181,7 +181,7 @@ async def test_a_server_with_many_tools_that_is_added_arrives_deferred_and_think
     assert len(system_texts(after)) < 2_500, "each tool is told of"
 
 
-async def test_a_server_with_many_tools_that_is_removed_is_told_of_and_its_tools_are_not_found(tmp_path: Path) -> None:
+async def test_removing_a_server_with_many_tools_is_announced_and_hides_its_tools(tmp_path: Path) -> None:
     strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(60))) as b:
         await b.say("Hello", definition=definition(model=NAME))
@@ -192,7 +192,7 @@ async def test_a_server_with_many_tools_that_is_removed_is_told_of_and_its_tools
     assert [status for _, status, _ in results_of(events)] == ["error", "error"]
 
 
-async def test_without_deferred_tools_a_conversation_that_began_with_few_gets_what_calls_many(tmp_path: Path) -> None:
+async def test_without_deferred_tools_a_conversation_with_added_tools_gets_call_by_name(tmp_path: Path) -> None:
     strict = StrictModel(planned(Step((Say("Hello."),)), *find_and_call(LOCAL)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(2))) as b:
         await b.say("Hello", definition=definition(model=LOCAL))
@@ -205,7 +205,7 @@ async def test_without_deferred_tools_a_conversation_that_began_with_few_gets_wh
     assert names[-2:] == ["find_tools", "call_tool"]
 
 
-async def test_a_call_by_name_that_a_stop_cut_off_goes_on_as_that_tool(tmp_path: Path) -> None:
+async def test_a_call_by_name_that_a_stop_interrupted_continues_as_that_tool(tmp_path: Path) -> None:
     async def stop(request: CallRequest) -> CallOutcome:
         assert bench_of
         await (await bench_of[0].runtime.session(SESSION)).interrupt()

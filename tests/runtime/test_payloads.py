@@ -51,7 +51,7 @@ def results(request: ModelRequest) -> list[str]:
     ]
 
 
-async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tmp_path: Path) -> None:
+async def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_to_its_end(tmp_path: Path) -> None:
     read: list[str] = []
 
     def read_on(request: ModelRequest) -> Step:
@@ -85,7 +85,7 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tm
         assert (calls[1].ref, calls[1].status) == (None, "ok")
 
 
-async def test_a_ref_is_bound_to_its_session_and_a_bad_place_is_answered(tmp_path: Path) -> None:
+async def test_a_ref_is_bound_to_its_session_and_a_bad_range_is_refused(tmp_path: Path) -> None:
     def ask(request: ModelRequest) -> Step:
         ref = results(request)[-1].split('ref "')[1].split('"')[0]
         uses: tuple[dict[str, Any], ...] = (
@@ -111,7 +111,7 @@ async def test_a_ref_is_bound_to_its_session_and_a_bad_place_is_answered(tmp_pat
         ]
 
 
-async def test_words_are_found_in_a_kept_result_with_where_they_stand(tmp_path: Path) -> None:
+async def test_words_are_found_in_a_stored_result_with_their_places(tmp_path: Path) -> None:
     def look(request: ModelRequest) -> Step:
         said = results(request)[-1]
         if 'ref "' in said:
@@ -150,7 +150,7 @@ async def test_the_tool_is_always_offered_and_no_server_can_replace_it(tmp_path:
             assert tools.requests == []
 
 
-async def test_a_result_that_cannot_be_kept_is_waited_for_and_kept_whole(tmp_path: Path) -> None:
+async def test_a_result_that_cannot_be_stored_yet_delays_the_turn_and_is_stored_whole(tmp_path: Path) -> None:
     folder = tmp_path / "payloads"
     folder.write_bytes(b"no folder")
     steps = (use("dump", query="x"), say("Works."))
@@ -168,7 +168,7 @@ async def test_a_result_that_cannot_be_kept_is_waited_for_and_kept_whole(tmp_pat
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
-def test_structured_content_of_a_users_server_is_kept_beside_the_text(size: int) -> None:
+def test_structured_content_of_a_users_server_is_stored_beside_the_text(size: int) -> None:
     outcome = CallOutcome(ToolStatus.OK, (text_block("shown"),), {"chart": "x" * size})
     done = finished_call("toolu_1", "plot", info("plot"), {}, outcome, lambda: "ref_1")
     if size < RESULT_BUDGET:
@@ -207,7 +207,7 @@ def test_a_cut_by_bytes_never_breaks_a_character(text: str, count: int) -> None:
 
 
 @given(st.text("a文🙂\n", min_size=1, max_size=20), st.integers(0, 5_999))
-def test_every_part_says_where_the_next_begins(text: str, start: int) -> None:
+def test_every_part_names_the_start_of_the_next(text: str, start: int) -> None:
     whole = text * (30_000 // len(text))
     shown = part_of(whole, start)
     part, _, place = shown.rpartition("\n[characters ")
@@ -218,7 +218,7 @@ def test_every_part_says_where_the_next_begins(text: str, start: int) -> None:
 
 
 @given(st.text("abAB \n", max_size=3_000), st.text("ab ", min_size=1, max_size=3), st.integers(0, 3_000))
-def test_every_place_of_a_text_is_found_by_going_on(text: str, sought: str, start: int) -> None:
+def test_every_occurrence_in_a_text_is_found_by_continuing(text: str, sought: str, start: int) -> None:
     found: list[int] = []
     place: int | None = min(start, len(text))
     expected = text.lower()[place:].count(sought)

@@ -56,7 +56,7 @@ def steps_of(*steps: Step) -> Any:
     return lambda body: left.pop(0)
 
 
-async def test_a_tool_that_returns_only_images_is_seen_and_kept_beside_the_transcript(tmp_path: Path) -> None:
+async def test_a_tools_images_are_shown_and_stored_beside_the_transcript(tmp_path: Path) -> None:
     files = PayloadFiles(tmp_path / "payloads")
 
     def look_again(body: dict[str, Any]) -> Step:
@@ -89,7 +89,7 @@ async def test_a_tool_that_returns_only_images_is_seen_and_kept_beside_the_trans
     assert len(files.list_refs()) == 1
 
 
-async def test_images_give_way_by_their_pixels_and_can_be_looked_at_again(tmp_path: Path) -> None:
+async def test_images_are_omitted_by_size_and_can_be_loaded_again(tmp_path: Path) -> None:
     reads = [Step((Think("more"), Use("plot", {"query": str(number)}))) for number in range(12)]
     model = StrictModel(steps_of(*reads, Step((Say("Seen."),))))
     given = definition(model=NAME, limits=Limits(context_tokens=6_000, max_steps=20))
@@ -105,7 +105,7 @@ async def test_images_give_way_by_their_pixels_and_can_be_looked_at_again(tmp_pa
 
 
 @pytest.mark.parametrize("at_once", [1, 24])
-async def test_large_images_are_never_more_than_the_service_takes(tmp_path: Path, at_once: int) -> None:
+async def test_large_images_are_kept_within_the_services_limit(tmp_path: Path, at_once: int) -> None:
     async def show(request: CallRequest) -> CallOutcome:
         return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(at_once)))
 
@@ -117,7 +117,7 @@ async def test_large_images_are_never_more_than_the_service_takes(tmp_path: Path
     assert model.refused == []
 
 
-async def test_images_of_an_error_are_words_since_the_service_takes_no_others(tmp_path: Path) -> None:
+async def test_images_of_an_error_become_text_because_the_service_accepts_no_other(tmp_path: Path) -> None:
     model = StrictModel(steps_of(Step((Use("plot", {"query": "fail"}),)), Step((Say("It failed."),))))
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
         assert kinds(await b.say("Plot", definition=definition(model=NAME)))[-1] == "done"
@@ -151,13 +151,13 @@ async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_pat
         (b"<svg/>", "image/png", "PNG, JPEG, GIF and WebP can be"),
     ],
 )
-def test_an_image_that_no_model_takes_is_told_with_the_reason(data: bytes, said: str, why: str) -> None:
+def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, said: str, why: str) -> None:
     content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=said)
     (block,) = to_blocks([content])
     assert block == text_block(f"[image, {said}, {len(content.data) * 3 // 4} bytes: not shown: {why}]")
 
 
-def test_an_image_is_what_its_content_says() -> None:
+def test_an_images_type_follows_its_content() -> None:
     content = types.ImageContent(type="image", data=base64.b64encode(png()).decode(), mime_type="image/jpeg")
     assert to_blocks([content]) == (image(png()),)
 
@@ -178,13 +178,13 @@ def test_the_size_of_an_image_is_read_from_its_header(kind: str) -> None:
 
 
 @given(st.sampled_from(sorted(SIZED)), st.binary(max_size=40), st.integers(0, 40))
-def test_any_bytes_have_a_size_or_none(kind: str, rest: bytes, cut: int) -> None:
+def test_image_sizes_are_read_from_any_bytes_without_errors(kind: str, rest: bytes, cut: int) -> None:
     picture = read_picture(SIZED[kind][:cut] + rest)
     assert picture is None or min(picture.width, picture.height) > 0
 
 
 @pytest.mark.parametrize("filling", ["\xff", "\xd0\xff"])
-def test_markers_without_end_are_not_followed(filling: str) -> None:
+def test_unclosed_markers_are_not_followed(filling: str) -> None:
     def look(text: str) -> None:
         assert read_picture(text.encode("latin-1")) is None
 

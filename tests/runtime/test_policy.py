@@ -57,7 +57,9 @@ def text(tool: ToolInfo, policy: Policy) -> str:
         (info("search_documents", origin="builtin"), {}, "runs"),
     ],
 )
-def test_a_call_with_effects_needs_the_admins_word(tool: ToolInfo, rules: Mapping[str, Verdict], expected: str) -> None:
+def test_a_call_with_effects_needs_an_admins_permission(
+    tool: ToolInfo, rules: Mapping[str, Verdict], expected: str
+) -> None:
     assert status(tool, Policy(rules, effects_allowed=False)) == expected
 
 
@@ -78,7 +80,7 @@ def test_a_call_with_effects_needs_the_admins_word(tool: ToolInfo, rules: Mappin
         ("search_documents", {"*": "deny", "search_*": "allow"}, None),
     ],
 )
-def test_a_patterns_allow_does_not_cover_effects_once_text_of_others_was_read(
+def test_an_allow_pattern_does_not_cover_effects_after_untrusted_text(
     name: str, rules: Mapping[str, Verdict], expected: str | None
 ) -> None:
     tool = info(name, origin="user" if "__" in name else "system", read_only=name == "srv__read")
@@ -138,7 +140,7 @@ def test_the_most_specific_pattern_decides_and_deny_wins_among_equals(rules: Rul
 
 
 @given(st.dictionaries(st.sampled_from(GLOBS), st.sampled_from(("allow", "deny"))), st.randoms(use_true_random=False))
-def test_the_order_in_which_rules_were_written_decides_nothing(rules: Rules, chance: random.Random) -> None:
+def test_the_order_of_rules_does_not_matter(rules: Rules, chance: random.Random) -> None:
     other = list(rules.items())
     chance.shuffle(other)
     for name in ("a__x", "a__xy", "b__x", "c"):
@@ -157,7 +159,7 @@ def test_the_order_in_which_rules_were_written_decides_nothing(rules: Rules, cha
         ({}, "owner"),
     ],
 )
-def test_a_person_is_asked_where_the_rules_say_so_or_say_nothing_of_effects(rules: Rules, expected: str) -> None:
+def test_a_person_is_asked_by_rule_or_for_effects_without_a_rule(rules: Rules, expected: str) -> None:
     call = planned(info("a__x"), Policy(rules, effects_allowed=False, has_person=True))
     ruling = call.approval.answerer.value if call.approval else ("denied" if call.refusal else "runs")
     assert ruling == expected
@@ -166,7 +168,7 @@ def test_a_person_is_asked_where_the_rules_say_so_or_say_nothing_of_effects(rule
     assert (lonely.refusal is None) == (expected == "runs")
 
 
-def test_what_the_agent_does_itself_is_not_asked_for() -> None:
+def test_the_agents_internal_tools_need_no_approval() -> None:
     for has_person in (True, False):
         policy = Policy({"*": "ask"}, effects_allowed=False, has_person=has_person)
         assert policy.ruling(READ_TOOL) is None
@@ -174,7 +176,7 @@ def test_what_the_agent_does_itself_is_not_asked_for() -> None:
     assert Policy({"*": "deny"}).ruling(READ_TOOL) is not None
 
 
-def test_what_a_pattern_allows_is_asked_for_once_text_of_others_was_read() -> None:
+def test_calls_allowed_by_a_pattern_need_approval_after_untrusted_text() -> None:
     policy = Policy({"srv__*": "allow"}, effects_allowed=False, has_person=True)
     assert policy.ruling(info("srv__write")) is None
     ruling = policy.ruling(info("srv__write"), others=True)
@@ -183,7 +185,7 @@ def test_what_a_pattern_allows_is_asked_for_once_text_of_others_was_read() -> No
     assert policy.ruling(info("srv__read", read_only=True), others=True) is None
 
 
-def test_a_denial_names_the_setting_and_lets_the_turn_go_on() -> None:
+def test_a_denial_names_the_setting_and_the_turn_continues() -> None:
     said = text(info("srv__write"), CLOSED)
     assert "toolPolicy" in said
     assert '{"srv__write": "allow"}' in said
@@ -192,7 +194,7 @@ def test_a_denial_names_the_setting_and_lets_the_turn_go_on() -> None:
 
 @pytest.mark.parametrize("policy", [Policy(), CLOSED, Policy({"*": "allow"}), Policy({"srv__read": "allow"})])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_changed_tool_is_denied_whatever_the_policy_says(policy: Policy, read_only: bool) -> None:
+def test_a_changed_tool_is_denied_under_every_policy(policy: Policy, read_only: bool) -> None:
     tool = replace(info("srv__read", read_only=read_only), changed=True)
     assert status(tool, policy) == "denied"
     assert "POST /api/domains/{id}/mcp-servers/srv/accept" in text(tool, policy)
@@ -246,11 +248,11 @@ def problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
         {"allOf": [{"if": {"pattern": EVIL}, "then": {"type": "object"}}]},
     ],
 )
-def test_a_hostile_schema_costs_nothing_fetches_nothing_and_refuses_nothing(schema: dict[str, Any]) -> None:
+def test_a_hostile_schema_is_cheap_fetches_nothing_and_refuses_no_call(schema: dict[str, Any]) -> None:
     assert problem(stranger(**schema), {"q": LONG, LONG: LONG}) is None
 
 
-def test_what_is_harmless_in_a_strangers_schema_is_still_checked() -> None:
+def test_harmless_parts_of_a_foreign_schema_are_checked() -> None:
     tool = stranger(
         properties={"pattern": {"type": "string"}, "$ref": {"type": "integer"}, "mode": {"enum": [{"$ref": 1}]}},
         required=["pattern"],
@@ -267,7 +269,7 @@ def test_a_pattern_of_our_own_tools_is_checked() -> None:
     assert "do not fit" in str(problem(tool, {"q": "b"}))
 
 
-def test_what_the_model_reads_of_a_problem_is_bounded() -> None:
+def test_the_problem_text_for_the_model_is_bounded() -> None:
     assert len(str(problem(stranger(properties={"q": {"enum": ["x"]}}), {"q": "y" * 100_000}))) < 1000
 
 
@@ -288,7 +290,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["properties", "items", "allOf", "if", "required", "contains"]), JSON), JSON)
-def test_no_schema_makes_the_check_fail(schema: dict[str, Any], value: Any) -> None:
+def test_no_schema_crashes_the_check(schema: dict[str, Any], value: Any) -> None:
     planned(stranger(**schema), Policy(), {"a": value})
 
 
@@ -342,7 +344,7 @@ def step(turn: Turn, name: str) -> Commit:
         ("delegate", CallOutcome(ToolStatus.OK, (text_block("x"),)), False),
     ],
 )
-def test_what_a_turn_has_read_decides_and_a_restart_forgets_nothing_of_it(
+def test_texts_read_by_a_turn_affect_its_policy_even_after_a_restart(
     name: str, outcome: CallOutcome, reads: bool
 ) -> None:
     turn = machine([])
@@ -359,7 +361,7 @@ def test_what_a_turn_has_read_decides_and_a_restart_forgets_nothing_of_it(
         assert sent.because == ("others-text" if reads else None)
 
 
-def test_a_refusal_of_ours_is_nobody_elses_text() -> None:
+def test_our_own_refusal_is_not_untrusted_text() -> None:
     turn = machine([])
     (call,) = step(turn, "srv__gone").calls
     assert call.refusal is not None

@@ -29,7 +29,7 @@ async def asked(b: Bench) -> list[str]:
     return [plain_text(message["content"]) for message in await b.transcript() if message["role"] == "user"]
 
 
-async def test_five_messages_wait_in_order_a_sixth_is_refused_and_a_duplicate_is_the_same_turn(tmp_path: Path) -> None:
+async def test_five_messages_queue_in_order_a_sixth_is_refused_and_a_duplicate_joins_its_turn(tmp_path: Path) -> None:
     slow = Stalled(say("One."), 1)
     async with (
         ScriptedModel(slow, *[say(f"To {number}.") for number in range(5)]) as model,
@@ -50,7 +50,7 @@ async def test_five_messages_wait_in_order_a_sixth_is_refused_and_a_duplicate_is
         assert await asked(b) == ["first", *[f"queued {number}" for number in range(5)]]
 
 
-async def test_an_interrupt_leaves_what_waits_unless_it_is_asked_to_end_it(tmp_path: Path) -> None:
+async def test_an_interrupt_keeps_queued_turns_unless_it_includes_them(tmp_path: Path) -> None:
     slow, slower = Stalled(say("One."), 1), Stalled(say("Two."), 1)
     async with ScriptedModel(slow, slower, say("New.")) as model, bench(tmp_path, model) as b:
         first, queued = await fill(b, slow)
@@ -72,7 +72,7 @@ async def test_an_interrupt_leaves_what_waits_unless_it_is_asked_to_end_it(tmp_p
         assert await asked(b) == ["first", "queued 0", "new"]
 
 
-async def test_what_waits_survives_a_restart_in_order(tmp_path: Path) -> None:
+async def test_queued_messages_survive_a_restart_in_order(tmp_path: Path) -> None:
     slow = Stalled(say("One."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         first, queued = await fill(b, slow)

@@ -97,7 +97,7 @@ async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIter
         reading.cancel_scope.cancel()
 
 
-async def test_an_event_is_with_the_reader_before_the_next_one_comes(tmp_path: Path) -> None:
+async def test_each_event_reaches_the_reader_before_the_next(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, receiving(desk) as (answer, heard):
         for said in ("One ", "two ", "three."):
             answer.say(TextDelta(0, said), ModelProgress())
@@ -106,7 +106,7 @@ async def test_an_event_is_with_the_reader_before_the_next_one_comes(tmp_path: P
         assert heard.text == "One two three."
 
 
-async def test_a_silent_call_is_ended_and_its_late_events_are_dropped(tmp_path: Path) -> None:
+async def test_a_silent_call_times_out_and_its_late_events_are_dropped(tmp_path: Path) -> None:
     turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     turn.next()
     turn.begin_step(())
@@ -130,7 +130,7 @@ def suspend() -> None:
     time.sleep(2 * SUSPENDED_SECONDS)
 
 
-async def test_an_answer_that_waits_unread_after_a_suspension_is_no_silence(tmp_path: Path) -> None:
+async def test_an_unread_answer_after_a_suspension_does_not_time_out(tmp_path: Path) -> None:
     turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     turn.next()
     turn.begin_step(())
@@ -159,7 +159,7 @@ async def test_an_answer_that_waits_unread_after_a_suspension_is_no_silence(tmp_
             assert received == ["It is here.\n"]
 
 
-async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_full_log_pauses_the_answer_and_loses_nothing(tmp_path: Path) -> None:
     said = [f"{number} " for number in range(3 * MAX_UNJOURNALLED)]
     async with running(tmp_path) as desk:
         async with receiving(desk) as (answer, heard):
@@ -172,7 +172,7 @@ async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_pa
         assert [event.seq for event in heard.events] == list(range(1, len(said) + 1))
 
 
-async def test_a_secret_over_the_borders_of_deltas_reaches_no_reader(tmp_path: Path) -> None:
+async def test_a_secret_split_over_deltas_reaches_no_reader(tmp_path: Path) -> None:
     redaction = Redaction()
     redaction.add("TOKEN", "tok-1234567890")
     async with running(tmp_path) as desk, receiving(desk, redaction) as (answer, heard):

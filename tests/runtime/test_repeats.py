@@ -113,7 +113,7 @@ def transcript_with(entries: Sequence[Entry], start: int) -> Transcript:
 
 
 @given(searches, st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("ask", "rewrite", "move", "refuse", "play")))))
-def test_a_transcript_that_grew_and_changed_counts_as_one_that_is_read_anew(
+def test_a_grown_transcript_counts_like_one_that_is_read_again(
     found: list[list[Run]], changes: list[tuple[int, str]]
 ) -> None:
     entries = entries_of(transcript_of(found))
@@ -143,7 +143,7 @@ def test_a_transcript_that_grew_and_changed_counts_as_one_that_is_read_anew(
 
 
 @given(searches)
-def test_each_passage_stands_once_and_none_is_lost(found: list[list[Run]]) -> None:
+def test_each_passage_appears_once_and_none_is_lost(found: list[list[Run]]) -> None:
     messages = transcript_of(found)
     sent = without_repeats(messages)
     shown = chunks_in(sent)
@@ -156,13 +156,13 @@ def test_each_passage_stands_once_and_none_is_lost(found: list[list[Run]]) -> No
 
 
 @given(searches, st.lists(runs, min_size=1, max_size=3))
-def test_what_is_appended_changes_nothing_before_it(found: list[list[Run]], more: list[Run]) -> None:
+def test_appended_messages_do_not_change_the_prefix(found: list[list[Run]], more: list[Run]) -> None:
     before, after = without_repeats(transcript_of(found)), without_repeats(transcript_of([*found, more]))
     assert after[: len(before)] == before
 
 
 @given(searches, st.integers(0, 4))
-def test_what_was_cut_off_above_is_whole_where_it_comes_again(found: list[list[Run]], cut: int) -> None:
+def test_a_passage_whose_first_copy_was_omitted_is_repeated_completely(found: list[list[Run]], cut: int) -> None:
     messages = transcript_of(found)
     cut = min(cut, len(found) - 1)
     shed = {f"toolu_{cut}": {"name": "search_documents", "ref": "ref_1"}}
@@ -186,14 +186,14 @@ def test_every_passage_of_a_request_is_citable_sentence_by_sentence(found: list[
         assert len(citable.source.chunk_ids) == len(citable.texts)
 
 
-def test_another_text_under_a_known_chunk_is_shown() -> None:
+def test_changed_text_of_a_known_chunk_is_shown() -> None:
     messages = transcript_of([[(0, 0, 1)], [(0, 0, 1)]])
     edited = messages[-1]["content"][0]["content"][-1]
     edited["content"][0] = text_block("It was edited.")
     assert ("c0-0", "It was edited.") in chunks_in(without_repeats(messages))
 
 
-def test_where_removed_texts_are_not_sent_nothing_points_to_them() -> None:
+def test_requests_do_not_refer_to_removed_passages() -> None:
     built = build_request(
         definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone_chunks={"c0-0"}
     )
@@ -201,14 +201,14 @@ def test_where_removed_texts_are_not_sent_nothing_points_to_them() -> None:
     assert "Document 0" not in str(built.request.messages)
 
 
-def test_a_passage_in_the_middle_of_what_is_read_is_named_in_its_place() -> None:
+def test_a_known_passage_inside_a_read_range_is_named_in_its_place() -> None:
     sent = without_repeats(transcript_of([[(0, 3, 1)], [(0, 2, 3)]]))
     content = sent[-1]["content"][0]["content"]
     assert [part["type"] for part in content] == ["text", "text", "search_result", "search_result"]
     assert content[1]["text"] == f"{SHOWN_BEFORE}\n0.md (passage 4 of 12)"
 
 
-async def test_a_second_search_is_short_and_its_answer_cites_what_stands_above(tmp_path: Path) -> None:
+async def test_a_second_search_is_short_and_its_answer_cites_earlier_passages(tmp_path: Path) -> None:
     async def search(request: CallRequest) -> CallOutcome:
         return ok("found", {"retrieval_id": "ret", "mode": "lexical", "note": "Found.", "hits": [hit((0, 0, 2))]})
 
@@ -229,7 +229,7 @@ async def test_a_second_search_is_short_and_its_answer_cites_what_stands_above(t
     assert SHOWN_BEFORE in str(model.requests[-1]["messages"])
 
 
-async def test_a_search_brings_again_what_a_full_context_has_cut_off(tmp_path: Path) -> None:
+async def test_a_search_repeats_passages_that_left_the_context(tmp_path: Path) -> None:
     async def search(request: CallRequest) -> CallOutcome:
         return ok("found", {"retrieval_id": "ret", "mode": "lexical", "note": "Found.", "hits": [hit((0, 0, 2))]})
 

@@ -26,7 +26,7 @@ async def quick(request: CallRequest) -> CallOutcome:
     return ok("quick result")
 
 
-async def test_a_turn_cut_in_a_step_runs_that_step_again(tmp_path: Path) -> None:
+async def test_a_turn_stopped_in_a_step_repeats_that_step(tmp_path: Path) -> None:
     slow = Stalled(say("One two three four."), 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
@@ -47,7 +47,7 @@ async def test_a_turn_cut_in_a_step_runs_that_step_again(tmp_path: Path) -> None
         assert transcript[-1]["content"] == [{"type": "text", "text": "Whole."}]
 
 
-async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twice(tmp_path: Path) -> None:
+async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_repeated(tmp_path: Path) -> None:
     step = Step((Use("quick", {"query": "a"}), Use("never", {"query": "b"}), Use("search_documents", {"query": "c"})))
     first = toolset(quick=quick, never=never, search_documents=never)
     async with ScriptedModel(step) as model, bench(tmp_path, model, first) as b:
@@ -73,7 +73,7 @@ async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twi
         assert kinds(events)[-1] == "done"
 
 
-async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
+async def test_a_queued_message_survives_a_restart(tmp_path: Path) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         await b.send("A", definition())
@@ -96,7 +96,7 @@ async def kill(folder: Path) -> None:
         await database.aclose()
 
 
-async def test_stops_on_purpose_do_not_count_as_resumes(tmp_path: Path) -> None:
+async def test_deliberate_stops_do_not_count_as_resumes(tmp_path: Path) -> None:
     accepted = None
     for _ in range(6):
         slow = Stalled(say("One two three."), 1)
@@ -114,7 +114,7 @@ async def test_stops_on_purpose_do_not_count_as_resumes(tmp_path: Path) -> None:
         assert events[-1].type == "done"
 
 
-async def test_a_turn_that_comes_further_each_time_is_not_given_up(tmp_path: Path) -> None:
+async def test_a_turn_that_makes_progress_after_each_kill_is_not_abandoned(tmp_path: Path) -> None:
     tools = toolset(quick=quick)
     accepted = None
     settings = definition(limits=Limits(max_steps=20))
@@ -136,7 +136,7 @@ async def test_a_turn_that_comes_further_each_time_is_not_given_up(tmp_path: Pat
         assert events[-1].fields().get("code") is None
 
 
-async def test_readers_are_told_that_the_server_goes_away(tmp_path: Path) -> None:
+async def test_readers_are_notified_of_a_shutdown(tmp_path: Path) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
@@ -149,7 +149,7 @@ async def test_readers_are_told_that_the_server_goes_away(tmp_path: Path) -> Non
         assert not any(event.terminal for event in events)
 
 
-async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) -> None:
+async def test_a_turn_that_is_killed_repeatedly_is_abandoned(tmp_path: Path) -> None:
     accepted = None
     for _ in range(MAX_RESUMES + 1):
         slow = Stalled(say("One two three."), 1)

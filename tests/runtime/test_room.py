@@ -74,7 +74,7 @@ turns = st.lists(st.lists(steps, max_size=6), min_size=1, max_size=4)
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns, st.sampled_from([9_000, 16_000, 30_000]), st.booleans())
-async def test_each_result_is_whole_in_the_first_request_after_it_was_made(
+async def test_each_result_is_complete_in_the_next_request(
     plan: Sequence[Steps], context_tokens: int, summarizes: bool
 ) -> None:
     run = Plan(plan, summarizes)
@@ -96,7 +96,7 @@ def marked(body: Json) -> list[bool]:
     return [text.startswith("[result of ") for text in results_of(body).values()]
 
 
-async def test_old_results_go_first_many_at_once_and_the_newest_steps_stay(tmp_path: Path) -> None:
+async def test_old_results_are_omitted_first_in_groups_and_the_newest_steps_stay(tmp_path: Path) -> None:
     run = Plan([[[9_000]] * 32])
     await run.run(tmp_path, 40_000)
     assert run.model is not None

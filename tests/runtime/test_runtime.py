@@ -76,7 +76,7 @@ async def test_only_real_passages_are_cited(tmp_path: Path) -> None:
         assert cited == ["It weighs 2 kg."]
 
 
-async def test_a_call_that_does_not_fit_is_answered_and_not_run(tmp_path: Path) -> None:
+async def test_a_call_with_invalid_arguments_is_answered_and_not_run(tmp_path: Path) -> None:
     tools = toolset(search_documents=search)
     steps = (
         Step((Use("search_documents", {}), Use("nothing", {"query": "x"}), Use("search_documents", {"query": "x"}))),
@@ -98,7 +98,7 @@ async def test_the_last_step_is_the_limit(tmp_path: Path) -> None:
         assert len(model.requests) == 6
 
 
-async def test_the_same_client_message_is_one_turn(tmp_path: Path) -> None:
+async def test_a_repeated_client_message_is_one_turn(tmp_path: Path) -> None:
     async with ScriptedModel(say("One.")) as model, bench(tmp_path, model) as b:
         first = await b.send("Hi", definition(), client_message_id="m1")
         again = await b.send("Hi", definition(), client_message_id="m1")
@@ -127,7 +127,7 @@ async def test_a_second_message_waits_or_is_refused(tmp_path: Path) -> None:
         assert roles == ["user", "assistant", "user", "assistant"]
 
 
-async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
+async def test_an_interrupt_keeps_the_text_so_far(tmp_path: Path) -> None:
     slow = Stalled(say("One two three four."), 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
@@ -144,7 +144,7 @@ async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
         assert text_of(again) == "Next."
 
 
-async def test_an_interrupt_while_it_thinks_leaves_no_unsigned_thought(tmp_path: Path) -> None:
+async def test_an_interrupt_during_thinking_leaves_no_unsigned_block(tmp_path: Path) -> None:
     slow = Stalled(Step((Think("One two three four five."), Say("Six."))), 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
@@ -190,7 +190,7 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
         assert text_of(await b.say("B")) == "Next."
 
 
-async def test_a_model_that_fails_is_tried_again_and_a_reset_step_says_so(tmp_path: Path) -> None:
+async def test_a_failing_model_is_retried_after_a_reset_event(tmp_path: Path) -> None:
     overloaded = ModelError("overloaded", http_status=529, retryable=True, retry_after=0.0)
     broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
     async with ScriptedModel(overloaded, broken, say("Whole.")) as model, bench(tmp_path, model) as b:
@@ -203,7 +203,7 @@ async def test_a_model_that_fails_is_tried_again_and_a_reset_step_says_so(tmp_pa
         assert [block["text"] for block in transcript[-1]["content"]] == ["Whole."]
 
 
-async def test_a_model_that_refuses_ends_the_turn_in_plain_words(tmp_path: Path) -> None:
+async def test_a_model_that_refuses_ends_the_turn_with_a_plain_error(tmp_path: Path) -> None:
     refused = ModelError("The API key is not valid. Check ANTHROPIC_API_KEY.", http_status=401)
     async with ScriptedModel(refused, say("Works now.")) as model, bench(tmp_path, model) as b:
         events = await b.say("Hi")
@@ -215,7 +215,7 @@ async def test_a_model_that_refuses_ends_the_turn_in_plain_words(tmp_path: Path)
         assert text_of(await b.say("Again")) == "Works now."
 
 
-async def test_a_silent_model_is_given_up(tmp_path: Path) -> None:
+async def test_a_silent_model_is_abandoned(tmp_path: Path) -> None:
     silent = Stalled(say("One two three."), 2)
     async with ScriptedModel(silent) as model, bench(tmp_path, model, model_idle=0.05) as b:
         events = await b.say("Hi")
@@ -231,7 +231,7 @@ class Titling(Hooks):
         return [Title("Greeting")]
 
 
-async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_path: Path) -> None:
+async def test_opening_events_follow_the_start_and_refusals_emit_none(tmp_path: Path) -> None:
     async with ScriptedModel(say("Hello.")) as model, bench(tmp_path, model, hooks=Titling()) as b:
         with pytest.raises(NotFound):
             await b.runtime.session(SessionId("sess_other"))
@@ -242,7 +242,7 @@ async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_pa
         assert kinds(events)[:4] == ["turn_started", "notice", "title", "iteration_start"]
 
 
-async def test_a_reader_from_any_number_gets_what_follows(tmp_path: Path) -> None:
+async def test_a_reader_from_any_number_gets_the_later_events(tmp_path: Path) -> None:
     tools = toolset(search_documents=search)
     steps = (use("search_documents", query="pump"), Step((Say("It holds 3 litres.", (Cite(0),)),)))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:

@@ -250,7 +250,7 @@ def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
 
 
 @given(st.data())
-def test_what_is_built_from_the_last_request_is_what_is_built_from_nothing(data: st.DataObject) -> None:
+def test_an_incrementally_built_request_equals_a_newly_built_one(data: st.DataObject) -> None:
     talk = Talk(data, model=data.draw(st.sampled_from(MODELS)))
     for _ in range(data.draw(st.integers(1, 25))):
         talk.go_on()
@@ -324,7 +324,7 @@ def calls_of(work: Callable[[], None]) -> int:
     return count
 
 
-def test_a_turn_calls_as_many_functions_in_a_long_conversation_as_in_a_short_one() -> None:
+def test_the_work_of_a_turn_does_not_grow_with_its_conversation() -> None:
     counts = []
     for length in (50, 1000):
         talk = conversation(length)
@@ -335,7 +335,7 @@ def test_a_turn_calls_as_many_functions_in_a_long_conversation_as_in_a_short_one
     assert abs(long - short) <= short / 10
 
 
-def test_images_beyond_what_may_stand_together_are_words_and_no_image_is_kept_in_bytes() -> None:
+def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> None:
     talk = Transcript(SessionId("sess_1"), SessionLabels())
     before = None
     for number in range(25):
@@ -357,7 +357,7 @@ def test_images_beyond_what_may_stand_together_are_words_and_no_image_is_kept_in
         assert before.memory < 100_000
 
 
-def test_what_is_made_and_encoded_of_a_conversation_counts_as_its_memory() -> None:
+def test_built_and_encoded_messages_count_as_the_conversations_memory() -> None:
     talk = conversation(400)
     bare = talk.memory
     built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
@@ -368,7 +368,7 @@ def test_what_is_made_and_encoded_of_a_conversation_counts_as_its_memory() -> No
     assert talk.memory > made + sum(map(len, body)) * 0.8
 
 
-def test_a_long_conversation_with_what_is_kept_of_it_has_less_than_twice_its_memory() -> None:
+def test_caches_of_a_long_conversation_take_less_than_its_own_memory() -> None:
     talk = conversation(2_000)
     bare = talk.memory
     for number in range(2_000, 2_010):
@@ -376,7 +376,7 @@ def test_a_long_conversation_with_what_is_kept_of_it_has_less_than_twice_its_mem
     assert talk.memory < 2 * bare
 
 
-def test_a_tool_that_is_found_is_described_as_it_is_by_then() -> None:
+def test_a_loaded_tool_has_its_current_description() -> None:
     talk, tools, before = Transcript(SessionId("sess_1"), SessionLabels()), TOOLS, None
     use: Block = {"type": "tool_use", "id": "toolu_1", "name": "find_tools", "input": {"query": "read"}}
     said: list[Message] = [
@@ -391,7 +391,7 @@ def test_a_tool_that_is_found_is_described_as_it_is_by_then() -> None:
     assert "Reads, edition 1." in str(built.request.messages)
 
 
-def test_the_first_entry_of_a_transcript_can_be_rewritten_as_any_other() -> None:
+def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:
     talk = conversation(8)
     for place in (7, 0, 4):
         entry = talk.entries[place]

@@ -70,7 +70,7 @@ async def run(folder: Path, api: FakeChatAPI, tools: MemoryToolset, model: str, 
             await pool.aclose()
 
 
-async def test_tools_that_would_fill_a_short_window_are_found_instead_of_shown(tmp_path: Path) -> None:
+async def test_tools_that_would_fill_a_short_window_are_deferred(tmp_path: Path) -> None:
     tools = toolset(search_documents=search)
     many = {tool.name: (tool, answer) for tool in many_tools(25)}
     wanted = "helpdesk__get_ticket"
@@ -99,7 +99,7 @@ async def test_long_results_are_bounded_by_a_short_window_and_can_be_read_on(tmp
 
 
 @pytest.mark.parametrize("model", [SHORT, UNKNOWN])
-async def test_many_long_results_at_once_are_no_end_of_the_turn(tmp_path: Path, model: str) -> None:
+async def test_many_long_results_at_once_do_not_end_the_turn(tmp_path: Path, model: str) -> None:
     at_once = Step(tuple(Use("dump", {"query": f"number {number}"}) for number in range(8)))
     api = planned(at_once, Step((Say("On."), Use("dump", {"query": "more"}))))
     events = await run(tmp_path, api, toolset(dump=dump), model, "Go", "And?")

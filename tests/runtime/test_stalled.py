@@ -116,14 +116,14 @@ async def test_a_disk_that_is_full_at_any_write_only_delays_the_turn(
         assert [turn.id for turn, _ in b.ended] == [accepted.turn_id]
 
 
-async def test_no_terminal_event_is_seen_before_it_survives_a_loss_of_power(tmp_path: Path) -> None:
+async def test_no_terminal_event_is_visible_before_it_is_synced(tmp_path: Path) -> None:
     async with full_disk(tmp_path, ScriptedModel(say("Hello."))) as (b, disk):
         events = await b.say("Hi")
         assert events[-1].type == "done"
         assert disk.durable[-1], "the terminal event's commit was not synced"
 
 
-async def test_a_turn_that_is_cut_off_while_its_end_is_refused_has_one_end_and_runs_no_effect_after_it(
+async def test_a_turn_stopped_while_its_end_is_refused_has_one_end_and_no_later_effect(
     tmp_path: Path,
 ) -> None:
     tools = Tools()
@@ -145,7 +145,7 @@ async def test_a_turn_that_is_cut_off_while_its_end_is_refused_has_one_end_and_r
     assert tools.spent == 1
 
 
-async def test_a_message_is_refused_while_the_store_refuses_the_end_of_the_one_before(tmp_path: Path) -> None:
+async def test_a_message_is_refused_while_the_previous_turns_end_cannot_be_stored(tmp_path: Path) -> None:
     async with full_disk(tmp_path, ScriptedModel(say("One."), say("Two."))) as (b, disk):
         slow = await b.send("A", definition())
         disk.fill()
@@ -162,7 +162,7 @@ async def test_a_message_is_refused_while_the_store_refuses_the_end_of_the_one_b
             assert text_of([event async for event in b.runtime.follow(again.turn_id)]) == "Two."
 
 
-async def test_an_interrupt_while_the_store_refuses_ends_the_turn_once_it_is_back(tmp_path: Path) -> None:
+async def test_an_interrupt_without_a_store_ends_the_turn_when_it_returns(tmp_path: Path) -> None:
     tools = Tools()
     async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
         accepted = await b.send("Spend", definition())
@@ -192,7 +192,7 @@ async def test_a_stop_while_the_store_refuses_leaves_the_turn_to_the_next_start(
         assert kinds(events)[-1] == "done"
 
 
-async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two_meanings(tmp_path: Path) -> None:
+async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Path) -> None:
     """Groups of deltas are not synced: after a loss of power the log may end at the last durable commit."""
     long = Stalled(Step((Say("x" * 4000, pieces=("x" * 20,) * 200),)), 150)
     async with ScriptedModel(long) as model, bench(tmp_path, model) as b:
@@ -218,7 +218,7 @@ async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two
         assert resumed.fields()["voids"] == [2, EPOCH]
 
 
-async def test_who_takes_a_turn_over_has_numbers_of_its_own_before_anybody_sees_one(tmp_path: Path) -> None:
+async def test_a_new_owners_event_epoch_is_durable_before_its_first_event(tmp_path: Path) -> None:
     """The fence that an epoch belongs to is synced: else two starts with a loss of power between would share one."""
     slow = Stalled(say("One two."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:

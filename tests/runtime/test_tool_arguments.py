@@ -31,7 +31,7 @@ def of_kind(events: list[AgentEvent], *names: str) -> list[dict[str, object]]:
     return [event.fields() for event in events if event.type in names]
 
 
-async def test_a_call_is_seen_from_its_name_on_and_its_arguments_as_they_are_written(tmp_path: Path) -> None:
+async def test_a_call_is_shown_from_its_name_and_with_its_arguments_as_they_stream(tmp_path: Path) -> None:
     async with ScriptedModel(call(), say("Deep.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         events = await b.say("How deep?")
         before = kinds(events)[: kinds(events).index("tool_call") + 1]
@@ -48,7 +48,7 @@ async def test_a_call_is_seen_from_its_name_on_and_its_arguments_as_they_are_wri
         assert json.loads(written) == of_kind(events, "tool_call")[0]["arguments"] == GIVEN
 
 
-async def test_what_is_written_is_delivered_while_the_model_goes_on_writing(tmp_path: Path) -> None:
+async def test_argument_text_is_delivered_while_the_model_writes(tmp_path: Path) -> None:
     slow = Stalled(call(), 4)
     async with ScriptedModel(slow, say("Deep.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         accepted = await b.send("How deep?")
@@ -61,7 +61,7 @@ async def test_what_is_written_is_delivered_while_the_model_goes_on_writing(tmp_
             assert [each async for each in b.runtime.follow(accepted.turn_id)][-1].type == "done"
 
 
-async def test_a_step_that_is_run_again_takes_its_started_calls_back(tmp_path: Path) -> None:
+async def test_a_repeated_step_retracts_its_started_calls(tmp_path: Path) -> None:
     steps = (Broken(call("toolu_a"), 2), call("toolu_b"), say("Deep."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         events = await b.say("How deep?")
@@ -71,7 +71,7 @@ async def test_a_step_that_is_run_again_takes_its_started_calls_back(tmp_path: P
         assert {each["toolCallId"] for each in after} == {"toolu_b"}
 
 
-async def test_a_call_that_repeats_an_id_is_started_under_the_id_it_gets(tmp_path: Path) -> None:
+async def test_a_call_with_a_repeated_id_starts_under_its_new_id(tmp_path: Path) -> None:
     steps = (call("toolu_1"), call("toolu_1"), say("Deep."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         events = await b.say("How deep?")
@@ -80,7 +80,7 @@ async def test_a_call_that_repeats_an_id_is_started_under_the_id_it_gets(tmp_pat
         assert len(set(started)) == 2
 
 
-async def test_a_secret_that_is_cut_into_pieces_of_arguments_is_not_shown(tmp_path: Path) -> None:
+async def test_a_secret_split_over_argument_deltas_is_not_shown(tmp_path: Path) -> None:
     given = {"query": f"the key is {SECRET} and more"}
     text = json.dumps(given)
     pieces = tuple(text[at : at + 5] for at in range(0, len(text), 5))

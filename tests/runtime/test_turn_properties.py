@@ -115,7 +115,7 @@ class Run:
 
 
 @given(st.lists(steps, max_size=4), st.integers(0, 40), ends)
-def test_a_turn_cut_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
+def test_a_turn_stopped_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
     run = Run(scripted, cut, end)
     run.run()
     valid(run.transcript)
@@ -148,7 +148,7 @@ def test_requests_of_a_session_only_grow(scripted: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "srv.read", "no such tool", "函数", "a" * 129, "alpha\n", "alpha "])
-def test_a_name_that_cannot_be_sent_back_is_stored_in_a_form_that_can_and_runs_nothing(name: str) -> None:
+def test_an_unsendable_tool_name_is_stored_in_a_sendable_form_and_runs_nothing(name: str) -> None:
     run = Run([Step((Use(name, {"query": "q"}),))], 0, "interrupt")
     run.run()
     use, result = run.transcript[1]["content"][0], run.transcript[2]["content"][0]
@@ -162,7 +162,7 @@ def test_a_name_that_cannot_be_sent_back_is_stored_in_a_form_that_can_and_runs_n
     assert call.refusal is not None
 
 
-def test_an_endpoint_that_numbers_its_calls_anew_in_each_answer_is_understood() -> None:
+def test_an_endpoint_that_reuses_call_ids_in_each_answer_is_supported() -> None:
     again = Step((Use("alpha", {"query": "q"}, "call_0"), Use("alpha", {"query": "q"}, "call_0")))
     run = Run([again, again], 0, "interrupt")
     run.run()
@@ -173,7 +173,7 @@ def test_an_endpoint_that_numbers_its_calls_anew_in_each_answer_is_understood() 
 
 
 @pytest.mark.parametrize("given", [[1, 2], "text", 7, None, DEEP])
-def test_arguments_that_are_no_object_or_nested_without_end_are_refused_and_stored_as_none(given: Any) -> None:
+def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(given: Any) -> None:
     turn = Turn(message_id=MessageId("m"), model="m", policy=Policy(), max_steps=2)
     turn.offer(TOOLS)
     turn.next()

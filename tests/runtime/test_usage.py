@@ -27,7 +27,7 @@ async def rows_of(b: Bench) -> list[UsageRecord]:
     return await b.database.read(lambda conn: usage.of_session(conn, SESSION))
 
 
-async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(tmp_path: Path) -> None:
+async def test_each_step_stores_labelled_usage_and_the_turn_sums_it(tmp_path: Path) -> None:
     first = Step((Use("lookup", {"query": "x"}),), usage=Usage(10, 20, 30, 4))
     last = Step((Say("Done."),), usage=Usage(1, 60, 2, 5))
     async with ScriptedModel(first, last) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
@@ -42,7 +42,7 @@ async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(
         assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).to_json()
 
 
-async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Path) -> None:
+async def test_usage_that_an_interrupted_call_reported_early_is_counted(tmp_path: Path) -> None:
     broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
     stalled = Stalled(say("One two three four."), 3)
 
@@ -61,7 +61,7 @@ async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Pat
         assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2)
 
 
-async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_path: Path) -> None:
+async def test_calls_interrupted_by_a_turns_end_are_recorded_as_ended(tmp_path: Path) -> None:
     running = anyio.Event()
 
     async def hang(request: CallRequest) -> CallOutcome:
@@ -83,14 +83,14 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
         assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]
 
 
-async def test_a_citation_that_is_not_what_its_passage_says_is_counted(tmp_path: Path) -> None:
+async def test_a_citation_that_differs_from_its_passage_is_counted(tmp_path: Path) -> None:
     forged = say("So they say.", Cite(0, cited_text="Forged."), Cite(1, cited_text="Forged too."))
     async with ScriptedModel(forged) as model, bench(tmp_path, model) as b:
         await b.say("Go")
         assert [row.dropped_citations for row in await rows_of(b)] == [2]
 
 
-async def test_marks_that_nobody_gave_are_dropped_and_a_claim_without_a_shared_word_is_shown_and_counted(
+async def test_invented_marks_are_removed_and_unverified_claims_are_marked_and_counted(
     tmp_path: Path,
 ) -> None:
     async def search(request: CallRequest) -> CallOutcome:
@@ -111,7 +111,7 @@ async def test_marks_that_nobody_gave_are_dropped_and_a_claim_without_a_shared_w
         assert [(row.dropped_citations, row.unverified_citations) for row in await rows_of(b)] == [(0, 0), (1, 1)]
 
 
-async def test_an_attempt_that_has_cost_stays_reserved_when_the_next_one_is_refused(tmp_path: Path) -> None:
+async def test_a_paid_attempt_stays_reserved_when_the_next_is_refused(tmp_path: Path) -> None:
     broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
     busy = ModelError("busy", http_status=529, retryable=True, retry_after=0.0)
     last = Stalled(say("Whole."), 1)

@@ -29,7 +29,7 @@ from tests.runtime.test_waits import ASKING, answer, asked, echo, events_of, fie
 from tests.waiting import pause
 
 
-async def test_after_a_restart_what_is_queued_waits_behind_the_turn_that_waits(tmp_path: Path) -> None:
+async def test_after_a_restart_queued_messages_stay_behind_the_waiting_turn(tmp_path: Path) -> None:
     async with asked(tmp_path, use("write", query="a")) as (b, first):
         await open_waits(b)
         await put_down(b, first)
@@ -71,7 +71,7 @@ async def test_a_call_that_a_remembered_approval_let_run_is_not_run_again_after_
     assert fields_of(events, "tool_result")[-1]["content"] == OUTCOME_UNKNOWN
 
 
-async def test_what_the_owner_approved_for_the_conversation_is_asked_again_where_an_admin_must(tmp_path: Path) -> None:
+async def test_a_conversation_approval_does_not_replace_an_admins(tmp_path: Path) -> None:
     steps = (use("write", query="a"), say("One."), use("write", query="b"), say("Two."))
     async with asked(tmp_path, *steps) as (b, accepted):
         (wait,) = await open_waits(b)
@@ -84,7 +84,7 @@ async def test_what_the_owner_approved_for_the_conversation_is_asked_again_where
         assert kinds(await events_of(b, again))[-1] == "done"
 
 
-async def test_an_interrupt_ends_the_delegates_that_were_put_down_and_their_waits(tmp_path: Path) -> None:
+async def test_an_interrupt_ends_suspended_delegates_and_their_waits(tmp_path: Path) -> None:
     tasks = handed(("digger", "dig here"), ("writer", "note there"))
     script = Crew(Lead=(tasks,), dig=(use("write", query="d"),), note=(use("write", query="n"),))
     asking = leading(**ASKING, tool_policy={"delegate": "allow"})
@@ -133,7 +133,7 @@ def store_answer(wait: WaitRecord) -> Callable[[Connection], None]:
     return store
 
 
-async def test_an_answer_that_is_told_while_others_are_looked_after_is_gone_on_with(tmp_path: Path) -> None:
+async def test_an_answer_that_arrives_during_another_ones_handling_is_used(tmp_path: Path) -> None:
     answers, own = Answers(), await Database.open(database_at(tmp_path / "test.db"))
     held = Held(own)
     model = ScriptedModel(use("write", query="a"), say("Done."))
@@ -152,7 +152,7 @@ async def test_an_answer_that_is_told_while_others_are_looked_after_is_gone_on_w
     await own.aclose()
 
 
-async def test_a_drain_does_not_wait_for_a_store_that_refuses_to_put_a_turn_down(tmp_path: Path) -> None:
+async def test_a_drain_does_not_wait_for_a_store_that_refuses_to_suspend_a_turn(tmp_path: Path) -> None:
     own = await Database.open(database_at(tmp_path / "test.db"))
     disk, model = Disk(own), ScriptedModel(use("write", query="a"))
     async with model as model, bench(tmp_path, model, toolset(write=echo), database=disk) as b:
@@ -164,7 +164,7 @@ async def test_a_drain_does_not_wait_for_a_store_that_refuses_to_put_a_turn_down
     await own.aclose()
 
 
-async def test_an_interrupt_that_comes_while_a_turn_is_put_down_ends_it(tmp_path: Path) -> None:
+async def test_an_interrupt_during_a_suspension_ends_the_turn(tmp_path: Path) -> None:
     own = await Database.open(database_at(tmp_path / "test.db"))
     disk, model = Disk(own), ScriptedModel(use("write", query="a"))
     async with model as model, bench(tmp_path, model, toolset(write=echo), database=disk) as b:
@@ -182,7 +182,7 @@ async def test_an_interrupt_that_comes_while_a_turn_is_put_down_ends_it(tmp_path
     await own.aclose()
 
 
-async def test_an_interrupt_after_an_answer_that_nobody_has_gone_on_with_ends_the_turn(tmp_path: Path) -> None:
+async def test_an_interrupt_after_an_unprocessed_answer_ends_the_turn(tmp_path: Path) -> None:
     tools = toolset(write=echo)
     async with asked(tmp_path, use("write", query="a"), tools=tools) as (b, accepted):
         (wait,) = await open_waits(b)
@@ -195,7 +195,7 @@ async def test_an_interrupt_after_an_answer_that_nobody_has_gone_on_with_ends_th
     assert tools.requests == []
 
 
-async def test_a_conversation_that_is_being_deleted_keeps_no_other_turn_from_going_on(tmp_path: Path) -> None:
+async def test_deleting_a_conversation_does_not_block_turns_of_others(tmp_path: Path) -> None:
     steps = (use("write", query="a"), use("write", query="b"), say("Done."))
     async with asked(tmp_path, *steps) as (b, accepted):
         other = SessionId("sess_other")
@@ -228,7 +228,7 @@ class AsksLive(MemoryToolset):
         return await super().call(request, timeout, progress, ask)
 
 
-async def test_a_question_whose_connection_a_kill_has_cut_is_cancelled_when_its_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_question_whose_connection_a_kill_closed_is_cancelled_on_resume(tmp_path: Path) -> None:
     functions = toolset(write=echo, ask=echo).functions
     rules = definition(**ASKING, tool_policy={"ask": "allow"})
     async with (
@@ -252,7 +252,7 @@ async def test_a_question_whose_connection_a_kill_has_cut_is_cancelled_when_its_
     assert ended == [(dead.id, "cancel"), (wait.id, "accept")]
 
 
-async def test_a_secret_that_a_person_puts_into_arguments_is_not_told_to_the_model(tmp_path: Path) -> None:
+async def test_a_secret_that_a_person_enters_in_arguments_is_hidden_from_the_model(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.add("dom_test", "TOKEN", "sesame-81723")
     model = ScriptedModel(use("write", query="a"), say("Done."))

@@ -54,7 +54,7 @@ def test_a_moved_window_is_at_most_half_or_else_the_last_turns(found: list[int],
 
 
 @given(st.integers(1, 40), st.integers(2, 30))
-def test_too_many_messages_leave_half_of_what_is_allowed(count: int, most: int) -> None:
+def test_too_many_messages_are_reduced_to_half_of_the_limit(count: int, most: int) -> None:
     turns = [TurnSize(seq, 10) for seq in range(1, count + 1)]
     start = move_start(turns, 100, 10, Limits(context_messages=most))
     assert (start is not None) == (count * 2 - 1 > most and count > 1)
@@ -62,14 +62,14 @@ def test_too_many_messages_leave_half_of_what_is_allowed(count: int, most: int) 
         assert (count - start + 1) * 2 - 1 <= max(1, most // 2)
 
 
-def test_the_turn_before_stays_as_long_as_both_fit() -> None:
+def test_the_previous_turn_stays_while_both_fit() -> None:
     turns = [TurnSize(1, 9_000), TurnSize(5, 7_000), TurnSize(9, 100)]
     assert move_start(turns, 16_200, 100, Limits(context_tokens=10_000)) == 5
     turns = [TurnSize(1, 9_000), TurnSize(5, 12_000), TurnSize(9, 100)]
     assert move_start(turns, 21_200, 100, Limits(context_tokens=10_000)) == 9
 
 
-def test_a_role_that_falls_out_is_carried_as_text_and_only_once() -> None:
+def test_a_role_that_leaves_the_context_is_repeated_as_text_once() -> None:
     question, other = user_message("Hi"), user_message("And?")
     head = move_head([], [question, activation()], [other])
     assert [block["type"] for block in head] == ["text"]
@@ -83,7 +83,7 @@ def test_a_role_that_falls_out_is_carried_as_text_and_only_once() -> None:
     assert carried_role([question]) is None
 
 
-def test_oldest_results_go_first_and_roles_stay() -> None:
+def test_the_oldest_results_are_omitted_first_and_roles_stay() -> None:
     messages = [*call(1, "a" * 3_000), activation("r" * 9_000), *call(2, "b" * 3_000), *call(3, "ok")]
     results = sheddable(messages)
     assert [result.tool_use_id for result in results] == ["toolu_1", "toolu_2"]
@@ -94,7 +94,7 @@ def test_oldest_results_go_first_and_roles_stay() -> None:
     assert choose_to_shed(messages[:3], 99_999) == [], "not seen yet"
 
 
-def test_the_newest_steps_go_last_and_only_as_far_as_they_must() -> None:
+def test_the_newest_steps_are_omitted_last_and_only_as_needed() -> None:
     messages = [message for number in range(6) for message in call(number, "a" * 3_000)]
     seen: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
 
@@ -107,7 +107,7 @@ def test_the_newest_steps_go_last_and_only_as_far_as_they_must() -> None:
 
 
 @given(st.text(max_size=4_000))
-def test_a_result_left_out_is_a_mark_that_saves_what_was_promised(text: str) -> None:
+def test_a_result_left_out_is_replaced_by_a_mark_and_saves_its_tokens(text: str) -> None:
     messages = call(1, text or "x")
     before = message_tokens(messages[1])
     for result in sheddable(messages):
@@ -121,5 +121,5 @@ def test_a_result_left_out_is_a_mark_that_saves_what_was_promised(text: str) -> 
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=9))
-def test_anything_a_model_may_say_can_be_counted(value: Any) -> None:
+def test_any_model_text_can_be_counted(value: Any) -> None:
     assert tokens_of({"type": "tool_use", "input": value, "_private": "x" * 999}) < 400 + len(str(value)) * 12

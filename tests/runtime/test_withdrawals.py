@@ -38,7 +38,9 @@ async def ended(b: Bench, turn_id: str) -> None:
 
 @pytest.mark.parametrize("away", [False, True])
 @pytest.mark.parametrize("action", [WaitAction.ACCEPT, WaitAction.CANCEL])
-async def test_what_a_server_says_is_done_lets_its_turn_go_on(tmp_path: Path, away: bool, action: WaitAction) -> None:
+async def test_a_turn_continues_when_the_server_reports_completion(
+    tmp_path: Path, away: bool, action: WaitAction
+) -> None:
     page = Page()
     async with (
         ScriptedModel(use("pay", query="x"), say("Done.")) as model,
@@ -58,7 +60,7 @@ async def test_what_a_server_says_is_done_lets_its_turn_go_on(tmp_path: Path, aw
     assert said == "after accept" if action is WaitAction.ACCEPT else "was cancelled" in said
 
 
-async def test_a_person_who_was_first_is_not_overruled(tmp_path: Path) -> None:
+async def test_the_first_persons_decision_stands(tmp_path: Path) -> None:
     page = Page()
     async with (
         ScriptedModel(use("pay", query="x"), say("Done.")) as model,

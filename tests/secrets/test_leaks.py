@@ -64,7 +64,7 @@ async def start(rig: Rig, domain: str, name: str) -> None:
     assert found["state"] == "ready", found
 
 
-async def test_a_secret_reaches_its_server_in_a_turn_and_nothing_shows_it(tmp_path: Path) -> None:
+async def test_a_secret_reaches_its_server_and_is_never_shown(tmp_path: Path) -> None:
     steps = (use("leaky__leak"), use("leaky__fail"), use("leaky__take", text=f"send {SECRET} away"), say("Done."))
     with everything_logged() as log:
         async with Rig(tmp_path, *steps, any_command=True) as rig:
@@ -140,7 +140,7 @@ async def test_an_inline_secret_is_sealed_masked_kept_replaced_and_removed(tmp_p
     assert_nowhere(tmp_path, "another-secret-value")
 
 
-async def test_a_mask_of_another_entry_or_variable_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_mask_of_another_entry_or_variable_keeps_no_secret(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         path = f"/api/domains/{await rig.domain(mcpServers={'leaky': leaky()})}"
         mask = {"set": True, "last4": "wxyz"}
@@ -149,7 +149,7 @@ async def test_a_mask_of_another_entry_or_variable_keeps_nothing(tmp_path: Path)
             assert found[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_an_unset_placeholder_fails_its_entry_by_name_and_the_others_go_on(
+async def test_an_unset_placeholder_fails_only_its_entry_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST_SECRET", SECRET)
@@ -182,7 +182,7 @@ async def test_a_secret_is_refused_in_arguments_and_addresses(tmp_path: Path) ->
             assert found[2].startswith(f"settings.mcpServers.x.{place}: ")
 
 
-async def test_a_secret_made_after_its_name_was_used_in_arguments_never_gets_there(tmp_path: Path) -> None:
+async def test_a_secret_created_after_its_use_in_arguments_is_not_sent(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain(
             variables={"PLACE": "here"}, mcpServers={"x": {"command": sys.executable, "args": [*LEAKY, "${PLACE}"]}}
@@ -239,7 +239,7 @@ async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_i
                 assert (await rig.refused("POST", f"{path}/{name}/{action}", body))[:2] == expected
 
 
-async def test_more_or_longer_secrets_than_a_domain_may_keep_are_refused_where_they_are_saved(tmp_path: Path) -> None:
+async def test_secrets_beyond_the_domains_limits_are_refused_on_saving(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = f"/api/domains/{await rig.domain()}"
         for number in range(8):
@@ -261,7 +261,7 @@ async def test_more_or_longer_secrets_than_a_domain_may_keep_are_refused_where_t
         ]
 
 
-async def test_the_routes_of_secrets_take_values_and_give_masks(tmp_path: Path) -> None:
+async def test_the_secret_routes_accept_values_and_return_masks(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/secrets"
         mask = {"name": "KEY", "set": True, "last4": "wxyz"}
@@ -300,7 +300,7 @@ async def test_headers_of_a_remote_server_are_sealed_and_survive_get_edit_put(tm
     assert_nowhere(tmp_path)
 
 
-async def test_a_row_swapped_in_the_database_fails_its_server_and_gives_nothing_away(tmp_path: Path) -> None:
+async def test_a_row_swapped_in_the_database_fails_its_server_and_reveals_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         mine, other = await rig.domain(mcpServers={"x": leaky()}), await rig.domain()
         await rig.ok("PUT", f"/api/domains/{other}/secrets/KEY", {"value": "another-secret-value"})
@@ -315,7 +315,7 @@ async def test_a_row_swapped_in_the_database_fails_its_server_and_gives_nothing_
         assert shown["settings"]["mcpServers"]["x"]["env"] == {"TOKEN": {"set": True}}
 
 
-async def test_secrets_go_with_their_domain(tmp_path: Path) -> None:
+async def test_secrets_are_deleted_with_their_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})

@@ -34,7 +34,7 @@ def _tool(name: str) -> ToolInfo:
     return ToolInfo(f"theirs__{name}", name, "theirs", "user", "Does something.", schema)
 
 
-def test_a_tool_or_an_argument_that_is_called_like_a_secret_is_shown_to_nobody() -> None:
+def test_a_tool_or_argument_named_like_a_secret_is_hidden() -> None:
     redact = Redaction()
     redact.add("API_TOKEN", SECRET)
     shown = GuardedTools(_Listed((_tool("fetch"), _tool(SECRET))), redact).tools

@@ -35,7 +35,7 @@ parts = st.sampled_from([*VALUES, SECRET[:9], SECRET[9:], "a", "sk", "-", " and 
 
 
 @given(values=st.sets(st.sampled_from(VALUES)), words=st.lists(parts, max_size=12), cuts=st.lists(st.integers(1, 40)))
-def test_however_a_text_is_cut_the_same_is_redacted_and_nothing_is_lost(
+def test_redaction_is_the_same_in_any_chunking_and_loses_nothing(
     values: set[str], words: list[str], cuts: list[int]
 ) -> None:
     redact, text = knowing(*sorted(values)), "".join(words)
@@ -48,7 +48,7 @@ def test_however_a_text_is_cut_the_same_is_redacted_and_nothing_is_lost(
     assert seen == redact(text)
 
 
-def test_what_cannot_become_a_secret_is_not_held_back() -> None:
+def test_text_that_cannot_become_a_secret_is_sent_at_once() -> None:
     pieces = Pieces(knowing(SECRET))
     assert [pieces.take(piece) for piece in ("The sk", "y is blue, sk-", "planted flowers.")] == [
         "The ",
@@ -64,19 +64,19 @@ async def events_of_model(model: ScriptedModel, redact: Redaction) -> list[Model
         return [each async for event in events for each in answer.take(event)]
 
 
-async def test_without_a_secret_a_models_events_are_its_own() -> None:
+async def test_without_secrets_a_models_events_are_unchanged() -> None:
     step = Step((Think("Hm."), Say("Fine."), Use("search_documents", {"query": "x"}, "t1")))
     plain, other = ScriptedModel(step), ScriptedModel(step)
     assert await events_of_model(plain, Redaction()) == await events_of_model(other, knowing(SECRET))
 
 
-async def test_a_text_that_ends_like_the_beginning_of_a_secret_is_whole() -> None:
+async def test_a_text_that_ends_like_the_start_of_a_secret_is_complete() -> None:
     found = await events_of_model(ScriptedModel(say("The risk-")), knowing("-secret-secret"))
     assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "The risk-"
 
 
 @pytest.mark.parametrize("outer", [list, dict])
-def test_arguments_of_any_depth_are_refused_and_not_walked(outer: type) -> None:
+def test_deeply_nested_arguments_are_refused_without_recursion(outer: type) -> None:
     """A JSON reader takes a thousand levels, and a model may write them in two kilobytes."""
     deep: object = SECRET
     for _ in range(1000):
@@ -105,7 +105,7 @@ TALKS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("where", TALKS)
-async def test_a_secret_a_model_says_is_shown_and_kept_nowhere(tmp_path: Path, where: str) -> None:
+async def test_a_secret_in_a_models_text_is_neither_shown_nor_stored(tmp_path: Path, where: str) -> None:
     with everything_logged() as log:
         async with Rig(tmp_path, *TALKS[where], say("The next turn."), retry_budget_seconds=5) as rig:
             domain = await rig.domain()
@@ -148,7 +148,7 @@ async def test_signed_thinking_stays_sendable_and_is_shown_without_the_secret(tm
         assert SECRET not in json.dumps([events, messages])
 
 
-async def test_a_summary_of_a_model_that_says_a_secret_holds_none(tmp_path: Path) -> None:
+async def test_a_summary_that_contains_a_secret_is_redacted(tmp_path: Path) -> None:
     turns = [say(f"Answer {number}.") for number in range(10)]
     async with Rig(tmp_path, *turns, say(f'{{"facts": ["They spoke of {SECRET}."]}}'), say("Next.")) as rig:
         domain = await rig.domain()
@@ -164,7 +164,7 @@ async def test_a_summary_of_a_model_that_says_a_secret_holds_none(tmp_path: Path
     assert_nowhere(tmp_path)
 
 
-async def test_what_a_user_types_comes_back_without_a_secret_in_titles_searches_and_errors(tmp_path: Path) -> None:
+async def test_titles_searches_and_errors_redact_secrets_typed_by_a_user(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello.")) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         path = f"/api/domains/{domain}"
@@ -195,7 +195,7 @@ async def test_what_a_user_types_comes_back_without_a_secret_in_titles_searches_
         assert SECRET not in json.dumps(shown)
 
 
-async def test_a_refusal_that_names_a_secret_is_told_without_it(tmp_path: Path) -> None:
+async def test_a_refusal_that_names_a_secret_is_redacted(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}"

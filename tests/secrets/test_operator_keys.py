@@ -49,7 +49,7 @@ async def test_no_event_message_or_log_holds_a_key_of_the_operator(
         assert not [value for value in (OWN, OTHER, HEADER.partition(" ")[2]) if value in text]
 
 
-def test_what_is_a_secret_of_the_operators() -> None:
+def test_keys_and_url_passwords_are_the_operators_secrets() -> None:
     provider = Provider(
         "one", "openai", "https://me:pass-word-1@host/v1", "sk-file-12345678", {"x-title": "Desk 12345678"}
     )

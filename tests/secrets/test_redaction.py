@@ -28,7 +28,7 @@ def known(*values: str) -> Redaction:
     return redact
 
 
-def test_a_value_is_found_in_the_forms_in_which_it_is_written() -> None:
+def test_a_secret_is_found_in_its_written_forms() -> None:
     redact = known(VALUE)
     for text in (
         VALUE,
@@ -82,7 +82,7 @@ ENCODINGS |= {f"base64 in {place}": in_base64(*place) for place in product(BEFOR
 @pytest.mark.parametrize(
     "value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//", 'it\'s<a>&"b"-12345']
 )
-def test_a_value_is_found_in_every_usual_encoding_also_when_it_comes_in_pieces(encoding: str, value: str) -> None:
+def test_a_secret_is_found_in_every_usual_encoding_even_in_pieces(encoding: str, value: str) -> None:
     redact, text = known(value), f"so: {ENCODINGS[encoding](value)}."
     assert "[secret TOKEN]" in redact(text)
     pieces = Pieces(redact)
@@ -100,9 +100,7 @@ SPECIAL = "a]^-\\\n"
     text=st.text("abc", max_size=60) | st.text(SPECIAL, max_size=60),
     cuts=st.lists(st.integers(1, 9), max_size=12),
 )
-def test_what_is_held_back_of_a_text_is_what_may_yet_become_a_value_and_no_more(
-    values: list[str], text: str, cuts: list[int]
-) -> None:
+def test_only_possible_starts_of_a_secret_are_held_back(values: list[str], text: str, cuts: list[int]) -> None:
     redact = known(*values)
     pieces, left, seen = Pieces(redact), text, ""
     for cut in [*cuts, len(text) + 1]:
@@ -127,7 +125,7 @@ def _slowly(text: str, forms: set[str]) -> str:
     return result
 
 
-def test_of_too_many_values_those_seen_last_are_looked_for() -> None:
+def test_with_too_many_secrets_the_latest_are_redacted() -> None:
     redact = known("the-first-value")
     for number in range(KEPT_VALUES + 10):
         redact.add("TOKEN", f"another-value-{number:06}")
@@ -136,19 +134,19 @@ def test_of_too_many_values_those_seen_last_are_looked_for() -> None:
     assert redact("another-value-000000") == "another-value-000000"
 
 
-def test_lone_surrogates_are_no_obstacle() -> None:
+def test_lone_surrogates_are_handled() -> None:
     assert known("12345678")("\ud800 12345678 \udfff") == "\ud800 [secret TOKEN] \udfff"
 
 
-def test_the_token_after_bearer_is_a_secret_of_its_own() -> None:
+def test_the_token_after_bearer_is_redacted_alone_too() -> None:
     assert known("Bearer abcdefgh1")("x abcdefgh1 y") == "x [secret TOKEN] y"
 
 
-def test_of_overlapping_values_the_longer_one_goes_whole() -> None:
+def test_the_longer_of_overlapping_secrets_is_redacted_completely() -> None:
     assert known("abcdefgh", "abcdefghijkl")("abcdefghijkl abcdefgh") == "[secret TOKEN] [secret TOKEN]"
 
 
-def test_a_short_value_is_not_looked_for() -> None:
+def test_a_short_value_is_not_redacted() -> None:
     assert known("1234567")("1234567") == "1234567"
 
 
@@ -169,7 +167,7 @@ def test_only_strings_are_changed() -> None:
     escaped=st.integers(0, 2),
     number=st.integers() | st.floats(allow_nan=False),
 )
-def test_json_that_is_taken_for_clear_holds_no_value_in_any_form(
+def test_json_considered_free_of_secrets_contains_none_in_any_form(
     value: str, encoding: str, before: str, after: str, escaped: int, number: float
 ) -> None:
     redact = known(value)
@@ -180,12 +178,12 @@ def test_json_that_is_taken_for_clear_holds_no_value_in_any_form(
     assert redact.is_clear_json(to_text(document).encode()) <= (redact.json(document) == document)
 
 
-def test_json_without_a_value_is_clear() -> None:
+def test_json_without_a_secret_is_recognised() -> None:
     assert known("plain-secret").is_clear_json(b'{"a":["plain","secret",12345678]}')
     assert known().is_clear_json(b'{"a":"\\n"}')
 
 
-def test_without_secrets_a_value_is_handed_back_as_it_is() -> None:
+def test_without_secrets_a_value_is_returned_unchanged() -> None:
     value = {"a": ["b"]}
     assert Redaction().json(value) is value
 

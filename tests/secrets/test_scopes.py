@@ -86,7 +86,7 @@ Gag = Callable[[Admin], Awaitable[None]]
 
 
 @pytest.mark.parametrize("gag", [as_a_secret, in_an_entry, in_a_dry_run])
-async def test_the_secret_of_one_domain_gags_no_other(tmp_path: Path, gag: Gag) -> None:
+async def test_a_domains_secret_is_not_redacted_in_other_domains(tmp_path: Path, gag: Gag) -> None:
     steps = (
         use("promptx_recall", query=f"rules of {WORDS}"),
         use("search_documents", query=WORDS),
@@ -108,7 +108,7 @@ async def test_the_secret_of_one_domain_gags_no_other(tmp_path: Path, gag: Gag) 
         assert all(WORDS in json.dumps(each) for each in shown if each is not shown[3])
 
 
-async def test_a_guess_in_another_domain_or_in_none_confirms_nothing(tmp_path: Path) -> None:
+async def test_a_guessed_secret_in_another_domain_is_not_confirmed(tmp_path: Path) -> None:
     steps = (use("promptx_recall", query=f"find {SECRET}"), say(f"It is {SECRET}."))
     async with two(tmp_path, *steps) as (ann, mallory), serving(ann.rig.application.app) as address:
         await ann.keep("ANNA_CRM_TOKEN", SECRET)
@@ -142,7 +142,7 @@ async def test_a_guess_in_another_domain_or_in_none_confirms_nothing(tmp_path: P
         assert SECRET in json.dumps(shown[1:2])
 
 
-async def test_outside_of_domains_a_key_hides_the_secrets_of_its_domains_without_their_names(tmp_path: Path) -> None:
+async def test_outside_domains_a_keys_secrets_are_redacted_without_their_names(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, _), serving(ann.rig.application.app) as address:
         await ann.keep("KEY", SECRET)
         errors = [(await ann.ask("GET", f"/api/{place}/{SECRET}")).text for place in ("nothing", "conversations")]
@@ -156,7 +156,7 @@ async def test_outside_of_domains_a_key_hides_the_secrets_of_its_domains_without
         assert "[secret KEY]" in below.text
 
 
-async def test_a_value_of_a_dry_run_is_taken_out_of_its_answer_and_forgotten_with_it(tmp_path: Path) -> None:
+async def test_a_dry_runs_secret_is_redacted_in_its_answer_and_then_forgotten(tmp_path: Path) -> None:
     steps = (use("promptx_recall", query=SECRET), say("Done."))
     with everything_logged() as log:
         async with Rig(tmp_path, *steps, any_command=True) as rig:
@@ -169,7 +169,7 @@ async def test_a_value_of_a_dry_run_is_taken_out_of_its_answer_and_forgotten_wit
             assert "[secret" not in json.dumps(events)
 
 
-async def test_replaced_and_deleted_secrets_are_still_taken_out_of_what_their_server_says(tmp_path: Path) -> None:
+async def test_replaced_and_deleted_secrets_are_still_redacted_in_their_servers_output(tmp_path: Path) -> None:
     steps = (use("leaky__leak"), say(f"It was {SECRET}."))
     async with Rig(tmp_path, *steps, any_command=True) as rig:
         domain = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": "${KEY}"})}, toolPolicy={"leaky__*": "allow"})
@@ -184,7 +184,7 @@ async def test_replaced_and_deleted_secrets_are_still_taken_out_of_what_their_se
         assert "[secret KEY]" in events
 
 
-async def test_after_a_restart_secrets_are_looked_for_before_anybody_uses_them(tmp_path: Path) -> None:
+async def test_secrets_are_redacted_after_a_restart_before_their_first_use(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
@@ -194,7 +194,7 @@ async def test_after_a_restart_secrets_are_looked_for_before_anybody_uses_them(t
         assert SECRET not in json.dumps(events)
 
 
-async def test_what_a_domains_server_prints_reaches_no_other_domain_with_the_same_entry(tmp_path: Path) -> None:
+async def test_a_servers_output_reaches_no_other_domain_with_the_same_entry(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         mine = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": SECRET})})
         other = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": SECRET})})
@@ -233,7 +233,7 @@ def test_logs_hold_no_secret_of_any_domain_or_running_trial_and_no_name() -> Non
     assert written.getvalue().splitlines() == ["[secret] [secret] [secret]", "[secret] tried-value"]
 
 
-def test_a_trial_knows_its_domain_and_leaves_nothing_behind() -> None:
+def test_a_trial_uses_its_domain_and_leaves_nothing() -> None:
     redactor = Redactor()
     redactor.add("dom_1", "ONE", "value-of-one")
     text = "value-of-one tried-value learnt-value"
@@ -249,7 +249,7 @@ def test_a_trial_knows_its_domain_and_leaves_nothing_behind() -> None:
     assert redactor("tried-value") == "tried-value"
 
 
-def test_of_a_domain_without_secrets_nothing_is_kept() -> None:
+def test_nothing_is_cached_for_a_domain_without_secrets() -> None:
     redactor = Redactor()
     for number in range(1_000):
         assert redactor.of(f"dom_{number}")("text") == "text"
@@ -259,7 +259,7 @@ def test_of_a_domain_without_secrets_nothing_is_kept() -> None:
     assert held("value-of-one") == "[secret ONE]"
 
 
-def test_several_domains_together_tell_no_name() -> None:
+def test_several_domains_together_reveal_no_name() -> None:
     redactor = Redactor()
     for number in (1, 2, 3):
         redactor.add(f"dom_{number}", f"NAME_{number}", f"value-of-{number}")
@@ -267,7 +267,7 @@ def test_several_domains_together_tell_no_name() -> None:
     assert together.json(["value-of-1 value-of-2", "value-of-3"]) == ["[secret] [secret]", "value-of-3"]
 
 
-async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_domains_secrets(tmp_path: Path) -> None:
+async def test_resumed_turns_are_redacted_with_their_domains_secrets(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.add("dom_test", "KEY", SECRET)
     redactor.add("dom_other", "OTHER", "another-value")
@@ -290,7 +290,7 @@ async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_do
     assert SECRET not in "".join([*resumed, *begun])
 
 
-async def test_health_tells_its_states_whatever_somebody_made_a_secret(tmp_path: Path) -> None:
+async def test_health_states_are_readable_although_a_secret_has_their_text(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, mallory):
         before = await ann.rig.ok("GET", "/api/health")  # as the operator: members see no reason
         words = sorted({word for part in before.values() if isinstance(part, dict) for word in map(str, part.values())})

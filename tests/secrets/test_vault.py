@@ -37,7 +37,7 @@ async def stored(folder: Path) -> AsyncIterator[Database]:
         await database.aclose()
 
 
-def test_a_sealed_value_opens_where_it_was_sealed_and_differs_each_time() -> None:
+def test_a_sealed_value_opens_only_in_its_place_and_differs_each_time() -> None:
     keys = Keyring((OTHER, KEY))
     one, two = seal(KEY, "dom_1", "TOKEN", VALUE), seal(KEY, "dom_1", "TOKEN", VALUE)
     assert one != two
@@ -62,7 +62,7 @@ def test_a_ciphertext_with_any_byte_flipped_or_cut_off_is_refused() -> None:
         assert VALUE not in str(caught.value)
 
 
-def test_a_value_sealed_with_a_key_that_is_not_here_is_refused() -> None:
+def test_a_value_sealed_with_a_missing_key_is_refused() -> None:
     with pytest.raises(SecretUnreadable, match="key"):
         unseal(Keyring((OTHER,)), "dom_1", "TOKEN", seal(KEY, "dom_1", "TOKEN", VALUE))
 
@@ -97,14 +97,14 @@ def test_a_key_is_read_from_hex_and_from_both_kinds_of_base64() -> None:
     assert repr(data) not in repr(KEY)
 
 
-def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     made = file_keys(tmp_path, make=True)
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
     assert file_keys(tmp_path, make=True).keys == made.keys
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
-def test_a_key_file_that_others_can_read_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_key_file_readable_by_others_or_a_link_is_refused(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
     write_file(file, (KEY,))
     file.chmod(0o640)
@@ -117,7 +117,7 @@ def test_a_key_file_that_others_can_read_or_that_is_a_link_is_refused(tmp_path: 
         file_keys(tmp_path, make=False)
 
 
-async def test_a_start_without_the_key_of_stored_secrets_says_what_is_missing(tmp_path: Path) -> None:
+async def test_a_start_without_the_secrets_key_names_the_missing_key(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         await vault.put("dom_1", "TOKEN", VALUE)
@@ -147,7 +147,7 @@ async def test_a_damaged_row_leaves_the_others_usable(tmp_path: Path) -> None:
             again.unseal(rows["A"].replace(sealed=rows["B"].sealed))
 
 
-async def test_the_last_four_characters_are_shown_of_long_values_only(tmp_path: Path) -> None:
+async def test_only_long_secrets_show_their_last_four_characters(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         assert await vault.put("dom_1", "SHORT", "elevenchars") == {"set": True}
@@ -158,7 +158,7 @@ async def test_the_last_four_characters_are_shown_of_long_values_only(tmp_path: 
             await vault.delete("dom_1", "SHORT")
 
 
-async def test_a_rotation_seals_everything_with_a_new_key_and_forgets_the_old(tmp_path: Path) -> None:
+async def test_a_key_rotation_seals_all_secrets_with_the_new_key_and_deletes_the_old(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         for number in range(120):
@@ -171,7 +171,7 @@ async def test_a_rotation_seals_everything_with_a_new_key_and_forgets_the_old(tm
         assert (await again.values("dom_1"))["S119"] == f"{VALUE}-119"
 
 
-async def test_a_rotation_to_the_operators_key_ends_with_that_key_alone(tmp_path: Path) -> None:
+async def test_a_key_rotation_to_the_operators_key_leaves_only_that_key(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
         setting = SecretStr(OTHER.data.hex())
@@ -186,7 +186,7 @@ async def test_a_rotation_to_the_operators_key_ends_with_that_key_alone(tmp_path
         assert await only.values("dom_1") == {"A": VALUE}
 
 
-async def test_secrets_of_a_lost_key_are_dropped_on_request_only(tmp_path: Path) -> None:
+async def test_secrets_of_a_lost_key_are_deleted_only_on_request(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
         (tmp_path / FILE_NAME).unlink()
@@ -225,7 +225,7 @@ def rotate_and_be_killed(folder: Path) -> None:
         child.send_signal(signal.SIGKILL)
 
 
-async def test_a_rotation_killed_half_way_leaves_every_secret_readable_and_goes_on_later(tmp_path: Path) -> None:
+async def test_a_killed_key_rotation_keeps_every_secret_readable_and_continues_later(tmp_path: Path) -> None:
     async with stored(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         for number in range(120):
@@ -245,7 +245,7 @@ async def test_a_rotation_killed_half_way_leaves_every_secret_readable_and_goes_
 
 
 @pytest.mark.parametrize("content", ["", "\n", "c2hvcnQ=", "0" * 63])
-def test_an_empty_or_cut_key_file_names_itself_and_what_would_be_right(tmp_path: Path, content: str) -> None:
+def test_an_empty_or_truncated_key_file_is_named_with_the_remedy(tmp_path: Path, content: str) -> None:
     file = tmp_path / FILE_NAME
     file.touch(mode=0o600)
     file.write_text(content)
@@ -256,7 +256,7 @@ def test_an_empty_or_cut_key_file_names_itself_and_what_would_be_right(tmp_path:
     assert "openssl" not in str(raised.value), "another key would open nothing"
 
 
-def test_a_pipe_in_place_of_the_key_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_key_file_blocks_no_caller(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE_NAME, 0o600)
     with pytest.raises(BadConfiguration, match="must be a file"):
         read_file(tmp_path / FILE_NAME)

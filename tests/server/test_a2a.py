@@ -134,7 +134,7 @@ def answer_each(request: ModelRequest) -> Step:
     return Step((Say("It holds "), Say("twelve bar.", (Cite(0),))))
 
 
-async def test_the_linter_finds_nothing_on_the_card_the_answer_and_the_stream(tmp_path: Path) -> None:
+async def test_the_linter_accepts_the_card_the_answer_and_the_stream(tmp_path: Path) -> None:
     async with Agent(tmp_path, instead=ScriptedModel(then=answer_each)) as rig, serving(rig.application.app) as address:
         domain = await rig.domain(starters=["How much does the pump hold?"])
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
@@ -198,7 +198,7 @@ async def test_both_versions_show_the_same_task_in_their_own_words(tmp_path: Pat
         assert "twelve bar" in passage.text
 
 
-async def test_a_step_that_is_taken_back_replaces_its_text(tmp_path: Path) -> None:
+async def test_a_retracted_steps_text_is_replaced(tmp_path: Path) -> None:
     async with agent(tmp_path, Broken(say("First words here and on"), 4), say("Other words.")) as rig:
         updates = await rig.streamed("SendStreamingMessage", message("Hi"))
         text, states, _ = fold(updates)
@@ -350,7 +350,7 @@ async def test_bad_requests_get_the_errors_of_the_protocol(tmp_path: Path) -> No
             assert (answer.json()["id"], answer.json()["error"]["code"]) == (None, code), body
 
 
-async def test_the_door_has_the_rights_limits_and_audit_of_the_others(tmp_path: Path) -> None:
+async def test_the_endpoint_has_the_same_rights_limits_and_audit(tmp_path: Path) -> None:
     async with agent(tmp_path, say("Hello."), limit=3) as rig:
         task = (await rig.result("SendMessage", message("Hi")))["task"]
         bob, theirs = await make_key(rig, "bob", "member", rig.pumps), {"id": task["id"]}

@@ -25,7 +25,7 @@ URI = "ui://charts/page"
 ENTRY = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "app.py")]}
 
 
-async def test_the_page_of_a_call_has_no_origin_and_no_network(tmp_path: Path) -> None:
+async def test_an_apps_page_has_no_origin_and_no_network(tmp_path: Path) -> None:
     calls = Step((Use("charts__chart", {"title": "Sales"}), Use("charts__plain", {"title": "Rest"})))
     async with Rig(tmp_path, calls, say("There it is."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy={"charts__*": "allow"})
@@ -132,7 +132,7 @@ async def test_denied_and_secret_calls_of_an_app_do_not_run_and_are_audited(tmp_
         assert await calls_of(rig, domain) == []
 
 
-async def test_an_app_that_asks_too_much_is_slowed_down_and_gets_no_huge_answer(tmp_path: Path) -> None:
+async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path) -> None:
     async with opened(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
         big = (await rig.ok("POST", f"{app}/tools", {"name": "big"}))["result"]
         assert big["isError"]
@@ -166,7 +166,7 @@ async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversati
         assert ends == [404]
 
 
-async def test_calls_that_a_killed_server_left_are_ended_at_its_next_start(tmp_path: Path) -> None:
+async def test_calls_of_a_killed_server_are_ended_at_its_next_start(tmp_path: Path) -> None:
     async with opened(tmp_path, {}) as (rig, domain, app):
         turn, call = TurnId(app.split("/")[3]), app.split("/")[5]
         database = rig.application.database
@@ -194,7 +194,7 @@ async def test_calls_that_a_killed_server_left_are_ended_at_its_next_start(tmp_p
         ("text", "does not contain it"),
     ],
 )
-def test_an_answer_without_a_page_says_why(content: Any, problem: str) -> None:
+def test_an_answer_without_a_page_gives_the_reason(content: Any, problem: str) -> None:
     with pytest.raises(AppUnreadable, match=problem):
         read_app_page(URI, {"contents": [content]})
 

@@ -90,7 +90,7 @@ async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactio
         assert (await rig.ok("GET", path))["messageCount"] == 200
 
 
-async def test_the_messages_behind_a_summary_can_be_read_by_themselves(tmp_path: Path) -> None:
+async def test_the_messages_behind_a_summary_can_be_read(tmp_path: Path) -> None:
     answers = [say(f"a{number}") for number in range(10)]
     async with Rig(tmp_path, *answers, say('{"facts": ["They counted."]}'), say("a10")) as rig:
         conversation = await rig.conversation()
@@ -110,7 +110,7 @@ async def test_the_messages_behind_a_summary_can_be_read_by_themselves(tmp_path:
         assert missing[:2] == (404, "ARCHIVE_NOT_FOUND")
 
 
-async def test_a_full_conversation_takes_messages_again_once_it_is_compacted(tmp_path: Path) -> None:
+async def test_a_full_conversation_accepts_messages_after_its_compaction(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[say("Yes.")] * 10, say(SUMMARY), say("More.")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
@@ -156,7 +156,7 @@ async def test_tool_calls_are_listed_and_filtered(tmp_path: Path) -> None:
         assert (await rig.refused("GET", path, params={"status": "odd"}))[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_stored_references_are_resolved_and_a_bad_one_costs_one_item(tmp_path: Path) -> None:
+async def test_stored_references_are_resolved_and_a_bad_one_fails_one_item(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("promptx_discover"), say("Here.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Chart")

@@ -101,7 +101,7 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         ) == (404, "ATTACHMENT_NOT_FOUND", f"There is no attachment {item['id']!r}.")
 
 
-async def test_an_unreadable_file_is_refused_alone_and_what_is_not_read_is_named(tmp_path: Path) -> None:
+async def test_an_unreadable_file_is_refused_alone_and_unread_parts_are_named(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         conversation = await rig.conversation()
         broken, program, empty, table = await attach(
@@ -139,7 +139,7 @@ async def test_an_unreadable_file_is_refused_alone_and_what_is_not_read_is_named
         assert not list(payloads.iterdir())
 
 
-async def test_members_attach_files_that_nobody_else_reaches_and_a_shared_link_leaves_them_out(tmp_path: Path) -> None:
+async def test_attached_files_are_private_and_left_out_of_shared_links(tmp_path: Path) -> None:
     async with Rig(tmp_path, *STEPS, share_links="anyone") as rig:
         domain = await rig.domain()
         ann, bob = [bearer(await make_key(rig, name, "member", domain)) for name in ("ann", "bob")]

@@ -41,7 +41,7 @@ class Looker:
 
 
 @pytest.mark.sqlite("holds the thread that writes")
-async def test_a_component_is_its_writers_whoever_looks_meanwhile(tmp_path: Path) -> None:
+async def test_a_component_has_its_writers_version_during_concurrent_scans(tmp_path: Path) -> None:
     looker = Looker("commit.ready")
     async with Rig(tmp_path, failpoint=looker) as rig:
         looker.rig, looker.domain = rig, await rig.domain()
@@ -56,7 +56,7 @@ async def test_a_component_is_its_writers_whoever_looks_meanwhile(tmp_path: Path
 
 
 @pytest.mark.sqlite("holds the thread that writes")
-async def test_files_of_an_import_are_the_importers_whoever_looks_meanwhile(tmp_path: Path) -> None:
+async def test_files_of_an_import_have_its_author_despite_concurrent_scans(tmp_path: Path) -> None:
     looker = Looker("bundle.file")
     async with Rig(tmp_path, failpoint=looker) as rig:
         looker.rig, looker.domain, looker.due = rig, await rig.domain(), lambda: True

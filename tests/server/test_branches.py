@@ -68,7 +68,7 @@ async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_
         ("GET", "/messages?leaf=msg_x", None),
     ],
 )
-async def test_a_message_that_is_not_there_is_not_found(
+async def test_an_unknown_message_is_not_found(
     tmp_path: Path, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
     async with Rig(tmp_path, say("A."), say("B.")) as rig:
@@ -112,7 +112,7 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
             assert await rig.application.database.read(lambda conn, query=count: conn.execute(query).scalar()) == 0  # type: ignore[misc]
 
 
-async def test_nothing_of_the_old_branchs_delegates_is_in_the_new_one(tmp_path: Path) -> None:
+async def test_a_new_branch_contains_no_delegates_of_the_old_one(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def child(answer: str) -> Any:
@@ -151,7 +151,7 @@ async def test_nothing_of_the_old_branchs_delegates_is_in_the_new_one(tmp_path: 
         assert await rig.application.database.read(lambda conn: conn.execute(count).scalar()) == 0
 
 
-async def test_a_full_conversation_can_be_answered_again_since_that_makes_it_no_longer(tmp_path: Path) -> None:
+async def test_a_full_conversation_can_be_retried_because_it_does_not_grow(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two."), say("Three.")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
@@ -166,7 +166,7 @@ async def test_a_full_conversation_can_be_answered_again_since_that_makes_it_no_
         assert (await rig.ok("GET", path))["messageCount"] == 2
 
 
-async def test_what_waits_in_the_queue_goes_on_where_the_running_answer_ends(tmp_path: Path) -> None:
+async def test_queued_messages_follow_the_running_answers_branch(tmp_path: Path) -> None:
     slow = Stalled(say("Slowly."), 1)
     async with Rig(tmp_path, say("One."), slow, say("Queued.")) as rig:
         conversation = await rig.conversation()

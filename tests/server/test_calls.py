@@ -28,7 +28,7 @@ async def count(rig: Rig, *tables: str) -> list[int]:
 
 
 @pytest.mark.sqlite("whoever had it is dead")
-async def test_a_server_that_stops_in_a_call_leaves_nothing_of_it_at_its_next_start(tmp_path: Path) -> None:
+async def test_a_server_stopped_in_a_call_leaves_no_reservation_at_its_next_start(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, slow) as rig:
         await calls_of(rig).ask(LOCAL, await rig.domain(), FullQuestion("Go", (Exchange("Was", "Is"),)))
@@ -39,7 +39,7 @@ async def test_a_server_that_stops_in_a_call_leaves_nothing_of_it_at_its_next_st
         assert await count(rig, "conversations", "sessions", "turns", "messages", "run_events") == [0] * 5
 
 
-async def test_what_nobody_ends_is_removed_once_nothing_happens_in_it_any_more(tmp_path: Path) -> None:
+async def test_an_abandoned_unstored_call_is_removed_once_idle(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, say("Read by nobody."), slow) as rig:
         domain, deletion = await rig.domain(), rig.application.business.deletion
@@ -66,7 +66,7 @@ async def test_what_nobody_ends_is_removed_once_nothing_happens_in_it_any_more(t
         assert await count(rig, "conversations", "sessions") == [1, 1]
 
 
-async def test_a_question_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_refused_question_leaves_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_conversations=1) as rig:
         domain, calls = await rig.domain(), calls_of(rig)
         with pytest.raises(MessageTooLong):
@@ -76,7 +76,7 @@ async def test_a_question_that_is_refused_leaves_nothing(tmp_path: Path) -> None
         assert await count(rig, "conversations", "sessions", "turns", "messages") == [0, 0, 0, 0]
 
 
-async def test_prompts_and_definitions_that_nothing_refers_to_are_forgotten(tmp_path: Path) -> None:
+async def test_unreferenced_prompts_and_definitions_are_deleted(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         domain, calls = await rig.domain(), calls_of(rig)
         await rig.say(await rig.conversation(domain), "Keep this")

@@ -121,7 +121,7 @@ def test_a_bad_configuration_is_exit_code_2(tmp_path: Path, arguments: tuple[str
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked")
-def test_a_server_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> None:
+def test_a_server_with_too_low_a_file_limit_does_not_start(tmp_path: Path) -> None:
     line = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', PROGRAM, "serve", "--port", "0"]
     result = subprocess.run(
         line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
@@ -143,7 +143,7 @@ def test_root_serves_without_a_flag_and_with_one_line_of_warning(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_the_server_becomes_the_user_it_is_given_or_says_why_not(tmp_path: Path) -> None:
+def test_the_server_switches_to_the_given_user_or_gives_the_reason(tmp_path: Path) -> None:
     assert_one_line(
         run(tmp_path, "serve", "--port", "0", "--user", "no-such-user"), 2, "user", "no-such-user", "useradd"
     )
@@ -151,7 +151,7 @@ def test_the_server_becomes_the_user_it_is_given_or_says_why_not(tmp_path: Path)
     assert_one_line(run(tmp_path, "serve", "--port", "0", "--user", "nobody"), 2, "user", "chown -R nobody")
 
 
-def test_what_a_server_writes_is_closed_to_other_users(tmp_path: Path) -> None:
+def test_a_servers_files_are_closed_to_other_users(tmp_path: Path) -> None:
     (tmp_path / "data" / "old").mkdir(parents=True)
     for folder in (tmp_path / "data", tmp_path / "data" / "old"):
         folder.chmod(0o755)
@@ -173,5 +173,5 @@ def test_every_command_has_help(tmp_path: Path, command: tuple[str, ...]) -> Non
     assert "Usage" in result.stdout
 
 
-def test_an_unreachable_server_is_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_a_one_line_error(tmp_path: Path) -> None:
     assert_one_line(run(tmp_path, "domains", "list", "--url", "http://127.0.0.1:9"), 1, "No server answers")

@@ -66,7 +66,7 @@ def names_of(folder: Path, domain: str) -> list[str]:
     return sorted(path.name for path in documents.iterdir())
 
 
-def test_a_watched_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
+def test_a_watched_folder_is_scanned_until_ctrl_c(tmp_path: Path) -> None:
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     files = tmp_path / "in"
     (files / "sub").mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_a_watched_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
     assert '"documentCount": 3' in run(tmp_path, "domains", "show", domain).stdout, "the folder is free again"
 
 
-def test_a_watched_file_that_becomes_a_copy_is_no_document_of_its_own_until_it_changes(tmp_path: Path) -> None:
+def test_a_watched_file_that_becomes_a_copy_is_no_separate_document_until_it_changes(tmp_path: Path) -> None:
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     files = tmp_path / "in"
     files.mkdir()
@@ -144,7 +144,7 @@ def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.Complet
     return run_program(["fetch-model", *arguments], cwd=folder, env=variables)
 
 
-def test_a_model_that_cannot_be_fetched_is_one_attempt_and_one_error(tmp_path: Path) -> None:
+def test_a_failed_download_is_one_attempt_and_one_error(tmp_path: Path) -> None:
     attempts: list[str] = []
     with hub(tmp_path, attempts, status=503) as url:
         failed = fetching(tmp_path, url)
@@ -160,7 +160,7 @@ def test_a_model_that_cannot_be_fetched_is_one_attempt_and_one_error(tmp_path: P
     assert "refused" in failed.stderr
 
 
-def test_a_model_nobody_knows_and_a_folder_without_one_are_told_apart(tmp_path: Path) -> None:
+def test_an_unknown_model_and_a_folder_without_a_model_have_different_errors(tmp_path: Path) -> None:
     assert "knows no model called 'acme/nope'" in fetching(tmp_path, "http://127.0.0.1:9", "acme/nope").stderr
     assert "'nowhere' is not on this machine" in fetching(tmp_path, "http://127.0.0.1:9", "./nowhere").stderr
     (tmp_path / "empty").mkdir()
@@ -170,7 +170,7 @@ def test_a_model_nobody_knows_and_a_folder_without_one_are_told_apart(tmp_path: 
     assert (made.returncode, "local:local is here" in made.stderr) == (0, True)
 
 
-def test_a_model_is_fetched_from_the_hub_with_progress_and_then_found_without_it(tmp_path: Path) -> None:
+def test_a_model_is_downloaded_with_progress_and_then_used_offline(tmp_path: Path) -> None:
     name = write_reranker(tmp_path / "source")
     (files,) = (tmp_path / "source").glob("*/snapshots/*")
     asked: list[str] = []

@@ -86,7 +86,7 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
         assert (await rig.left())[:3] == before[:3]
 
 
-async def test_parts_of_a_stored_turn_are_responses_of_their_own(tmp_path: Path) -> None:
+async def test_parts_of_a_stored_turn_are_separate_responses(tmp_path: Path) -> None:
     two = Step((Use("weather", {"city": "Rome"}), Use("clock", {})))
     async with live(tmp_path, BERLIN, two, say("Sunny twice.")) as rig:
         domain = await rig.domain()
@@ -158,7 +158,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
                 await rig.application.business.deletion.end_left_calls()
 
 
-async def test_results_of_the_servers_tools_and_of_others_calls_are_refused(tmp_path: Path) -> None:
+async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: Path) -> None:
     search = Use("search_documents", {"query": "pump"}, id="toolu_search")
     async with live(tmp_path, Step((search, Use("weather", {"city": "Bonn"}))), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"files": {"command": "false"}})
@@ -181,7 +181,7 @@ async def test_results_of_the_servers_tools_and_of_others_calls_are_refused(tmp_
         assert (await refused(ask, model=other, input=[output(call, "sunny")]))[0] == "input.0.call_id"
 
 
-async def test_calls_in_earlier_messages_are_what_the_model_is_sent(tmp_path: Path) -> None:
+async def test_calls_in_earlier_messages_are_sent_to_the_model(tmp_path: Path) -> None:
     asked: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:
@@ -209,7 +209,7 @@ async def test_calls_in_earlier_messages_are_what_the_model_is_sent(tmp_path: Pa
             assert [block["content"][0]["text"] for block in request.messages[2]["content"]] == ["sunny 1", "sunny 2"]
 
 
-async def test_a_choice_limits_or_demands_functions(tmp_path: Path) -> None:
+async def test_tool_choice_limits_or_requires_functions(tmp_path: Path) -> None:
     asked: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:
@@ -237,7 +237,7 @@ async def test_a_choice_limits_or_demands_functions(tmp_path: Path) -> None:
         ]
 
 
-async def test_the_model_without_a_key_calls_a_function_that_is_demanded(tmp_path: Path) -> None:
+async def test_the_extractive_model_calls_a_required_function(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False) as rig:
         domain = await rig.domain()
         body = {"model": domain, "input": "Weather in Bonn?", "tools": [TOOL], "tool_choice": "required"}
@@ -333,7 +333,7 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
         assert (await rig.left())[:3] == (0, 0, 0)
 
 
-async def test_an_answer_that_does_not_fit_the_form_is_an_error(tmp_path: Path) -> None:
+async def test_an_answer_that_violates_its_form_is_an_error(tmp_path: Path) -> None:
     async with live(tmp_path, *([say("About twelve.")] * 3)) as rig:
         domain = await rig.domain()
         asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}

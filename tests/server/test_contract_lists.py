@@ -114,7 +114,7 @@ async def test_a_parameter_that_a_list_cannot_honour_is_refused_by_name(
                 assert (await rig.refused("POST", path, body, params=query))[2].startswith("colour: "), path
 
 
-async def test_metadata_at_the_beginning_is_bounded_as_it_is_later(tmp_path: Path) -> None:
+async def test_metadata_is_bounded_from_the_start(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
     async with Rig(tmp_path, default_domain=domain) as rig:

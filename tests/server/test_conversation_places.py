@@ -18,7 +18,7 @@ async def _refusal(service: Conversations, user: User, conversation_id: str) -> 
     return caught.value
 
 
-async def test_what_was_deleted_since_its_last_message_takes_none(tmp_path: Path) -> None:
+async def test_a_deleted_conversation_refuses_messages_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         domain = await rig.domain()
         own, other = await rig.conversation(domain), await rig.conversation(domain)
@@ -31,7 +31,7 @@ async def test_what_was_deleted_since_its_last_message_takes_none(tmp_path: Path
             assert refused[:2] == (404, "CONVERSATION_NOT_FOUND")
 
 
-async def test_what_was_archived_since_its_last_message_takes_none(tmp_path: Path) -> None:
+async def test_an_archived_conversation_refuses_messages_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Hello.")
@@ -40,7 +40,7 @@ async def test_what_was_archived_since_its_last_message_takes_none(tmp_path: Pat
         assert refused[:2] == (409, "CONVERSATION_ARCHIVED")
 
 
-async def test_what_its_owner_just_spoke_in_does_not_exist_for_others(tmp_path: Path) -> None:
+async def test_a_just_used_conversation_does_not_exist_for_others(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         service, conversation = rig.application.business.conversations, await rig.conversation()
         await rig.say(conversation, "Hello.")

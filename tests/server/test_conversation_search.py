@@ -62,7 +62,7 @@ async def test_a_search_is_limited_to_the_conversations_of_its_user(tmp_path: Pa
         assert [each["conversation"]["id"] for each in found] == [theirs]
 
 
-async def test_a_question_that_is_asked_again_is_found_once_and_an_imported_one_too(tmp_path: Path) -> None:
+async def test_a_repeated_or_imported_question_is_found_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("First."), say("Second.")) as rig:
         conversation = await rig.conversation()
         events = await rig.say(conversation, "Which pump?")
@@ -73,7 +73,7 @@ async def test_a_question_that_is_asked_again_is_found_once_and_an_imported_one_
         assert [each["count"] for each in await find(rig, "first")] == [1]
 
 
-async def test_the_list_says_how_a_conversation_ended_and_shows_pinned_ones_first(tmp_path: Path) -> None:
+async def test_the_list_shows_how_conversations_ended_with_pinned_ones_first(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes."), ModelError("no", http_status=400), say("Again.")) as rig:
         domain = await rig.domain()
         good, bad = await rig.conversation(domain), await rig.conversation(domain)

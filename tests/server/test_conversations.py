@@ -39,7 +39,7 @@ async def test_a_message_streams_its_turn_and_both_messages_can_be_read(tmp_path
         assert record["lastMessageAt"] is not None
 
 
-async def test_who_asks_for_json_gets_the_turn_and_follows_it_by_number(tmp_path: Path) -> None:
+async def test_a_json_client_gets_the_turn_and_follows_it_by_number(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One two three.")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}/messages"
@@ -59,7 +59,7 @@ async def test_who_asks_for_json_gets_the_turn_and_follows_it_by_number(tmp_path
         assert (ended["status"], ended["endReason"]) == ("done", "end_turn")
 
 
-async def test_a_log_that_is_gone_is_answered_as_an_error(tmp_path: Path) -> None:
+async def test_a_deleted_log_is_an_error(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Short-lived.")) as rig:
         events = await rig.say(await rig.conversation(), "Hi")
         await rig.application.database.write(lambda conn: run_events.prune(conn, "9999"))
@@ -83,7 +83,7 @@ async def test_a_log_that_is_gone_is_answered_as_an_error(tmp_path: Path) -> Non
         (None, 400, "MESSAGE_CONTENT_REQUIRED"),
     ],
 )
-async def test_a_bad_message_is_refused_in_plain_words_and_the_next_one_is_answered(
+async def test_a_bad_message_is_refused_plainly_and_the_next_is_answered(
     tmp_path: Path, body: object, status: int, code: str
 ) -> None:
     async with Rig(tmp_path, say("Still here.")) as rig:
@@ -123,7 +123,7 @@ async def test_an_unknown_id_is_not_found(tmp_path: Path, method: str, path: str
         assert (await rig.refused(method, path, body))[:2] == (404, code)
 
 
-async def test_another_owners_conversation_looks_like_none(tmp_path: Path) -> None:
+async def test_another_owners_conversation_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Mine.")) as rig:
         conversation = await rig.conversation()
         events = await rig.say(conversation, "Hi")
@@ -141,7 +141,7 @@ async def test_another_owners_conversation_looks_like_none(tmp_path: Path) -> No
         assert (await business.list_page(eve)).total == 0
 
 
-async def test_the_same_client_message_makes_one_turn_and_other_content_is_refused(tmp_path: Path) -> None:
+async def test_a_repeated_client_message_creates_one_turn_and_other_content_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Once.")) as rig:
         conversation = await rig.conversation()
         first = await rig.say(conversation, "Do it", clientMessageId="c-1")
@@ -187,7 +187,7 @@ async def test_the_first_message_gives_the_title_unless_the_user_chose_one(tmp_p
         assert (await rig.ok("GET", f"/api/conversations/{titled}"))["title"] == "My case"
 
 
-async def test_an_archived_or_full_conversation_takes_no_message(tmp_path: Path) -> None:
+async def test_an_archived_or_full_conversation_refuses_messages(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
@@ -244,7 +244,7 @@ async def test_deleting_a_conversation_ends_its_turn_and_leaves_nothing(tmp_path
         assert (await rig.refused("GET", f"/api/turns/{turn['id']}"))[0] == 404
 
 
-async def test_context_documents_must_be_of_the_domain(tmp_path: Path) -> None:
+async def test_context_documents_must_belong_to_the_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         body = {"domainId": domain, "contextDocumentIds": ["doc_x"]}
@@ -273,7 +273,7 @@ FAILURES: dict[str, tuple[Scripted, bool]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_a_turn_that_failed_stays_visible_with_a_reason_fit_for_people(tmp_path: Path, name: str) -> None:
+async def test_a_failed_turn_stays_visible_with_a_plain_reason(tmp_path: Path, name: str) -> None:
     failure, retryable = FAILURES[name]
     async with Rig(tmp_path, failure, say("Now it works."), retry_budget_seconds=0) as rig:
         conversation = await rig.conversation()
@@ -300,7 +300,7 @@ async def test_a_turn_that_failed_stays_visible_with_a_reason_fit_for_people(tmp
             assert ([*rest["items"], *last["items"]], last["hasMore"], rest["hasMore"]) == (items, True, False)
 
 
-async def test_what_runs_or_waits_is_seen_on_the_conversation(tmp_path: Path) -> None:
+async def test_a_conversation_shows_its_running_and_waiting_turns(tmp_path: Path) -> None:
     stalled = Stalled(say("Long."), 1)
     async with Rig(tmp_path, stalled, say("Next.")) as rig:
         conversation = await rig.conversation()

@@ -30,7 +30,7 @@ class Backup:
 
 @pytest.mark.sqlite("locks the file")
 @pytest.mark.nightly("waits for the lock many times; test_full_disk.py refuses in the same way every time")
-async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_documents(tmp_path: Path) -> None:
+async def test_a_server_survives_a_database_lock_and_continues_with_its_documents(tmp_path: Path) -> None:
     backup = Backup(tmp_path, "ingest.parsing")
     async with Rig(tmp_path, failpoint=backup) as rig:
         rig.application.begin()
@@ -54,7 +54,7 @@ async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_doc
         assert (await rig.settled(domain, document))["status"] == "indexed"
 
 
-async def test_background_work_that_fails_for_any_reason_does_not_end_the_server(tmp_path: Path) -> None:
+async def test_failed_background_work_does_not_stop_the_server(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         failed = [anyio.Event(), anyio.Event()]
 

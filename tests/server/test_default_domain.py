@@ -7,7 +7,7 @@ import pytest
 from tests.server.rig import Rig
 
 
-async def test_a_conversation_that_names_no_domain_begins_in_the_default_one(
+async def test_a_conversation_without_a_domain_starts_in_the_default_domain(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Rig(tmp_path, default_domain="no-such") as rig:

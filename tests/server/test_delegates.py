@@ -18,7 +18,7 @@ def of(agent: str, events: list[Json]) -> list[Json]:
     return [event for event in events if event.get("agent", "") == agent]
 
 
-async def test_the_delegate_server_is_there_exactly_when_the_domain_has_sub_roles(tmp_path: Path) -> None:
+async def test_the_delegate_server_exists_exactly_with_sub_roles(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(subRoleIds=["researcher"])
         servers = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
@@ -28,7 +28,7 @@ async def test_the_delegate_server_is_there_exactly_when_the_domain_has_sub_role
         assert list((await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]) == ["promptx"]
 
 
-async def test_a_model_delegates_to_the_listed_roles_at_the_same_time_and_one_level_on(tmp_path: Path) -> None:
+async def test_a_model_delegates_to_listed_roles_in_parallel_and_one_level_deeper(tmp_path: Path) -> None:
     def by_task(request: ModelRequest) -> Plain:
         assert "delegate: hand self-contained tasks to" in plain_text(request.system)
         return script[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
@@ -60,7 +60,7 @@ async def test_a_model_delegates_to_the_listed_roles_at_the_same_time_and_one_le
         assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["messageCount"] == 2
 
 
-async def test_an_interrupt_ends_the_delegate_and_the_conversation_goes_on_until_it_is_deleted(tmp_path: Path) -> None:
+async def test_an_interrupt_ends_the_delegate_and_the_conversation_continues(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, use("delegate", role="researcher", task="Dig"), slow, say("Next.")) as rig:
         path = "/api/conversations/" + await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
@@ -77,7 +77,7 @@ async def test_an_interrupt_ends_the_delegate_and_the_conversation_goes_on_until
         assert await rig.application.database.read(lambda conn: sessions.get(conn, child.id)) is None
 
 
-async def test_a_server_that_stops_in_the_middle_of_a_delegate_goes_on_with_it(tmp_path: Path) -> None:
+async def test_a_server_stopped_during_a_delegate_resumes_it(tmp_path: Path) -> None:
     slow = Stalled(say("Never seen."), 3)
     async with Rig(tmp_path, use("delegate", role="researcher", task="Dig"), slow) as rig:
         path = "/api/conversations/" + await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
@@ -117,7 +117,7 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
             assert [each["toolName"] for each in listed] == names
 
 
-async def test_the_delegate_tool_says_of_each_role_what_its_file_says(tmp_path: Path) -> None:
+async def test_the_delegate_tool_describes_each_role_from_its_file(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello."), say("Again.")) as rig:
         domain = await rig.domain(subRoleIds=["researcher"])
         conversation = await rig.conversation(domain)

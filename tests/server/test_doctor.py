@@ -66,7 +66,7 @@ async def test_a_healthy_folder_has_no_findings(tmp_path: Path) -> None:
         assert await rig.application.doctor.examine() == []
 
 
-async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_path: Path) -> None:
+async def test_the_doctor_repairs_inconsistent_conversations_without_losing_messages(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two."), say("Three.")) as rig:
         domain = await rig.domain()
         rig.application.begin()
@@ -121,7 +121,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
         assert queued.status == "queued"
 
 
-async def test_chunks_of_documents_that_are_gone_are_found(tmp_path: Path) -> None:
+async def test_chunks_of_deleted_documents_are_detected(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         rig.application.begin()
@@ -134,7 +134,7 @@ async def test_chunks_of_documents_that_are_gone_are_found(tmp_path: Path) -> No
         assert await doctor.examine() == []
 
 
-async def test_by_their_sums_domains_in_order_are_told_without_a_look_at_each_document(tmp_path: Path) -> None:
+async def test_checksums_identify_unchanged_domains_without_reading_their_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain, other = await rig.domain(), await rig.domain()
@@ -153,7 +153,7 @@ async def test_by_their_sums_domains_in_order_are_told_without_a_look_at_each_do
 
 
 @pytest.mark.sqlite("its commands have a file")
-async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_path: Path) -> None:
+async def test_the_command_reports_and_repairs_except_in_a_folder_in_use(tmp_path: Path) -> None:
     def doctor(*options: str) -> tuple[int, str, str]:
         command = ["doctor", "--data", str(tmp_path / "data"), *options]
         done = run_program(command, cwd=tmp_path, env=os.environ)
@@ -185,7 +185,7 @@ async def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProc
     return await anyio.to_thread.run_sync(partial(run_program, arguments, cwd=folder, env=os.environ))
 
 
-async def test_a_folder_that_is_missing_is_named_in_a_line(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_named_in_one_line(tmp_path: Path) -> None:
     done = await run_command(tmp_path, "doctor", "--data", str(tmp_path / "none"))
     assert done.returncode == 2
     assert f"there is no folder {tmp_path / 'none'}" in done.stderr
@@ -207,9 +207,7 @@ def scribble(path: Path, start: int = 4096) -> bytes:
 
 @pytest.mark.sqlite("damages the file")
 @pytest.mark.parametrize("damage", ["pages", "another file", "gone"])
-async def test_a_damaged_database_is_told_and_neither_written_nor_taken_for_an_empty_one(
-    tmp_path: Path, damage: str
-) -> None:
+async def test_a_damaged_database_is_reported_and_not_overwritten(tmp_path: Path, damage: str) -> None:
     async with Rig(tmp_path, say("Hi.")) as rig:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")
@@ -237,7 +235,7 @@ async def test_a_damaged_database_is_told_and_neither_written_nor_taken_for_an_e
         assert database.read_bytes() == left
 
 
-async def test_the_command_tells_of_a_damaged_database_in_a_line(tmp_path: Path) -> None:
+async def test_the_command_reports_a_damaged_database_in_one_line(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "agentic-rag.db").write_bytes(b"no database" * 1000)
@@ -256,7 +254,7 @@ def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:
 
 
 @pytest.mark.sqlite("another server looked a moment ago")
-async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_read_again(tmp_path: Path) -> None:
+async def test_a_missing_or_changed_original_is_reported_and_a_changed_one_read_again(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         rig.application.begin()
@@ -287,7 +285,7 @@ async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_
                 await pause()
 
 
-async def test_a_kept_result_that_is_not_what_was_kept_is_told(tmp_path: Path) -> None:
+async def test_a_stored_result_with_a_wrong_checksum_is_reported(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Hi")
@@ -315,7 +313,7 @@ def remember(workspace: Path, role: str, user: str | None = None) -> Path:
     return memory.folder.path
 
 
-async def test_each_memory_is_looked_at_and_what_follows_from_its_engrams_is_made_anew(tmp_path: Path) -> None:
+async def test_each_memory_is_checked_and_its_derived_data_rebuilt(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     workspace = settings.workspaces / "law"
     torn, foreign, linked, stale, lacking = (
@@ -350,7 +348,7 @@ async def test_each_memory_is_looked_at_and_what_follows_from_its_engrams_is_mad
     assert sorted(os.listdir(tmp_path)) == ["data", "outside.db"], "nothing was opened beside it"
 
 
-async def test_a_memory_that_was_begun_and_never_written_is_no_damage(tmp_path: Path) -> None:
+async def test_an_empty_memory_is_not_reported_as_damaged(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     written = remember(settings.workspaces / "law", "a")
     begun = written.with_name("begun")
@@ -363,7 +361,7 @@ async def test_a_memory_that_was_begun_and_never_written_is_no_damage(tmp_path: 
     assert await codes(settings) == ["MEMORY_DAMAGED"]
 
 
-def test_folders_that_our_own_commands_make_are_closed_to_others(tmp_path: Path) -> None:
+def test_folders_created_by_our_commands_are_closed_to_others(tmp_path: Path) -> None:
     data = tmp_path / "data"
     before = os.umask(0o022)  # a command line's, before anything has the folder
     try:
@@ -374,7 +372,7 @@ def test_folders_that_our_own_commands_make_are_closed_to_others(tmp_path: Path)
     assert lent_files(data) == []
 
 
-async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_read_is_told(tmp_path: Path) -> None:
+async def test_undecryptable_secrets_and_a_readable_key_file_are_reported(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         for name in ("OLD", "NEW"):
@@ -399,7 +397,7 @@ async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_
 
 @pytest.mark.sqlite("loses the file")
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
-async def test_a_lost_database_is_told_and_not_taken_for_a_new_folder(tmp_path: Path, left: str) -> None:
+async def test_a_missing_database_is_reported_instead_of_starting_a_new_one(tmp_path: Path, left: str) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         await rig.upload(await rig.domain(), "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")

@@ -29,7 +29,7 @@ async def ask(rig: Rig, domain: str, question: str) -> list[Json]:
     return events_of(sent.text)
 
 
-async def test_the_report_puts_stale_documents_that_answers_cite_most_first(tmp_path: Path) -> None:
+async def test_the_report_lists_the_most_cited_stale_documents_first(tmp_path: Path) -> None:
     async with Rig(tmp_path, instead=ScriptedModel(then=answer)) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}"
@@ -75,7 +75,7 @@ async def test_the_report_puts_stale_documents_that_answers_cite_most_first(tmp_
         assert back["date"] == back["createdAt"][:10]
 
 
-async def test_searches_prefer_newer_versions_only_where_the_domain_wants_it(tmp_path: Path) -> None:
+async def test_searches_prefer_newer_versions_only_by_setting(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}"

@@ -15,7 +15,7 @@ from tests.server.rig import Rig
 from tests.waiting import pause
 
 
-async def test_a_state_that_no_document_can_have_is_refused_with_those_there_are(tmp_path: Path) -> None:
+async def test_an_unknown_document_state_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
@@ -41,7 +41,7 @@ async def test_a_filter_that_names_no_document_is_refused_with_its_place(tmp_pat
         assert "a.md" in message
 
 
-async def test_a_search_says_that_nothing_was_reranked_and_why(tmp_path: Path) -> None:
+async def test_a_search_without_reranking_gives_the_reason(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(reranker="no/such-model")
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
@@ -50,7 +50,7 @@ async def test_a_search_says_that_nothing_was_reranked_and_why(tmp_path: Path) -
         assert "no/such-model" in found["note"]
 
 
-async def test_a_citations_chunk_is_shown_where_it_stands(tmp_path: Path) -> None:
+async def test_a_citations_chunk_is_shown_at_its_place_in_the_document(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         text = "\n\n".join(f"# Part {part}\n\n" + f"Sentence {part} of the handbook. " * 60 for part in range(4))
@@ -66,7 +66,7 @@ async def test_a_citations_chunk_is_shown_where_it_stands(tmp_path: Path) -> Non
             assert (await rig.refused("GET", f"{base}/chunks/{unknown}"))[:2] == (404, "CHUNK_NOT_FOUND")
 
 
-async def test_a_list_of_all_documents_is_made_beside_the_event_loop(tmp_path: Path) -> None:
+async def test_the_list_of_all_documents_is_built_off_the_event_loop(tmp_path: Path) -> None:
     thread, begun, free, found = one_thread(), anyio.Event(), Event(), list[int]()
 
     def hold() -> None:

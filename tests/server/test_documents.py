@@ -25,7 +25,7 @@ async def test_an_uploaded_file_is_indexed_and_found(tmp_path: Path) -> None:
         assert list((rig.settings.data / "incoming").iterdir()) == []
 
 
-async def test_several_files_come_in_one_upload_and_other_fields_are_ignored(tmp_path: Path) -> None:
+async def test_several_files_are_ingested_from_one_upload_and_other_fields_ignored(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         files = [("a", ("one.md", TEXT)), ("b", ("two.txt", b"Another text entirely."))]
@@ -33,7 +33,7 @@ async def test_several_files_come_in_one_upload_and_other_fields_are_ignored(tmp
         assert [item["name"] for item in made["items"]] == ["one.md", "two.txt"]
 
 
-async def test_the_same_bytes_are_one_document_and_the_same_name_is_two(tmp_path: Path) -> None:
+async def test_equal_bytes_are_one_document_and_equal_names_two(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         first = await rig.upload(domain, "a.md", TEXT)
@@ -66,7 +66,7 @@ async def test_a_file_name_is_data_and_never_a_path(tmp_path: Path, name: str, k
 
 
 @pytest.mark.attack(kind="files")
-async def test_files_that_cannot_be_taken_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+async def test_files_that_cannot_be_stored_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, max_upload_bytes=1000) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
@@ -84,7 +84,7 @@ async def test_files_that_cannot_be_taken_are_refused_and_leave_nothing(tmp_path
         assert not incoming.exists() or list(incoming.iterdir()) == []
 
 
-async def test_an_unreadable_file_fails_with_a_reason_and_can_be_tried_again(tmp_path: Path) -> None:
+async def test_an_unreadable_file_fails_with_a_reason_and_can_be_retried(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         failed = await rig.upload(domain, "scan.pdf", b"%PDF-1.7 broken")
@@ -120,7 +120,7 @@ async def test_another_domains_document_is_not_found(tmp_path: Path) -> None:
         assert (await rig.ok("POST", f"/api/domains/{other}/documents/search", {"query": "leave"}))["hits"] == []
 
 
-async def test_files_the_operator_drops_are_taken_in(tmp_path: Path) -> None:
+async def test_files_added_by_the_operator_are_ingested(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         folder = rig.settings.workspaces / domain / "documents"
@@ -137,7 +137,7 @@ async def test_files_the_operator_drops_are_taken_in(tmp_path: Path) -> None:
         assert await rig.ok("POST", f"{path}/rescan") == {"added": 0}
 
 
-async def test_what_a_stopped_server_left_unfinished_is_finished_by_the_next(tmp_path: Path) -> None:
+async def test_documents_left_unfinished_by_a_stopped_server_are_finished_by_the_next(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         made = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", TEXT)})

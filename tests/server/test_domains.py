@@ -28,7 +28,7 @@ async def test_a_domain_is_created_with_defaults_and_our_servers(tmp_path: Path)
         assert [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]] == [made["id"]]
 
 
-async def test_the_retriever_appears_with_the_first_document_and_leaves_with_the_last(tmp_path: Path) -> None:
+async def test_the_retriever_is_offered_while_there_are_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalTopK=3)
         document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
@@ -42,7 +42,7 @@ async def test_the_retriever_appears_with_the_first_document_and_leaves_with_the
         assert "retriever" not in (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
 
 
-async def test_what_get_shows_can_be_edited_and_put_back(tmp_path: Path) -> None:
+async def test_a_get_answer_can_be_edited_and_put_back(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain(mcpServers={"files": STDIO})
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
@@ -78,7 +78,7 @@ async def test_a_stale_version_is_refused_with_the_current_one(tmp_path: Path) -
         assert (await rig.refused("PATCH", path, {}, headers={"if-match": "x"}))[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_changes_without_a_version_made_at_once_are_all_kept(tmp_path: Path) -> None:
+async def test_concurrent_changes_without_a_version_are_all_kept(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
 
@@ -93,7 +93,7 @@ async def test_changes_without_a_version_made_at_once_are_all_kept(tmp_path: Pat
         assert (set(found["settings"]["variables"]), found["version"]) == (names, 17)
 
 
-async def test_of_changes_made_at_once_from_one_version_one_is_kept(tmp_path: Path) -> None:
+async def test_one_of_several_concurrent_changes_of_a_version_is_kept(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
         statuses: list[int] = []
@@ -108,7 +108,7 @@ async def test_of_changes_made_at_once_from_one_version_one_is_kept(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["A\x1b[2J", "A\u202egnp", "A\u2066B", "A\x00", "A\nB", "\u200b\u2060"])
-async def test_a_domains_name_that_shows_as_something_else_is_refused(tmp_path: Path, name: str) -> None:
+async def test_a_domains_name_with_misleading_characters_is_refused(tmp_path: Path, name: str) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
         for method, place in (("POST", "/api/domains"), ("PATCH", path)):
@@ -120,13 +120,13 @@ async def test_a_domains_name_that_shows_as_something_else_is_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["نام‌ها", "शक्‍ति", "👩‍⚖️ Law", "Ünïcode – 法律", "שלום\u200e (A)"])
-async def test_a_domains_name_may_be_of_any_script(tmp_path: Path, name: str) -> None:
+async def test_a_domains_name_can_use_any_script(tmp_path: Path, name: str) -> None:
     async with Rig(tmp_path) as rig:
         made = await rig.ok("POST", "/api/domains", {"name": name, "description": "one\n\ttwo"})
         assert (made["name"], made["description"]) == (name, "one\n\ttwo")
 
 
-async def test_a_conversations_title_loses_what_would_show_it_as_something_else(tmp_path: Path) -> None:
+async def test_a_conversations_title_loses_control_and_bidi_characters(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation(title="A\u202e\x1b \n B")
         path = f"/api/conversations/{conversation}"
@@ -146,7 +146,7 @@ async def test_a_conversations_title_loses_what_would_show_it_as_something_else(
         ({"reranker": "../x y"}, "settings.reranker", "model"),
     ],
 )
-async def test_what_a_name_may_be_is_said_in_words(
+async def test_errors_describe_valid_names_in_words(
     tmp_path: Path, settings: dict[str, Any], place: str, words: str
 ) -> None:
     async with Rig(tmp_path) as rig:
@@ -160,7 +160,7 @@ async def test_what_a_name_may_be_is_said_in_words(
         assert not set("^$") & set(message)
 
 
-async def test_our_entries_of_a_get_may_come_back_after_the_last_document_has_gone(tmp_path: Path) -> None:
+async def test_built_in_entries_of_a_get_can_be_sent_back_without_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(subRoleIds=["assistant"])
         path = f"/api/domains/{domain}"
@@ -176,7 +176,7 @@ async def test_our_entries_of_a_get_may_come_back_after_the_last_document_has_go
         assert (await rig.refused("PUT", path, {"settings": {"mcpServers": changed}}))[0] == 409
 
 
-async def test_a_reranker_that_nobody_knows_is_told_when_it_is_saved(tmp_path: Path) -> None:
+async def test_an_unknown_reranker_is_reported_on_saving(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
         saved = await rig.ok("PATCH", path, {"settings": {"reranker": "no/such-model"}})
@@ -191,7 +191,7 @@ async def test_a_reranker_that_nobody_knows_is_told_when_it_is_saved(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["promptx", "Retriever", " delegate ", "ｐｒｏｍｐｔｘ"])
-async def test_a_reserved_name_is_refused_in_any_dress(tmp_path: Path, name: str) -> None:
+async def test_a_reserved_name_is_refused_in_any_spelling(tmp_path: Path, name: str) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         path = f"/api/domains/{await rig.domain()}"
         for method in ("PUT", "PATCH"):
@@ -278,7 +278,7 @@ async def test_roles_are_listed_rendered_and_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strange", [os.mkfifo, Path.touch, lambda place: place.symlink_to("/")])
-async def test_what_stands_in_place_of_a_folder_is_noticed_and_the_turn_goes_on(
+async def test_a_file_in_place_of_a_folder_causes_a_notice_and_the_turn_continues(
     tmp_path: Path, strange: Callable[[Path], None]
 ) -> None:
     names = ("documents", ".promptx", "files")
@@ -293,7 +293,7 @@ async def test_what_stands_in_place_of_a_folder_is_noticed_and_the_turn_goes_on(
         assert types_of(events)[-1] == "done"
 
 
-async def test_a_broken_prompt_component_is_noticed_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_broken_prompt_component_causes_a_notice_and_the_turn_continues(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Fine.")) as rig:
         domain = await rig.domain()
         prompt = rig.settings.workspaces / domain / "prompt"

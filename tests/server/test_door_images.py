@@ -67,7 +67,7 @@ async def seen(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
         yield rig, await rig.domain(), model
 
 
-async def test_an_image_of_every_door_is_shown_to_the_model_and_kept_with_its_message(tmp_path: Path) -> None:
+async def test_an_image_from_every_endpoint_is_shown_to_the_model_and_stored(tmp_path: Path) -> None:
     async with seen(tmp_path) as (rig, domain, model):
         sent = {
             f"/api/ag-ui/{domain}": ag_ui(DataSource(value=PNG, mime_type="image/png")),
@@ -98,7 +98,7 @@ SAME: dict[str, tuple[str, str | None, bytes]] = {
 
 
 @pytest.mark.parametrize("name", SAME)
-async def test_an_address_of_an_image_is_read_as_browsers_write_it(tmp_path: Path, name: str) -> None:
+async def test_an_image_data_url_is_read_in_browser_notation(tmp_path: Path, name: str) -> None:
     url, kind, data = SAME[name]
     async with seen(tmp_path) as (rig, domain, model):
         await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url, kind))
@@ -122,7 +122,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
 }
 
 
-async def test_what_is_no_image_is_refused_in_the_words_of_the_protocol_and_nothing_is_fetched(tmp_path: Path) -> None:
+async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_download(tmp_path: Path) -> None:
     async with seen(tmp_path) as (rig, domain, model):
         for name, (url, status, code) in BAD.items():
             run = await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
@@ -154,7 +154,7 @@ async def test_what_is_no_image_is_refused_in_the_words_of_the_protocol_and_noth
         assert refs(rig) == set()
 
 
-async def test_an_edited_message_has_the_images_that_come_with_it_and_a_regenerated_one_its_own(tmp_path: Path) -> None:
+async def test_an_edited_message_has_its_new_images_and_a_retried_one_its_old(tmp_path: Path) -> None:
     async with seen(tmp_path) as (rig, domain, model):
         path = f"/api/ui-message/{domain}"
         await rig.http.post(path, json=ui_message(URL))
@@ -172,7 +172,7 @@ async def test_an_edited_message_has_the_images_that_come_with_it_and_a_regenera
         assert len(refs(rig)) == 2
 
 
-async def test_openais_client_shows_images_again_where_nothing_is_kept_and_the_last_ones_where_it_is(
+async def test_openais_client_resends_images_only_for_unstored_conversations(
     tmp_path: Path,
 ) -> None:
     model = StrictModel(answering)

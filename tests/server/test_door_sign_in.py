@@ -142,7 +142,7 @@ class _Opening:
         await self._rig.__aexit__(*problem)
 
 
-async def test_a_client_finds_the_way_to_a_token_and_its_scopes_limit_the_tools(tmp_path: Path) -> None:
+async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(tmp_path: Path) -> None:
     async with open_door(tmp_path, use("promptx_remember", engrams=[]), say("No.")) as rig:
         refused = await rig.call("")
         challenge = refused.headers["www-authenticate"]
@@ -199,7 +199,7 @@ def _tools(answered: httpx2.Response) -> list[str]:
     return [each["name"] for each in orjson.loads(line.removeprefix("data: "))["result"]["tools"]]
 
 
-async def test_a_token_opens_its_domain_only_and_nothing_but_the_door(tmp_path: Path) -> None:
+async def test_a_token_is_valid_only_for_its_domain_and_endpoint(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         token = (await rig.tokens())["access_token"]
         elsewhere = await rig.call(token, domain=rig.other)
@@ -336,7 +336,7 @@ FOREIGN_ADDRESSES = [
 ]
 
 
-async def test_an_address_that_is_not_registered_is_never_redirected_to(tmp_path: Path) -> None:
+async def test_an_unregistered_redirect_address_is_refused(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         for redirect_uri in FOREIGN_ADDRESSES:
             answered = await rig.begin(redirect_uri=redirect_uri)
@@ -348,7 +348,7 @@ async def test_an_address_that_is_not_registered_is_never_redirected_to(tmp_path
         assert (await rig.exchange(code, redirect_uri=uri)).status_code == 200
 
 
-async def test_a_request_that_does_not_fit_returns_an_error_to_the_client(tmp_path: Path) -> None:
+async def test_an_invalid_request_returns_an_error_to_the_client(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         misfits: list[tuple[dict[str, str | None], str]] = [
             ({"response_type": "token"}, "unsupported_response_type"),
@@ -386,7 +386,7 @@ async def test_a_request_that_does_not_fit_returns_an_error_to_the_client(tmp_pa
         assert large.status_code == 413
 
 
-async def test_only_a_user_of_the_domain_decides_and_only_once(tmp_path: Path) -> None:
+async def test_only_a_user_of_the_domain_can_decide_and_only_once(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         mallory = await make_key(rig, "mallory", "member", rig.other)
         begun = await rig.begin(scope="search")
@@ -447,7 +447,7 @@ async def documents(**by_path: Any) -> AsyncGenerator[str]:
         yield address
 
 
-async def test_a_client_is_known_by_its_metadata_document(tmp_path: Path) -> None:
+async def test_a_client_is_identified_by_its_metadata_document(tmp_path: Path) -> None:
     base = {"client_id": "{url}", "redirect_uris": [REDIRECT], "client_name": "<b>Doc</b>"}
     odd: Mapping[str, Json] = {
         "good": base,
@@ -546,7 +546,7 @@ async def test_the_openid_provider_can_issue_the_tokens(tmp_path: Path) -> None:
             assert set(_tools(await call_door(rig.http, api, LIST, law))) >= {"ask", "search_documents"}
 
 
-async def test_expired_rows_are_deleted_and_an_erased_person_leaves_none(tmp_path: Path) -> None:
+async def test_expired_rows_and_rows_of_an_erased_person_are_deleted(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         await rig.tokens()
         await rig.begin()
@@ -572,7 +572,7 @@ async def _counts(rig: Rig) -> tuple[int, ...]:
 
 
 @needs_postgresql
-async def test_an_authorization_counts_at_all_servers_and_ends_at_all() -> None:
+async def test_an_authorization_applies_and_ends_on_all_servers() -> None:
     with postgresql_server() as server:
         async with aclosing(await Database.open(server.url)) as database:
             one, other = Access(database), Access(database)

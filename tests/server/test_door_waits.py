@@ -62,7 +62,7 @@ async def test_an_interrupt_is_answered_once_by_its_own_user_in_its_own_thread(t
         assert [each["type"] for each in whole].count("RUN_FINISHED") == 1, "what was answered ends no run"
 
 
-async def test_a_cancelled_interrupt_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None:
+async def test_the_model_reads_the_reason_of_a_cancelled_interrupt(tmp_path: Path) -> None:
     async with Rig(tmp_path, REMEMBER, say("Not kept.")) as rig:
         path = f"/api/ag-ui/{await rig.domain(toolPolicy={'promptx_remember': 'ask'})}"
         last = chunks_of((await rig.http.post(path, json=run_input("run-1"))).text)[-1]
@@ -104,7 +104,7 @@ async def test_an_approval_in_a_chat_is_answered_once_by_its_own_user(tmp_path: 
         assert (no.status_code, no.json()["error"]["code"]) == (409, "WAIT_ANSWERED")
 
 
-async def test_a_question_in_a_chat_is_a_part_and_the_stream_goes_on_when_it_is_answered(tmp_path: Path) -> None:
+async def test_a_wait_in_a_chat_is_a_part_and_the_stream_continues_after_its_answer(tmp_path: Path) -> None:
     ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
     async with Rig(tmp_path, ask, say("Tea it is.")) as rig:
         path = f"/api/ui-message/{await rig.domain(askUser=True)}"

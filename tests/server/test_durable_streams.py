@@ -55,7 +55,7 @@ async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Pat
         assert (again["items"], again["closed"]) == (whole, True)  # type: ignore[index]
 
 
-async def test_an_answer_says_where_it_ends_and_whether_more_will_come(tmp_path: Path) -> None:
+async def test_an_answer_has_its_end_offset_and_whether_more_will_follow(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, slow) as rig:
         turn, path = await begin(rig)
@@ -87,7 +87,7 @@ async def test_an_answer_says_where_it_ends_and_whether_more_will_come(tmp_path:
         assert over.headers["stream-cursor"].isdecimal()
 
 
-async def test_delegates_a_reset_and_an_interrupt_are_read_as_they_are_natively(tmp_path: Path) -> None:
+async def test_delegates_resets_and_interrupts_are_read_like_in_the_native_dialect(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     half = Broken(say("Half an answer."), 4)
     async with Rig(tmp_path, *delegated()[:3], half, slow) as rig:

@@ -146,13 +146,13 @@ async def test_more_than_64_kib_of_headers_are_refused(header: bytes) -> None:
         assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
 
 
-async def test_the_address_counts_as_a_header() -> None:
+async def test_the_request_target_counts_to_the_header_limit() -> None:
     async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
         await peer.send(b"GET /echo?" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
 
 
-async def test_fields_after_a_body_count_too_and_are_no_headers() -> None:
+async def test_trailers_count_to_the_limit_and_are_not_headers() -> None:
     async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
         await peer.send(
             POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + b"X: " + b"x" * 70_000 + b"\r\n\r\n"
@@ -160,7 +160,7 @@ async def test_fields_after_a_body_count_too_and_are_no_headers() -> None:
         assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
 
 
-async def test_60_kib_of_headers_and_a_large_body_are_answered() -> None:
+async def test_requests_with_60_kib_of_headers_and_a_large_body_are_answered() -> None:
     async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
         await peer.send(POST + b"X: " + b"x" * 60_000 + b"\r\nContent-Length: 3000000\r\nConnection: close\r\n\r\n")
         await peer.send(b"x" * 3_000_000)
@@ -168,23 +168,23 @@ async def test_60_kib_of_headers_and_a_large_body_are_answered() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"G", GET, b"\r\n" * 10], ids=["a letter", "half a header", "empty lines"])
-async def test_a_header_that_does_not_end_is_given_up(sent: bytes) -> None:
+async def test_a_header_without_an_end_times_out(sent: bytes) -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
         await peer.send(sent)
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
-async def test_a_header_that_comes_byte_by_byte_is_given_up() -> None:
+async def test_a_header_sent_byte_by_byte_times_out() -> None:
     async with dripping(GET + b"X: ") as peer:
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
-async def test_a_connection_that_says_nothing_is_closed_without_an_answer() -> None:
+async def test_a_silent_connection_is_closed_without_an_answer() -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
         assert await peer.read_to_the_end() == b""
 
 
-async def test_a_second_request_that_does_not_end_is_given_up() -> None:
+async def test_a_second_request_without_an_end_times_out() -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
         await peer.send(GET + b"\r\n" + GET)
         heard = await peer.read_to_the_end()
@@ -196,7 +196,7 @@ async def test_a_second_request_that_does_not_end_is_given_up() -> None:
     "sent",
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, b"\xff" * 200, b"GET /\xff\xfe HTTP/1.1\r\n\r\n"],
 )
-async def test_what_is_no_request_is_refused(sent: bytes) -> None:
+async def test_an_invalid_http_request_is_refused(sent: bytes) -> None:
     async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
         await peer.send(sent)
         assert await peer.answer() == (400, "BAD_REQUEST")
@@ -214,23 +214,23 @@ async def test_what_is_no_request_is_refused(sent: bytes) -> None:
     ],
     ids=["length", "chunks", "no byte"],
 )
-async def test_a_body_that_stops_is_given_up(begun: bytes) -> None:
+async def test_a_stalled_body_times_out(begun: bytes) -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
         await peer.send(POST + begun)
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
-async def test_the_framing_of_chunks_is_no_body() -> None:
+async def test_chunk_framing_is_not_part_of_the_body() -> None:
     async with dripping(POST + b"Transfer-Encoding: chunked\r\n\r\n5;x=") as peer:
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
-async def test_the_rest_of_a_body_that_was_answered_before_is_not_waited_for() -> None:
+async def test_an_early_answer_does_not_wait_for_the_rest_of_the_body() -> None:
     async with dripping(POST.replace(b"echo", b"nowhere") + b"Content-Length: 1000000000\r\n\r\n") as peer:
         assert (await peer.read_to_the_end()).startswith(b"HTTP/1.1 404")
 
 
-async def test_an_answer_that_is_not_taken_is_given_up() -> None:
+async def test_an_answer_that_the_client_does_not_read_is_abandoned() -> None:
     cut = anyio.Event()
     async with serving(plain_app(cut), http=Entrance(PROMPT)) as address:
         with socket.socket() as deaf:
@@ -261,7 +261,7 @@ def read_to_the_end(deaf: socket.socket) -> None:
     ],
     ids=["too many lines", "too long a line", "a body"],
 )
-async def test_a_handshake_that_cannot_be_read_is_answered(rest: bytes) -> None:
+async def test_an_unreadable_handshake_is_answered(rest: bytes) -> None:
     desk = Desk()
     async with serving(application(desk, desk)) as address, raw(address) as peer:
         await peer.send(HANDSHAKE + rest)
@@ -269,7 +269,7 @@ async def test_a_handshake_that_cannot_be_read_is_answered(rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b"Sec-WebSocket-Version: 8\r\n", b"Sec-WebSocket-Key: x\r\n", b"Upgrade: tea\r\n"])
-async def test_a_handshake_that_is_refused_is_closed(line: bytes) -> None:
+async def test_a_refused_handshake_is_closed(line: bytes) -> None:
     name = line.partition(b":")[0]
     lines = [each for each in HANDSHAKE.splitlines(keepends=True) if not each.startswith(name)]
     desk = Desk()
@@ -284,21 +284,19 @@ async def test_a_handshake_that_is_refused_is_closed(line: bytes) -> None:
 
 @pytest.mark.parametrize("target", [b"http://evil.example/echo", b"http://127.0.0.1@evil/echo"])
 @pytest.mark.parametrize("host", [b"127.0.0.1", b"evil.example"])
-async def test_a_target_that_names_another_host_is_refused_whatever_the_host_field_says(
-    target: bytes, host: bytes
-) -> None:
+async def test_a_request_target_with_another_host_is_refused_under_any_host_header(target: bytes, host: bytes) -> None:
     async with serving(plain_app(), http=Entrance(CALM)) as address, raw(address) as connection:
         await connection.send(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host))
         assert (await connection.read_to_the_end()).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_target_that_names_the_host_of_the_request_is_answered() -> None:
+async def test_a_request_target_with_the_requests_host_is_answered() -> None:
     async with serving(plain_app(), http=Entrance(CALM)) as address, raw(address) as connection:
         await connection.send(b"GET http://127.0.0.1:1/echo HTTP/1.1\r\nHost: 127.0.0.1:1\r\nConnection: close\r\n\r\n")
         assert (await connection.read_to_the_end()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_of_too_many_strangers_the_longest_here_is_refused_and_a_client_with_a_key_is_not(tmp_path: Path) -> None:
+async def test_beyond_the_limit_the_oldest_anonymous_socket_is_refused(tmp_path: Path) -> None:
     entrance = Entrance(replace(CALM, strangers=20))
     async with Rig(tmp_path) as rig, AsyncExitStack() as stack:
         key = await make_key(rig, "ann", "operator")
@@ -319,7 +317,7 @@ async def test_of_too_many_strangers_the_longest_here_is_refused_and_a_client_wi
             assert entrance.strangers == 19  # it is not one of them any more
 
 
-async def test_a_wrong_key_makes_nobody_known(tmp_path: Path) -> None:
+async def test_a_wrong_key_reveals_nothing(tmp_path: Path) -> None:
     entrance = Entrance()
     async with Rig(tmp_path) as rig:
         await make_key(rig, "ann", "operator")
@@ -330,7 +328,7 @@ async def test_a_wrong_key_makes_nobody_known(tmp_path: Path) -> None:
                 assert entrance.strangers == 1
 
 
-async def test_strangers_that_leave_are_forgotten() -> None:
+async def test_anonymous_clients_that_leave_are_forgotten() -> None:
     entrance = Entrance()
     async with serving(plain_app(), http=entrance) as address:
         async with raw(address) as peer:
@@ -344,7 +342,7 @@ async def test_strangers_that_leave_are_forgotten() -> None:
                 await pause()
 
 
-def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_go_on(tmp_path: Path) -> None:
+def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_continue(tmp_path: Path) -> None:
     async def attack() -> None:
         with serving_process(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
             soft, hard = resource.prlimit(server.child.pid, resource.RLIMIT_NOFILE)
@@ -367,7 +365,7 @@ def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_go_o
     anyio.run(attack)
 
 
-async def test_one_key_has_only_so_many_requests_at_once_and_another_key_goes_on(tmp_path: Path) -> None:
+async def test_one_key_has_a_limit_of_parallel_requests_and_another_key_continues(tmp_path: Path) -> None:
     async with Rig(tmp_path, connections_per_key=2, requests_per_second=1000) as rig:
         domain = await rig.domain()
         eve, ann = [await make_key(rig, user, "member", domain) for user in ("eve", "ann")]
@@ -394,7 +392,7 @@ async def test_one_key_has_only_so_many_requests_at_once_and_another_key_goes_on
                 assert await late.status() == 100
 
 
-async def test_a_request_that_came_too_fast_was_not_let_in(tmp_path: Path) -> None:
+async def test_a_rate_limited_request_is_recorded_as_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=0.001) as rig:
         key = await make_key(rig, "ann", "operator")
         entrance = Entrance(CALM)

@@ -23,11 +23,11 @@ def test_other_paths_keep_our_own_form() -> None:
         ("/api/ui-message/dom_1", {"type": "error", "errorText": "No."}),
     ],
 )
-def test_a_protocols_own_error_stands_beside_ours(path: str, told: dict[str, str]) -> None:
+def test_a_protocols_error_is_sent_beside_ours(path: str, told: dict[str, str]) -> None:
     assert shape_error(path, OURS, 403) == {**told, **OURS}
 
 
-async def test_a_foreign_page_is_refused_before_any_route_in_the_words_of_the_path(tmp_path: Path) -> None:
+async def test_a_foreign_page_is_refused_before_any_route_in_the_dialect_of_its_path(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         for origin in ("http://127.0.0.1.evil.example", "https://evil.example/127.0.0.1", "null"):
             refused = await rig.http.post("/api/ag-ui/dom_x", json={}, headers={"origin": origin})

@@ -49,7 +49,7 @@ class Stuck:
 
 @pytest.mark.sqlite("locks a memory's file")
 @pytest.mark.parametrize("act", ["add", "remember"])
-async def test_what_hangs_in_one_domain_holds_up_nothing_of_another(tmp_path: Path, act: str) -> None:
+async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) -> None:
     turns = act == "remember"
     engrams = [{**ENGRAM, "content": f"Shelf {number} is empty."} for number in range(MANY if turns else 0)]
     hanging: list[Scripted] = [use("promptx_remember", engrams=[each]) for each in engrams]

@@ -7,7 +7,7 @@ from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
 
-async def test_an_answer_is_rated_once_changed_and_taken_back(tmp_path: Path) -> None:
+async def test_an_answer_has_one_rating_that_can_be_changed_and_removed(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes."), say("No.")) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -38,7 +38,7 @@ async def test_an_answer_is_rated_once_changed_and_taken_back(tmp_path: Path) ->
         assert answer.status_code == 404
 
 
-async def test_texts_are_rendered_as_messages_are(tmp_path: Path) -> None:
+async def test_texts_are_rendered_like_messages(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         mark = {"end": 9, "number": 2, "documentId": "doc_1", "documentName": '"><b>', "chunkId": "c1"}
         texts = [
@@ -59,7 +59,7 @@ async def test_texts_are_rendered_as_messages_are(tmp_path: Path) -> None:
         assert (await rig.refused("POST", "/api/render", {"texts": too_many}))[:2] == (422, "VALIDATION_ERROR")
 
 
-async def test_an_answer_with_calls_in_it_comes_in_the_pieces_between_them(tmp_path: Path) -> None:
+async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path: Path) -> None:
     steps = (
         Step((Think("Look."), Say("I look it up.\n"), Use("search_documents", {"query": "leave"}))),
         Step((Say("  "), Use("search_documents", {"query": "leave days"}))),

@@ -19,7 +19,7 @@ def tools_of(rig: Rig) -> set[str]:
     return {tool["name"] for tool in rig.model.requests[-1].tools}
 
 
-async def test_a_question_asked_at_once_can_search_the_first_document(tmp_path: Path) -> None:
+async def test_an_immediate_question_can_search_the_first_document(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Twenty-five.")) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -28,7 +28,7 @@ async def test_a_question_asked_at_once_can_search_the_first_document(tmp_path: 
         assert "search_documents" in tools_of(rig)
 
 
-async def test_a_first_document_that_fails_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+async def test_a_search_does_not_wait_for_a_first_document_that_failed(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("I have no documents."), first_document_seconds=10 * WAIT_SECONDS) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -38,7 +38,7 @@ async def test_a_first_document_that_fails_is_not_waited_for_any_longer(tmp_path
         assert "The collection holds" not in str(rig.model.requests[0].tools)
 
 
-async def test_search_is_offered_without_documents_and_says_that_there_are_none(tmp_path: Path) -> None:
+async def test_search_without_documents_is_offered_and_says_so(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("search_documents", query="leave"), say("There are none.")) as rig:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "How many days of leave?")

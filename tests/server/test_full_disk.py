@@ -77,7 +77,7 @@ async def until_ready(rig: Rig) -> None:
 
 
 @FULL
-async def test_a_server_on_a_disk_that_fills_refuses_writes_and_recovers(small_disk: Path, full: Full) -> None:
+async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: Path, full: Full) -> None:
     async with Rig(small_disk.parent, disk_reserve=0) as rig:
         conversation = await rig.conversation()
         assert await rig.ok("GET", "/api/ready") == {"ready": True}
@@ -114,7 +114,7 @@ async def test_a_server_starts_on_a_full_disk_and_reads(small_disk: Path, full: 
 
 
 @FULL
-def test_a_folder_without_room_is_owned_and_announced_once_there_is_room(small_disk: Path, full: Full) -> None:
+def test_a_full_disk_delays_ownership_of_a_folder_until_there_is_space(small_disk: Path, full: Full) -> None:
     DataFolder.own(small_disk).release()
     with full(small_disk):
         folder = DataFolder.own(small_disk)

@@ -29,7 +29,7 @@ async def test_a_foreign_host_is_refused(tmp_path: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]:8000"])
-async def test_a_loopback_host_is_served(tmp_path: Path, host: str) -> None:
+async def test_requests_to_a_loopback_host_are_served(tmp_path: Path, host: str) -> None:
     async with Rig(tmp_path) as rig:
         assert await rig.ok("GET", "/api/ready", headers={"host": host}) == {"ready": True}
 
@@ -51,7 +51,7 @@ async def test_unknown_paths_and_methods_are_answered_in_our_form(tmp_path: Path
         assert (await rig.refused("PATCH", "/api/health"))[:2] == (405, "METHOD_NOT_ALLOWED")
 
 
-async def test_an_unexpected_failure_tells_the_client_nothing_but_a_reference(
+async def test_an_unexpected_failure_shows_the_client_only_a_reference(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +79,7 @@ async def test_health_names_every_part_with_its_state(tmp_path: Path) -> None:
 
 @pytest.mark.attack(kind="web")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
-async def test_without_a_key_the_server_does_not_start_where_others_could_connect(tmp_path: Path, host: str) -> None:
+async def test_without_a_key_the_server_does_not_start_beyond_loopback(tmp_path: Path, host: str) -> None:
     with pytest.raises(BadConfiguration, match="agentic-rag keys create --user NAME --role operator"):
         async with Rig(tmp_path, host=host):
             pass
@@ -100,7 +100,7 @@ async def test_a_requests_own_id_is_in_its_answer_and_in_its_error(tmp_path: Pat
 
 
 @pytest.mark.parametrize("given", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
-async def test_an_id_that_is_none_is_replaced_by_one_of_ours(tmp_path: Path, given: str) -> None:
+async def test_an_invalid_request_id_is_replaced(tmp_path: Path, given: str) -> None:
     async with Rig(tmp_path) as rig:
         for headers in ([("x-request-id", given)], [("x-request-id", "one"), ("x-request-id", "two")]):
             answer = await rig.http.get("/api/version", headers=headers)
@@ -137,7 +137,7 @@ async def test_every_log_line_of_a_request_names_it_and_no_other_does() -> None:
     assert sorted(said) == ["begins [mine-1]", "outside", "works [mine-1]"]
 
 
-async def test_without_keys_another_sites_page_reads_and_changes_nothing(tmp_path: Path) -> None:
+async def test_without_keys_another_sites_page_cannot_read_or_change_anything(tmp_path: Path) -> None:
     cross = {"sec-fetch-site": "cross-site"}
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -162,7 +162,7 @@ async def test_without_keys_another_sites_page_reads_and_changes_nothing(tmp_pat
         assert (await rig.http.get("/api/domains", headers=shown)).status_code == 200, "a page that has a key"
 
 
-async def test_without_keys_another_sites_page_opens_no_socket(tmp_path: Path) -> None:
+async def test_without_keys_another_sites_page_cannot_open_a_socket(tmp_path: Path) -> None:
     """Browsers always send an `Origin` with a handshake; the other header must be enough by itself."""
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         for path in ("/ws", f"/api/ag-ui/{await rig.domain()}"):
@@ -176,7 +176,7 @@ async def test_without_keys_another_sites_page_opens_no_socket(tmp_path: Path) -
                 pass
 
 
-async def test_a_page_of_a_listed_origin_may_use_a_keyless_server(tmp_path: Path) -> None:
+async def test_a_page_of_a_listed_origin_can_use_a_keyless_server(tmp_path: Path) -> None:
     listed = "https://desk.example"
     async with Rig(tmp_path, allowed_origins=listed) as rig:
         headers = {"sec-fetch-site": "cross-site", "origin": listed}
@@ -189,7 +189,7 @@ async def test_every_answer_switches_dns_prefetching_off(tmp_path: Path) -> None
             assert (await rig.http.get(path)).headers["x-dns-prefetch-control"] == "off", path
 
 
-async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+async def test_a_body_with_too_large_a_content_length_is_refused_unread(tmp_path: Path) -> None:
     """A client that waits for `100 Continue` gets it with the first read of its body."""
     answers: list[Any] = []
 

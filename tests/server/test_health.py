@@ -24,7 +24,7 @@ async def health(rig: Rig, **headers: str) -> Json:
     return found
 
 
-async def test_a_model_that_gives_no_answer_is_down_until_it_gives_one(tmp_path: Path) -> None:
+async def test_a_model_without_an_answer_is_down_until_it_answers(tmp_path: Path) -> None:
     async with Rig(tmp_path, REFUSED, say("Hello.")) as rig:
         before = await health(rig)
         assert (before["status"], before["model"]) == ("ok", {"name": "scripted", "state": "ready"})
@@ -42,13 +42,13 @@ async def test_a_model_that_gives_no_answer_is_down_until_it_gives_one(tmp_path:
         assert found["model"]["lastSuccess"] >= found["model"]["lastFailure"]["at"]
 
 
-async def test_a_request_that_the_model_refuses_does_not_make_it_dead(tmp_path: Path) -> None:
+async def test_a_refused_request_does_not_mark_the_model_as_down(tmp_path: Path) -> None:
     async with Rig(tmp_path, BAD) as rig:
         await rig.say(await rig.conversation(), "Hi")
         assert (await health(rig))["model"]["state"] == "ready"
 
 
-async def test_a_model_that_is_silent_has_failed(tmp_path: Path) -> None:
+async def test_a_silent_model_times_out(tmp_path: Path) -> None:
     silent = anyio.Event()
 
     class Silent:
@@ -99,7 +99,7 @@ async def test_members_see_states_and_operators_reasons(tmp_path: Path) -> None:
         assert "queue" not in shown
 
 
-async def test_a_store_that_nobody_writes_to_is_asked_all_the_same(tmp_path: Path) -> None:
+async def test_an_idle_store_is_still_probed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         before = (await health(rig))["store"].get("lastSuccess", "")
         await rig.application.business.health.probe()
@@ -117,7 +117,7 @@ class SlowClient(ScriptedModel):
         await self.let.wait()
 
 
-async def test_a_server_that_loads_what_turns_need_is_not_ready_yet(tmp_path: Path) -> None:
+async def test_a_server_that_is_still_loading_is_not_ready(tmp_path: Path) -> None:
     model = SlowClient()
     async with Rig(tmp_path, instead=model) as rig:
         rig.application.begin()
@@ -130,7 +130,7 @@ async def test_a_server_that_loads_what_turns_need_is_not_ready_yet(tmp_path: Pa
                 await pause()
 
 
-async def test_what_cannot_be_loaded_in_time_keeps_nobody_out(tmp_path: Path) -> None:
+async def test_slow_preloading_does_not_block_readiness(tmp_path: Path) -> None:
     model = SlowClient()
     async with Rig(tmp_path) as rig:
         found = rig.application.business.health
@@ -139,14 +139,14 @@ async def test_what_cannot_be_loaded_in_time_keeps_nobody_out(tmp_path: Path) ->
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 
-async def test_a_server_that_drains_is_not_ready_for_more(tmp_path: Path) -> None:
+async def test_a_draining_server_is_not_ready(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await rig.application.drain(1)
         assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "SERVER_STOPPING")
 
 
 @pytest.mark.sqlite("locks the file")
-async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_more(tmp_path: Path) -> None:
+async def test_health_reports_turns_waiting_for_the_store_and_their_end(tmp_path: Path) -> None:
     path = tmp_path / "data" / "agentic-rag.db"
     locks: list[sqlite3.Connection] = []
 
@@ -174,7 +174,7 @@ async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_mor
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 
-async def test_health_says_that_the_disk_is_at_its_reserve(tmp_path: Path) -> None:
+async def test_health_reports_a_disk_at_its_reserve(tmp_path: Path) -> None:
     async with Rig(tmp_path, disk_reserve=2**60) as rig:
         found = await health(rig)
         assert (found["status"], found["disk"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "full")

@@ -25,7 +25,7 @@ async def write_role(rig: Rig, domain: str, words: str, **options: Any) -> None:
 
 
 @pytest.mark.sqlite("reads all rows of the file")
-async def test_settings_and_servers_are_compared_and_brought_back(tmp_path: Path) -> None:
+async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(language="de", variables={"A": "1", "B": "2"})
         path = f"/api/domains/{domain}"
@@ -75,7 +75,7 @@ async def test_settings_and_servers_are_compared_and_brought_back(tmp_path: Path
     assert rows["history"]
 
 
-async def test_files_changed_through_us_and_on_disk_enter_once_with_their_authors(tmp_path: Path) -> None:
+async def test_files_changed_by_api_and_on_disk_are_recorded_once_with_authors(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path, workspace = f"/api/domains/{domain}", rig.settings.workspaces / domain
@@ -115,7 +115,7 @@ async def test_files_changed_through_us_and_on_disk_enter_once_with_their_author
         assert (await rig.http.get(f"{path}/history", headers=key)).json()["items"] == answer
 
 
-async def test_a_workspace_that_is_away_is_no_deletion(tmp_path: Path) -> None:
+async def test_a_missing_workspace_is_not_recorded_as_a_deletion(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": "One.\n"})
@@ -128,7 +128,7 @@ async def test_a_workspace_that_is_away_is_no_deletion(tmp_path: Path) -> None:
 
 
 @pytest.mark.sqlite("reads all rows of the file")
-async def test_components_and_roles_come_back_through_the_same_checks(tmp_path: Path) -> None:
+async def test_components_and_roles_are_restored_through_the_same_checks(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path, workspace = f"/api/domains/{domain}", rig.settings.workspaces / domain
@@ -165,7 +165,7 @@ async def test_components_and_roles_come_back_through_the_same_checks(tmp_path: 
     assert SECRET not in repr(rows["history"])
 
 
-async def test_authors_see_prompts_and_roles_admins_all_and_members_nothing(tmp_path: Path) -> None:
+async def test_authors_see_prompts_and_roles_admins_everything_and_members_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, other = await rig.domain(), await rig.domain()
         path = f"/api/domains/{domain}/history"
@@ -187,7 +187,7 @@ async def test_authors_see_prompts_and_roles_admins_all_and_members_nothing(tmp_
 
 
 @pytest.mark.parametrize("number", ["0", "99", "-1", "1e3", "x", "٣", "9" * 40])
-async def test_a_number_that_there_is_not_is_not_found(tmp_path: Path, number: str) -> None:
+async def test_an_unknown_number_is_not_found(tmp_path: Path, number: str) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         assert (await rig.refused("GET", f"/api/domains/{domain}/history/{number}"))[0] == 404

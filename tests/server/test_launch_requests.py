@@ -115,7 +115,7 @@ def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
 
 
 @needs_bubblewrap
-async def test_an_admin_asks_for_a_script_and_a_package_and_a_turn_calls_both(
+async def test_an_admin_requests_a_script_and_a_package_and_a_turn_calls_both(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     registry.publish_npm("notes-server", "1.2.0", scripts={"postinstall": "exit 3"})
@@ -161,7 +161,7 @@ async def test_an_admin_asks_for_a_script_and_a_package_and_a_turn_calls_both(
         assert await found.actions() == ["mcp.request", "mcp.approve", "mcp.allow"] * 2
 
 
-async def test_a_line_is_asked_for_once_and_only_what_was_shown_can_be_approved(
+async def test_a_command_line_is_requested_once_and_only_the_shown_line_can_be_approved(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     registry.publish_npm("notes-server", "1.2.0")
@@ -199,7 +199,7 @@ async def test_a_line_is_asked_for_once_and_only_what_was_shown_can_be_approved(
         assert not (tmp_path / "data" / "mcp" / "allowed.json").exists()
 
 
-async def test_only_admins_ask_for_their_domain_and_only_operators_decide(
+async def test_only_admins_request_for_their_domain_and_only_operators_decide(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     registry.publish_npm("notes-server", "1.2.0")
@@ -249,7 +249,7 @@ REFUSED = (
 )
 
 
-async def test_what_cannot_be_bound_to_a_hash_is_refused_at_once(tmp_path: Path, registry: PackageRegistry) -> None:
+async def test_a_command_line_without_a_hash_is_refused_at_once(tmp_path: Path, registry: PackageRegistry) -> None:
     registry.publish_npm("notes-server", "1.2.0")
     async with desk(tmp_path) as found:
         secret = {"value": "canary-8d1f"}
@@ -279,7 +279,7 @@ async def test_a_secret_in_a_pasted_variable_is_in_no_file_of_the_request(
     assert [path for path in files if b"canary-5e2c" in path.read_bytes()] == []
 
 
-async def test_a_version_that_moves_or_goes_after_the_request_is_not_installed(
+async def test_a_version_that_changes_after_the_request_is_not_installed(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     registry.publish_npm("notes-server", "1.2.0")
@@ -299,7 +299,7 @@ async def test_a_version_that_moves_or_goes_after_the_request_is_not_installed(
         assert (await found.approve(made))["state"] == "installed"
 
 
-async def test_a_version_that_was_taken_back_cannot_be_asked_for(tmp_path: Path, registry: PackageRegistry) -> None:
+async def test_a_yanked_version_cannot_be_requested(tmp_path: Path, registry: PackageRegistry) -> None:
     registry.publish_wheel("clock-server", "1.0.0")
     registry.publish_wheel("clock-server", "1.1.0", yanked="it deletes files")
     async with desk(tmp_path) as found:
@@ -347,9 +347,7 @@ async def test_a_local_script_that_was_changed_does_not_start_until_it_is_approv
         pytest.param("launch.allowed", marks=pytest.mark.nightly("a kill at an earlier place runs every time")),
     ],
 )
-async def test_an_approval_that_was_cut_off_by_a_kill_is_carried_out_by_the_next_start(
-    tmp_path: Path, place: str
-) -> None:
+async def test_an_approval_interrupted_by_a_kill_is_completed_at_the_next_start(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "data" / "mcp" / "local"
     folder.mkdir(parents=True)
     shutil.copy(SCRIPT, folder / "notes.js")

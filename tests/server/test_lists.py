@@ -12,7 +12,7 @@ CONVERSATIONS = "/api/conversations"
 SORTED = ("startedAt", "updatedAt", "lastMessageAt", "title", "messageCount")
 
 
-async def test_conversations_are_sorted_by_each_of_their_fields_and_no_page_misses_one(tmp_path: Path) -> None:
+async def test_conversations_are_sorted_by_each_field_and_paged_without_gaps(tmp_path: Path) -> None:
     async with Rig(tmp_path, *(say("Yes.") for _ in range(4))) as rig:
         domain = await rig.domain()
         made = [await rig.conversation(domain, title=title) for title in ("b", "A", "c", "a", "d")]
@@ -37,7 +37,7 @@ async def test_conversations_are_sorted_by_each_of_their_fields_and_no_page_miss
         assert (past["items"], past["total"], past["hasMore"]) == ([], 5, False)
 
 
-async def test_filters_are_joined_and_what_none_is_is_refused(tmp_path: Path) -> None:
+async def test_filters_are_combined_and_invalid_ones_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         first, second = await rig.domain(), (await rig.ok("POST", "/api/domains", {"name": "Tax"}))["id"]
         one = await rig.conversation(first, title="100 % leave_days")
@@ -70,7 +70,7 @@ async def test_filters_are_joined_and_what_none_is_is_refused(tmp_path: Path) ->
             assert (status, code, message.split(":")[0]) == (422, "VALIDATION_ERROR", place)
 
 
-async def test_every_list_that_is_cut_says_so(tmp_path: Path) -> None:
+async def test_every_truncated_list_says_so(tmp_path: Path) -> None:
     steps = [step for _ in range(3) for step in (use("search_documents", query="leave"), say("Yes."))]
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
@@ -101,7 +101,7 @@ async def test_every_list_that_is_cut_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("html", [True, False])
-async def test_messages_go_back_page_by_page_without_a_gap_in_either_form(tmp_path: Path, html: bool) -> None:
+async def test_messages_are_paged_backwards_without_a_gap_in_both_forms(tmp_path: Path, html: bool) -> None:
     async with Rig(tmp_path, *(say(f"*{number}*") for number in range(4))) as rig:
         talk = await rig.conversation()
         for number in range(4):

@@ -67,7 +67,7 @@ def stop(child: Program) -> tuple[int, str]:
 
 @pytest.mark.slow("programs are started")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_ctrl_c_ends_a_long_command_with_130_and_the_next_step(tmp_path: Path, name: str) -> None:
+def test_ctrl_c_ends_a_long_command_with_130_and_a_hint(tmp_path: Path, name: str) -> None:
     arguments, advice = COMMANDS[name]
     (tmp_path / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
     with silent_server() as (url, asked):
@@ -124,7 +124,7 @@ def calls_of(function: Any) -> set[str]:
     return found
 
 
-def test_every_command_that_prints_a_table_prints_json_as_well() -> None:
+def test_every_command_with_a_table_also_prints_json() -> None:
     tables = 0
     for words, command in commands_of(typer.main.get_command(app)):
         options = {option for parameter in command.params for option in parameter.opts}

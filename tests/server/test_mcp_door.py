@@ -110,7 +110,7 @@ def text_of(result: Any) -> str:
 
 
 @eras
-async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mode: str) -> None:
+async def test_documents_are_searched_and_read_like_in_a_turn(tmp_path: Path, mode: str) -> None:
     async with live(tmp_path) as rig, rig.client(mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search_documents", "read_document", "ask", "remember"}
@@ -175,7 +175,7 @@ async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(
         assert [each["content"] for each in shown.json()["items"]][:2] == [QUESTION, "It holds twelve bar."]
 
 
-async def test_what_needs_a_person_is_declined_in_an_ask(tmp_path: Path) -> None:
+async def test_calls_that_need_a_person_are_declined_in_ask(tmp_path: Path) -> None:
     async with live(tmp_path, REMEMBER, say("Done.")) as rig, rig.client("auto") as client:
         path = f"/api/domains/{rig.pumps}"
         await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask"}, "askUser": True}})
@@ -194,7 +194,7 @@ async def test_an_answer_that_the_model_declines_says_so(tmp_path: Path) -> None
 
 
 @eras
-async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
+async def test_a_cancelled_request_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
     async with live(tmp_path, stalled, say("Yes.")) as rig, rig.client(mode) as client:
         with anyio.fail_after(240):
@@ -208,7 +208,7 @@ async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, m
 
 
 @newer_every_time
-async def test_what_a_step_took_back_is_no_part_of_an_answer_and_an_interrupt_elsewhere_is_said(
+async def test_retracted_text_is_not_in_the_answer_and_interrupts_elsewhere_are_reported(
     tmp_path: Path, mode: str
 ) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
@@ -233,7 +233,7 @@ async def test_what_a_step_took_back_is_no_part_of_an_answer_and_an_interrupt_el
         assert (stopped.is_error, stopped.structured_content["error"]["code"]) == (True, "GENERATION_ABORTED")
 
 
-async def test_a_revoked_key_interrupts_what_was_asked_with_it(tmp_path: Path) -> None:
+async def test_a_revoked_key_interrupts_its_turns(tmp_path: Path) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
     async with live(tmp_path, stalled) as rig, anyio.create_task_group() as group:
         (key,) = [each for each in (await rig.ok("GET", "/api/keys"))["items"] if each["userId"] == "ann"]
@@ -311,7 +311,7 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
 
 
 @eras
-async def test_what_is_not_there_or_not_ones_own_is_refused_by_its_code(tmp_path: Path, mode: str) -> None:
+async def test_missing_and_foreign_items_are_refused_with_their_code(tmp_path: Path, mode: str) -> None:
     async with live(tmp_path) as rig, rig.client(mode) as client:
         other = await rig.domain()
         document = (await rig.upload(other, "pump.md", DOCUMENT))["id"]
@@ -341,7 +341,7 @@ async def test_what_is_not_there_or_not_ones_own_is_refused_by_its_code(tmp_path
         assert await rig.turns() == []
 
 
-async def test_what_does_not_fit_is_named_in_plain_words(tmp_path: Path) -> None:
+async def test_invalid_arguments_have_plain_errors(tmp_path: Path) -> None:
     async with live(tmp_path) as rig, rig.client("auto") as client:
         calls: list[tuple[str, Json, str]] = [
             ("search_documents", {"query": 3}, "arguments: query must be text, not a whole number."),
@@ -377,7 +377,7 @@ async def test_what_does_not_fit_is_named_in_plain_words(tmp_path: Path) -> None
         assert (odd.status_code, "pydantic" in odd.text) == (400, False)
 
 
-async def test_the_door_is_shut_to_strangers_and_to_other_tenants(tmp_path: Path) -> None:
+async def test_the_endpoint_is_closed_to_strangers_and_other_tenants(tmp_path: Path) -> None:
     async with live(tmp_path) as rig:
         mallory = await make_key(rig, "mallory", "member", await rig.domain())
         for key, status, code in [
@@ -394,7 +394,7 @@ async def test_the_door_is_shut_to_strangers_and_to_other_tenants(tmp_path: Path
             assert (await rig.post(INITIALIZE, rig.ann, **header)).status_code == 403
 
 
-async def test_a_session_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_a_session_is_visible_to_its_owner_only(tmp_path: Path) -> None:
     async with live(tmp_path) as rig:
         begun = await rig.post(INITIALIZE, rig.ann)
         session = {"mcp-session-id": begun.headers["mcp-session-id"]}
@@ -431,7 +431,7 @@ async def test_sessions_are_bounded_by_key_and_requests_by_size(tmp_path: Path) 
                 assert (await http.get(rig.url)).status_code == 405
 
 
-async def test_a_session_in_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
+async def test_an_idle_session_is_closed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path, application = f"/mcp/{await rig.domain()}", rig.application
         async with McpDoor(application.business, sessions=1, idle_seconds=0.2) as door:
@@ -445,7 +445,7 @@ async def test_a_session_in_which_nothing_is_asked_is_closed(tmp_path: Path) -> 
                 assert (await http.post(path, json=LIST, headers={"mcp-session-id": first})).status_code == 404
 
 
-async def test_without_sessions_each_request_stands_for_itself_and_ends_with_its_connection(tmp_path: Path) -> None:
+async def test_without_sessions_each_request_is_independent_and_ends_with_its_connection(tmp_path: Path) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
     async with Live(tmp_path, stalled) as rig:
         path, application = f"/mcp/{await rig.domain()}", rig.application
@@ -466,7 +466,7 @@ async def test_without_sessions_each_request_stands_for_itself_and_ends_with_its
                     await pause()
 
 
-async def test_odd_messages_are_refused_and_nothing_fails(tmp_path: Path) -> None:
+async def test_odd_messages_are_refused_without_a_failure(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:  # its client finds each status in the OpenAPI document
         path, modern = f"/mcp/{await rig.domain()}", "2026-07-28"
         for version in ({}, {"mcp-protocol-version": modern}, {"mcp-protocol-version": "1999-01-01"}):
@@ -564,7 +564,7 @@ async def test_a_client_that_accepts_tasks_gets_its_answer_as_a_task(tmp_path: P
             assert missing.value.error.code == -32021
 
 
-async def test_a_task_is_cancelled_and_outlives_the_request_that_began_it(tmp_path: Path) -> None:
+async def test_a_task_outlives_its_request_and_can_be_cancelled(tmp_path: Path) -> None:
     stalled = Stalled(say("Some words, and more."), after=2)
     async with live(tmp_path, stalled) as rig, rig.client("auto", extensions=[Polling()]) as client:
         created = await client.session.call_tool("ask", {"question": QUESTION}, allow_claimed=True)
@@ -583,7 +583,7 @@ async def test_a_task_is_cancelled_and_outlives_the_request_that_began_it(tmp_pa
         assert await rig.turns() == ["interrupted"]
 
 
-async def test_the_server_card_says_where_and_how_to_connect(tmp_path: Path) -> None:
+async def test_the_server_card_describes_how_to_connect(tmp_path: Path) -> None:
     async with live(tmp_path) as rig, httpx2.AsyncClient(trust_env=False) as http:
         await rig.ok("PATCH", f"/api/domains/{rig.pumps}", {"description": "All about pumps.\n" * 20})
         answer = await http.get(f"{rig.url}/server-card", headers=bearer(rig.ann))

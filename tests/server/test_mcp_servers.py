@@ -91,7 +91,7 @@ async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_ch
 
 
 @needs_bubblewrap
-async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_with_nobody(tmp_path: Path) -> None:
+async def test_each_user_of_a_per_user_entry_has_a_separate_child(tmp_path: Path) -> None:
     steps = [calling("captive__look", path=".")] * 10
     async with Rig(tmp_path, *steps) as rig:
         spec = await allow_captive(rig.application.machinery.policy)
@@ -149,7 +149,7 @@ async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
 
 
 @needs_bubblewrap
-async def test_a_turn_without_the_package_goes_on_and_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_turn_without_the_package_continues_and_gives_the_remedy(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Fine.")) as rig:
         domain = await rig.domain(mcpServers={"notes": MEMORY})
         events = await rig.say(await rig.conversation(domain), "Hi")
@@ -160,7 +160,7 @@ async def test_a_turn_without_the_package_goes_on_and_says_what_to_do(tmp_path: 
         assert "not installed yet" in found["reason"]
 
 
-async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tmp_path: Path) -> None:
+async def test_an_entry_that_is_no_longer_allowed_shows_the_reason_before_its_use(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         policy = rig.application.machinery.policy
         spec = await allow_captive(policy)
@@ -170,7 +170,7 @@ async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tm
         assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]
 
 
-async def test_a_server_that_is_disabled_or_removed_ends_at_once(tmp_path: Path) -> None:
+async def test_a_disabled_or_removed_server_ends_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile(), "b": hostile()})
         path = f"/api/domains/{domain}"
@@ -189,7 +189,7 @@ async def test_a_server_that_is_disabled_or_removed_ends_at_once(tmp_path: Path)
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
 
 
-async def test_an_edited_entry_shows_its_own_state_and_its_older_child_ends_when_it_is_not_used(tmp_path: Path) -> None:
+async def test_an_edited_entry_shows_its_state_and_its_older_child_ends_when_unused(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile()})
         await rig.say(await rig.conversation(domain), "Go")
@@ -211,7 +211,7 @@ async def test_a_deleted_domain_leaves_no_child_and_no_folder_of_one(tmp_path: P
         assert (children(rig), homes(rig)) == (1, 1)
 
 
-async def test_what_a_get_shows_can_be_tested_as_it_is(tmp_path: Path) -> None:
+async def test_a_get_answer_can_be_tested_unchanged(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile()})
         everything = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
@@ -230,7 +230,7 @@ async def test_what_a_get_shows_can_be_tested_as_it_is(tmp_path: Path) -> None:
         )
 
 
-async def test_notes_name_the_entry_by_one_path_whatever_it_was_wrapped_in(tmp_path: Path) -> None:
+async def test_notes_name_the_entry_by_one_path_in_every_wrapper(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
         path = f"/api/domains/{await rig.domain()}"
         for root in ("mcpServers", "servers"):
@@ -243,7 +243,7 @@ async def test_notes_name_the_entry_by_one_path_whatever_it_was_wrapped_in(tmp_p
             assert [note["path"] for note in saved["warnings"]] == ["settings.mcpServers.a.iconPath"]
 
 
-async def test_tools_that_wait_are_shown_for_the_entry_that_lists_them_and_for_no_other(tmp_path: Path) -> None:
+async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[calling("a__grow")] * 2, say("Fine."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile()})
         path = f"/api/domains/{domain}"
@@ -286,7 +286,7 @@ async def test_a_tool_listed_twice_is_shown_to_no_model_and_the_admin_reads_why(
         assert "a__grow" in offered
 
 
-async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp_path: Path) -> None:
+async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[calling("a__fine")] * 6, say("Not today."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile(env={"TOKEN": "${KEY}", "OWN": "own-value-1"})})
         path = f"/api/domains/{domain}"
@@ -306,7 +306,7 @@ async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp
         assert "${KEY} has no value" in str(await rig.say(conversation, "Go"))
 
 
-async def test_a_server_of_ours_cannot_be_restarted_and_one_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+async def test_a_built_in_server_cannot_be_restarted_and_an_unknown_one_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/mcp-servers"
         for name in ("promptx", "retriever"):
@@ -320,7 +320,7 @@ async def test_a_server_of_ours_cannot_be_restarted_and_one_that_is_not_there_is
         assert (status, code, message) == (404, "MCP_SERVER_NOT_FOUND", "There is no MCP server 'files'.")
 
 
-async def test_a_refused_entry_says_in_its_details_where_and_what_would_allow_it(tmp_path: Path) -> None:
+async def test_a_refused_entry_has_its_place_and_remedy_in_the_details(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
         for name, entry, expected in (

@@ -169,7 +169,7 @@ def reference(number: int, name: str = "a.md") -> Reference:
 
 @pytest.mark.attack(kind="model")
 @pytest.mark.parametrize("text", ATTACKS)
-def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -> None:
+def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) -> None:
     for around in (
         text,
         f"Words {text} more",
@@ -187,7 +187,7 @@ def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -
 
 @given(st.text(st.sampled_from("[]()!<>\"'`*_~|#-=:/\\ \n\tahi&;0.$^{}x\U00012473\U00012474"), max_size=60), st.data())
 @example("[a](http://x.example/y)", None)
-def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.DataObject | None) -> None:
+def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
     citations = [ShownCitation(end, place + 1) for place, end in enumerate(ends)]
     reader = read(to_html(text, citations, [reference(each.number) for each in citations]))
@@ -213,19 +213,19 @@ def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.Da
         ("第一条。第二条。", 4, "<p>第一条。<sup>1</sup>第二条。</p>"),
     ],
 )
-def test_a_citation_stands_behind_what_it_supports_and_changes_nothing_else(text: str, end: int, wanted: str) -> None:
+def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, wanted: str) -> None:
     fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
     assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
     # A mark behind a formula on its own line has a paragraph of its own.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
 
 
-def test_pictures_of_our_own_are_shown_and_others_are_their_words() -> None:
+def test_our_own_images_are_shown_and_others_as_their_text() -> None:
     assert read(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
     assert to_html("![a *b*](https://evil.example/x.png)") == "<p>a b</p>\n"
 
 
-def test_a_text_that_is_too_long_to_be_rendered_is_shown_as_it_is_with_its_citations() -> None:
+def test_a_text_too_long_to_render_is_shown_raw_with_its_citations() -> None:
     text = "<b>" + "*a* " * (MAX_RENDERED // 4)
     fragment = to_html(text, [ShownCitation(3, 1)], [reference(1)])
     assert fragment.startswith("<pre>&lt;b&gt;*a* ")
@@ -269,7 +269,7 @@ SLOW = {
         for number, (name, unit) in enumerate(SLOW.items())
     ],
 )
-def test_the_time_it_takes_grows_with_the_text_and_not_faster(unit: str) -> None:
+def test_the_time_grows_linearly_with_the_text(unit: str) -> None:
     def render(text: str) -> None:
         citations = [ShownCitation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
         read(to_html(text, citations, [reference(1)]))
@@ -279,7 +279,7 @@ def test_the_time_it_takes_grows_with_the_text_and_not_faster(unit: str) -> None
 
 
 @pytest.mark.parametrize("tables", [1, 30])
-def test_a_short_text_makes_no_large_table_and_what_is_left_out_stays_as_written(tables: int) -> None:
+def test_a_short_text_creates_no_large_table(tables: int) -> None:
     columns = 300
     head = "|".join("h" * columns) + "\n" + "|".join("-" * columns) + "\n"
     text = "\n".join([head + "cell\n" * 160] * tables)
@@ -289,7 +289,7 @@ def test_a_short_text_makes_no_large_table_and_what_is_left_out_stays_as_written
     assert html.count("cell") == 160 * tables
 
 
-def test_an_ordinary_table_is_whole() -> None:
+def test_an_ordinary_table_is_complete() -> None:
     html = to_html("| a | b |\n|---|---|\n" + "| one | two |\n" * 1_000 + "\n\nafter")
     assert (html.count("<td>"), html.count("<table>"), html.count("<p>")) == (2_000, 1, 1)
 
@@ -338,7 +338,7 @@ async def test_one_message_is_found_on_any_branch_and_nowhere_else(tmp_path: Pat
             assert (status, code.removesuffix("_NOT_FOUND")) in ((404, "MESSAGE"), (404, "CONVERSATION"))
 
 
-async def test_html_takes_none_of_the_threads_that_turns_wait_for(tmp_path: Path) -> None:
+async def test_html_uses_none_of_the_threads_that_turns_need(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("**Yes**")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Well?")

@@ -20,7 +20,7 @@ def refusal(answer: Any) -> tuple[int, str, Any]:
     return answer.status_code, error["code"], error["details"]
 
 
-async def test_every_door_checks_the_chosen_model_and_the_conversation_keeps_it(tmp_path: Path) -> None:
+async def test_every_endpoint_checks_the_chosen_model_and_the_conversation_keeps_it(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[say("Yes.")] * 7) as rig, serving(rig.application.app) as address:
         domain = await rig.domain(**OFFERED)
         models = ["claude-sonnet-5-5", "claude-haiku-5-5", "claude-opus-5-5"]
@@ -74,7 +74,7 @@ async def test_every_door_checks_the_chosen_model_and_the_conversation_keeps_it(
         assert await answered_by() == models[0]
 
 
-async def test_a_model_that_is_no_longer_offered_gives_way_with_a_notice(tmp_path: Path) -> None:
+async def test_a_model_that_is_no_longer_offered_is_replaced_with_a_notice(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes."), say("Yes.")) as rig:
         domain = await rig.domain(**OFFERED)
         conversation = await rig.conversation(domain, model="claude-opus-5-5")
@@ -90,7 +90,7 @@ async def test_a_model_that_is_no_longer_offered_gives_way_with_a_notice(tmp_pat
         assert refusal(answer) == (422, "MODEL_NOT_ALLOWED", {"model": "x", "allowed": []})
 
 
-async def test_an_effort_that_the_chosen_model_does_not_take_is_left_out(tmp_path: Path) -> None:
+async def test_an_effort_unsupported_by_the_model_is_left_out(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes."), say("Yes.")) as rig:
         domain = await rig.domain(model="claude-opus-4-7", effort="max", allowedModels=["claude-haiku-4-5"])
         conversation = await rig.conversation(domain)

@@ -50,7 +50,7 @@ BAD_RUNS: dict[str, tuple[Any, str]] = {
 }
 
 
-async def test_bad_input_is_refused_with_its_place_and_begins_nothing(tmp_path: Path) -> None:
+async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/ag-ui/{await rig.domain()}"
         for name, (body, place) in BAD_RUNS.items():
@@ -82,7 +82,7 @@ async def test_bad_input_is_refused_with_its_place_and_begins_nothing(tmp_path: 
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
 
 
-async def test_a_run_is_resumed_by_its_own_offsets_alone(tmp_path: Path) -> None:
+async def test_a_run_is_resumed_only_by_its_own_offsets(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         path = f"/api/ag-ui/{await rig.domain()}"
         one = (await rig.http.post(path, json=run_of())).text
@@ -113,7 +113,7 @@ async def test_a_run_is_resumed_by_its_own_offsets_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.attack(kind="web")
-async def test_another_users_ids_are_unknown_at_these_doors(tmp_path: Path) -> None:
+async def test_another_users_ids_are_unknown_at_these_endpoints(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         mallory, theirs = bearer(found.mallory), found.ids["conversation"]
         own = f"/api/ag-ui/{found.own_domain}"

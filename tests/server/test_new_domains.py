@@ -48,7 +48,7 @@ async def test_a_whole_settings_document_is_stored_at_once_with_its_warnings(tmp
         assert (await rig.say(await rig.conversation(made["id"]), "Hi"))[-1]["type"] == "done"
 
 
-async def test_a_new_domain_may_name_sub_roles_that_are_written_later(tmp_path: Path) -> None:
+async def test_a_new_domain_can_name_sub_roles_before_they_exist(tmp_path: Path) -> None:
     handed = use("delegate", role="hr-clerk", task="Look it up.")
     async with Rig(tmp_path, handed, say("27 days."), say("It is 27 days.")) as rig:
         roles = {"primaryRoleId": "assistant", "subRoleIds": ["researcher", "hr-clerk"]}
@@ -67,7 +67,7 @@ async def test_a_new_domain_may_name_sub_roles_that_are_written_later(tmp_path: 
         ]
 
 
-async def test_a_setting_that_cannot_be_is_still_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+async def test_an_invalid_setting_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         for key, value in (("subRoleIds", ["a b"]), ("effort", "huge"), ("primaryRoleId", "a b")):
             settings = {**DOCUMENT, key: value}
@@ -76,7 +76,7 @@ async def test_a_setting_that_cannot_be_is_still_refused_and_nothing_is_stored(t
         assert (await rig.ok("GET", "/api/domains"))["items"] == []
 
 
-async def test_the_answer_to_a_deletion_says_what_stays_on_disk(tmp_path: Path) -> None:
+async def test_the_answer_to_a_deletion_lists_files_left_on_disk(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         for asked in (False, True):
             domain = await rig.domain()
@@ -90,7 +90,7 @@ async def test_the_answer_to_a_deletion_says_what_stays_on_disk(tmp_path: Path) 
             assert any("audit log" in each for each in gone["kept"])
 
 
-async def test_a_domain_without_documents_is_not_told_to_search_until_the_first_one_is_there(tmp_path: Path) -> None:
+async def test_the_prompt_mentions_search_only_once_there_is_a_document(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello."), say("Now I can search.")) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)

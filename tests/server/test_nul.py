@@ -83,13 +83,13 @@ async def ask_for_ids(rig: Rig) -> None:
         assert message.isprintable()
 
 
-async def test_an_id_with_a_nul_is_the_id_of_nothing(tmp_path: Path) -> None:
+async def test_an_id_with_a_nul_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await ask_for_ids(rig)
 
 
 @needs_postgresql
-async def test_on_postgresql_too_an_id_with_a_nul_is_the_id_of_nothing(tmp_path: Path) -> None:
+async def test_an_id_with_a_nul_is_not_found_on_postgresql_either(tmp_path: Path) -> None:
     with postgresql_server() as server:
         async with Rig(tmp_path, database_url=server.url) as rig:
             await ask_for_ids(rig)
@@ -103,7 +103,7 @@ async def test_a_message_loses_its_nuls_and_is_answered(tmp_path: Path) -> None:
         assert "ab" in str(items[0])
 
 
-def test_a_frame_with_a_nul_is_refused_but_for_a_messages_text() -> None:
+def test_a_frame_with_a_nul_outside_the_message_text_is_refused() -> None:
     for frame in (
         {"type": "message", "conversationId": "a\0", "content": "x"},
         {"type": "subscribe", "conversationId": "a\0"},

@@ -31,7 +31,7 @@ def check(found: Json, fields: str) -> None:
     assert sorted(found) == sorted(fields.split())
 
 
-async def test_objects_have_the_promised_fields_and_no_others(tmp_path: Path) -> None:
+async def test_objects_have_exactly_the_documented_fields(tmp_path: Path) -> None:
     steps = (
         use("promptx_action", role="assistant"),
         use("search_documents", query="leave"),
@@ -76,7 +76,7 @@ async def test_objects_have_the_promised_fields_and_no_others(tmp_path: Path) ->
         check(first["roles"][0], ROLE)
 
 
-async def test_an_image_shows_admins_what_a_turn_ran_on_without_secrets(tmp_path: Path) -> None:
+async def test_a_prompt_image_shows_admins_a_turns_prompt_without_secrets(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         entry = {"url": "https://example.com/mcp", "headers": {"X-Key": "sk-verysecret-0123456789"}}
         domain = await rig.domain(mcpServers={"notes": entry}, tone="formal")

@@ -42,7 +42,7 @@ def bodies(kind: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.nightly("every body of every route"))])
-async def test_no_body_of_any_route_makes_the_server_fail(tmp_path: Path, every: int) -> None:
+async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int) -> None:
     async with Rig(tmp_path, scripted=False) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
@@ -81,7 +81,7 @@ def path_of(declared: Declaration, domain: str, conversation: str) -> str:
     ],
     ids=["deep", "deep list", "keys", "size", "very deep"],
 )
-async def test_metadata_has_a_depth_a_size_and_a_number_of_keys(tmp_path: Path, metadata: Any, said: str) -> None:
+async def test_metadata_is_limited_in_depth_size_and_keys(tmp_path: Path, metadata: Any, said: str) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
@@ -93,7 +93,7 @@ async def test_metadata_has_a_depth_a_size_and_a_number_of_keys(tmp_path: Path, 
         assert (await rig.ok("PATCH", path, {"metadata": kept}))["metadata"] == kept
 
 
-async def test_a_list_shows_what_was_stored_deeper_than_it_can_be_written(tmp_path: Path) -> None:
+async def test_a_list_shows_values_nested_deeper_than_the_limit(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         for levels in (200, 300, 450):

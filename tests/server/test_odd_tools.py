@@ -91,7 +91,7 @@ async def test_a_union_at_the_top_is_folded_and_the_call_is_checked_against_the_
         assert api.refused == []
 
 
-async def test_names_that_the_service_refuses_reach_the_server_as_its_own(tmp_path: Path) -> None:
+async def test_renamed_arguments_reach_the_server_under_their_original_names(tmp_path: Path) -> None:
     person = {"type": "object", "properties": {"full name": {"type": "string"}}, "required": ["full name"]}
     schema = {"type": "object", "properties": {"guest list[]": {"type": "array", "items": person}}}
     tool = {"name": "book", "description": "x", "inputSchema": schema}
@@ -137,7 +137,7 @@ async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_heal
         assert (health["state"], health["droppedTools"]) == ("ready", trial["droppedTools"])
 
 
-async def test_odd_members_of_a_tool_cost_nothing(tmp_path: Path) -> None:
+async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
     odd = {
         "name": "odd",
         "title": 5,
@@ -221,7 +221,7 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(
         assert "not available" not in text
 
 
-async def test_many_blocks_of_a_result_are_few_with_the_same_words(tmp_path: Path) -> None:
+async def test_many_blocks_of_a_result_are_merged_with_the_same_text(tmp_path: Path) -> None:
     texts = [{"type": "text", "text": f"row {number}"} for number in range(150)]
     odd = [{"type": "a", "data": "AA"}] * 150
     script = (use("case__good"), say("Done."))
@@ -281,7 +281,7 @@ BAD = {"name": "bad", "description": "x", "inputSchema": {"type": "object", "pro
 
 
 @pytest.mark.parametrize("words", ["tools.{place}.custom.input_schema: no", "Invalid schema for function '{name}': no"])
-async def test_a_tool_that_the_service_refuses_is_left_out_until_its_server_lists_it_otherwise(
+async def test_a_tool_refused_by_the_service_is_left_out_until_its_server_changes_it(
     tmp_path: Path, words: str
 ) -> None:
     refuse = refusing("case__bad", say("Hi."), words)
@@ -310,7 +310,7 @@ async def test_a_tool_that_the_service_refuses_is_left_out_until_its_server_list
         assert (await shown(rig, domain))["droppedTools"] == []
 
 
-async def test_a_conversation_goes_on_whose_earlier_call_was_of_a_tool_that_is_refused_now(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_a_tool_of_an_earlier_call_is_refused(tmp_path: Path) -> None:
     script = (use("case__bad"), say("Done."), refusing("case__bad", say("Hi.")), refusing("case__bad", say("Hi.")))
     async with asking(tmp_path, *script) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([GOOD, BAD])}, toolPolicy={"case__*": "allow"})
@@ -321,7 +321,7 @@ async def test_a_conversation_goes_on_whose_earlier_call_was_of_a_tool_that_is_r
         assert "case__bad" in json.dumps(api.requests[-1]["messages"])
 
 
-async def test_many_refused_tools_cost_one_turn_no_answer(tmp_path: Path) -> None:
+async def test_a_turn_is_answered_although_many_tools_are_refused(tmp_path: Path) -> None:
     tools = [{**BAD, "name": f"bad{number}"} for number in range(25)]
 
     def refuse_first(body: Json) -> Answer:
@@ -335,7 +335,7 @@ async def test_many_refused_tools_cost_one_turn_no_answer(tmp_path: Path) -> Non
         assert not [name for name in offered(api.requests[-1]) if name.startswith("case__")]
 
 
-async def test_one_of_our_own_tools_that_is_refused_is_told_to_everybody(tmp_path: Path) -> None:
+async def test_a_refusal_of_a_built_in_tool_is_shown_to_everyone(tmp_path: Path) -> None:
     async with asking(tmp_path, refusing("search_documents", say("Hi.")), refusing("search_documents", say("Hi."))) as (
         rig,
         _,
@@ -364,7 +364,7 @@ async def open_wait(rig: Rig, conversation: str) -> Json:
         await pause()
 
 
-async def test_a_tool_that_does_not_call_itself_read_only_asks_at_first_use_without_keys_too(tmp_path: Path) -> None:
+async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(tmp_path: Path) -> None:
     script = (use("case__hinted"), use("case__good"), say("Done."), use("case__good"), say("Again."))
     async with asking(tmp_path, *script) as (rig, _):
         domain = await rig.domain(mcpServers={"case": case([GOOD, HINTED])})
@@ -387,7 +387,7 @@ async def test_a_tool_that_does_not_call_itself_read_only_asks_at_first_use_with
         assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
 
 
-async def test_the_switch_of_a_tool_with_underscores_writes_the_name_that_the_model_sees(tmp_path: Path) -> None:
+async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_path: Path) -> None:
     script = (
         say("Hi."),
         lambda request: use(next(name for name in offered(request) if "b__good" in name)),

@@ -404,9 +404,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
 
 
 @pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
-async def test_a_client_learns_of_an_interrupt_and_an_error_and_keeps_what_was_said(
-    contract: str, tmp_path: Path
-) -> None:
+async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(contract: str, tmp_path: Path) -> None:
     stalled = Stalled(say("This takes long."), 3)
     failing = Broken(say("Never."), 0, ModelError("The model gives no answer."))
     async with speaking(contract, tmp_path, stalled, failing, say("Better.")) as client:
@@ -433,7 +431,7 @@ async def test_a_client_learns_of_an_interrupt_and_an_error_and_keeps_what_was_s
 
 
 @pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
-async def test_a_reset_that_begins_with_the_same_words_is_not_seen_by_a_client(contract: str, tmp_path: Path) -> None:
+async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contract: str, tmp_path: Path) -> None:
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
     whole = Step((Say("".join(pieces), pieces=pieces),))
     cut_otherwise = Step((Say("".join(pieces), pieces=("Full", "-time st", "aff have 27 days of ", "paid leave.")),))
@@ -448,7 +446,7 @@ RETRACTS_NOTHING = [each for each in CONTRACTS if each != "observable"]
 
 
 @pytest.mark.parametrize("contract", some_every_time(RETRACTS_NOTHING))
-async def test_after_a_reset_with_other_words_sending_again_joins_the_turn_and_reads_all_of_it(
+async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_completely(
     contract: str, tmp_path: Path
 ) -> None:
     first = Step((Say("First words of an answer.", pieces=("First ", "words ", "of an answer.")),))
@@ -493,7 +491,7 @@ async def test_a_client_that_waits_for_json_gets_the_answer_after_a_reset(tmp_pa
         assert (await rig.ok("GET", path, params={"dialect": "message"}))["items"][1]["content"] == "Other words."
 
 
-async def test_a_reset_of_an_observable_client_takes_the_step_back(tmp_path: Path) -> None:
+async def test_a_reset_retracts_the_step_for_an_observable_client(tmp_path: Path) -> None:
     async with speaking("observable", tmp_path, Broken(say("First words."), 3), say("Other words.")) as client:
         await client.begin()
         await client.send("How much leave?")

@@ -38,7 +38,7 @@ async def ask(rig: Rig, path: str, **body: Any) -> list[Said]:
     return parse_sse(response.text)
 
 
-async def test_a_knowledge_client_lives_at_its_own_path(tmp_path: Path) -> None:
+async def test_a_knowledge_client_has_its_own_path(tmp_path: Path) -> None:
     _, opening = await at_home(tmp_path, SEARCH, CITED, *[say(f"Answer {n}.") for n in range(MORE)])
     async with opening as rig:
         made = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "local"})
@@ -72,7 +72,7 @@ async def test_a_knowledge_client_lives_at_its_own_path(tmp_path: Path) -> None:
         assert (await rig.refused("GET", path))[:2] == (404, "CONVERSATION_NOT_FOUND")
 
 
-async def test_the_line_parser_of_older_clients_reads_the_whole_answer_off_the_wire(tmp_path: Path) -> None:
+async def test_older_clients_line_parser_reads_the_whole_answer(tmp_path: Path) -> None:
     words = "  Leave:\n\n- 27 days , paid\n-  part-time staff: *pro rata* \r\n\nAsk  HR.\n"
     pieces = tuple(words[at : at + 3] for at in range(0, len(words), 3))
     _, opening = await at_home(tmp_path, Step((Say(words, pieces=pieces),)))
@@ -104,7 +104,7 @@ async def test_context_entities_of_a_message_limit_its_own_searches_only(tmp_pat
         assert (await rig.refused("POST", path, body))[:2] == (404, "DOCUMENT_NOT_FOUND")
 
 
-async def test_knowledge_knows_ones_own_conversations_of_the_default_domain_only(tmp_path: Path) -> None:
+async def test_the_knowledge_contract_lists_own_conversations_of_the_default_domain_only(tmp_path: Path) -> None:
     domain, opening = await at_home(tmp_path)
     async with opening as rig:
         elsewhere = await rig.conversation()
@@ -172,7 +172,7 @@ async def test_a_key_that_the_contract_lacks_or_another_users_id_is_refused_by_n
         assert said[-1].data == "[DONE]"
 
 
-async def test_chat_creates_a_session_once_also_when_messages_queue_or_are_answered_again(tmp_path: Path) -> None:
+async def test_chat_creates_a_session_once_even_with_queued_or_retried_messages(tmp_path: Path) -> None:
     stalled = Stalled(say("First."), 1)
     _, opening = await at_home(tmp_path, stalled, say("Second."), say("Again."))
     async with opening as rig:
@@ -208,7 +208,7 @@ BAD_CHATS: list[tuple[Any, int, str]] = [
 ]
 
 
-async def test_a_bad_chat_is_refused_as_the_contract_says_errors_and_begins_no_conversation(tmp_path: Path) -> None:
+async def test_a_bad_chat_gets_the_contracts_error_and_creates_no_conversation(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         for body, status, code in BAD_CHATS:
             response = await rig.http.post("/api/v1/chat", json=body)
@@ -244,7 +244,7 @@ async def test_an_interrupt_is_an_error_of_these_contracts_and_the_turn_can_be_r
                 assert [(each.event, each.data) for each in rest] == [(each.event, each.data) for each in following]
 
 
-async def test_a_message_client_names_assistants_and_waits_for_json(tmp_path: Path) -> None:
+async def test_a_message_client_lists_assistants_and_can_wait_for_json(tmp_path: Path) -> None:
     broken = Broken(say("Never."), 0, ModelError("The model gives no answer."))
     stalled = Stalled(say("This takes long."), 3)
     domain, opening = await at_home(tmp_path, SEARCH, CITED, broken, stalled)

@@ -95,7 +95,7 @@ def own(value: Any) -> Json:
     return found
 
 
-async def test_the_same_question_has_the_same_answer_calls_and_citations_as_natively(tmp_path: Path) -> None:
+async def test_answer_calls_and_citations_equal_the_native_ones(tmp_path: Path) -> None:
     async with live(tmp_path, *FOUND * 5) as rig:
         domain = await rig.pumps()
         native = await rig.say(await rig.conversation(domain), QUESTION)
@@ -158,7 +158,7 @@ def own_annotations(delta: Any) -> list[Json]:
     return list((delta.model_extra or {}).get("annotations") or [])
 
 
-async def test_nothing_is_left_of_a_call_that_is_not_kept_but_what_it_cost(tmp_path: Path) -> None:
+async def test_an_unstored_call_leaves_only_its_cost(tmp_path: Path) -> None:
     async with live(tmp_path, say("One."), say("Two."), say("Three.")) as rig:
         domain = await rig.domain()
         before = await rig.left()
@@ -169,7 +169,7 @@ async def test_nothing_is_left_of_a_call_that_is_not_kept_but_what_it_cost(tmp_p
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
 
 
-async def test_the_messages_given_are_the_conversation_and_system_ones_are_wishes_of_one_call(tmp_path: Path) -> None:
+async def test_the_sent_messages_are_the_conversation_and_system_messages_apply_to_one_call(tmp_path: Path) -> None:
     asked: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:
@@ -196,7 +196,7 @@ async def test_the_messages_given_are_the_conversation_and_system_ones_are_wishe
         assert not any("Rhyme" in block["text"] for block in asked[1].system)
 
 
-async def test_a_kept_call_is_a_conversation_and_goes_on_by_its_id_or_after_any_response(tmp_path: Path) -> None:
+async def test_a_stored_call_is_a_conversation_that_continues_by_its_id_or_any_response(tmp_path: Path) -> None:
     async with live(tmp_path, *(say(f"Answer {number}.") for number in range(5))) as rig:
         domain = await rig.domain()
         history: Any = [user("Before"), assistant("Indeed."), user("Now")]
@@ -224,7 +224,7 @@ async def test_a_kept_call_is_a_conversation_and_goes_on_by_its_id_or_after_any_
         assert (listed["id"], listed["messageCount"]) == (kept, 8)
 
 
-async def test_who_leaves_a_call_that_is_not_kept_stops_it_and_a_kept_one_goes_on(tmp_path: Path) -> None:
+async def test_disconnecting_stops_an_unstored_call_and_a_stored_one_continues(tmp_path: Path) -> None:
     slow, kept = Stalled(say("This takes long."), 3), Stalled(say("Whole answer."), 3)
     async with live(tmp_path, slow, kept) as rig:
         domain = await rig.domain()
@@ -246,7 +246,7 @@ async def test_who_leaves_a_call_that_is_not_kept_stops_it_and_a_kept_one_goes_o
                 await pause()
 
 
-async def test_an_answer_that_breaks_off_is_begun_again_unless_it_was_already_seen(tmp_path: Path) -> None:
+async def test_an_interrupted_answer_is_repeated_unless_it_was_already_visible(tmp_path: Path) -> None:
     broken = Broken(say("Half an answer."), 4)
     async with live(tmp_path, broken, say("Whole."), broken, say("Whole."), broken) as rig:
         domain = await rig.domain()
@@ -323,7 +323,7 @@ BAD_CHATS: list[tuple[Json, str | None]] = [
 ]
 
 
-async def test_what_cannot_be_done_is_a_bad_request_that_names_the_parameter(tmp_path: Path) -> None:
+async def test_an_unsupported_parameter_is_a_bad_request_that_names_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         known: Json = {"model": await rig.domain(), "messages": [user("Hi")]}
         for given, param in BAD_CHATS:
@@ -355,7 +355,7 @@ BAD_RESPONSES: list[tuple[Json, str]] = [
 ]
 
 
-async def test_what_cannot_be_responded_to_is_a_bad_request(tmp_path: Path) -> None:
+async def test_invalid_previous_responses_are_a_bad_request(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         known: Json = {"model": await rig.domain(), "input": "Hi"}
         for given, param in BAD_RESPONSES:
@@ -363,7 +363,7 @@ async def test_what_cannot_be_responded_to_is_a_bad_request(tmp_path: Path) -> N
             assert (response.status_code, response.json()["error"]["param"]) == (400, param), given
 
 
-async def test_what_is_not_there_is_not_found_in_the_clients_words(tmp_path: Path) -> None:
+async def test_a_missing_item_is_not_found_in_the_clients_form(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         known: Json = {"model": domain, "input": "Hi"}
@@ -384,7 +384,7 @@ async def test_what_is_not_there_is_not_found_in_the_clients_words(tmp_path: Pat
         assert (odd.status_code, odd.json()["error"]["param"]) == (400, "body")
 
 
-async def test_what_our_own_answers_hold_is_taken_back_and_not_read(tmp_path: Path) -> None:
+async def test_our_own_output_items_sent_back_are_accepted_and_not_read(tmp_path: Path) -> None:
     asked: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:

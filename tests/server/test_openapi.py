@@ -126,7 +126,7 @@ def references(value: Any) -> Iterator[str]:
             yield from references(item)
 
 
-async def test_the_document_is_valid_and_its_references_lead_somewhere(tmp_path: Path) -> None:
+async def test_the_openapi_document_is_valid_and_its_references_exist(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
         Draft202012Validator.check_schema(SHAPE)
@@ -150,7 +150,7 @@ PAGE = ("/", "/web/{path:path}")
 """The console and its files: no part of what programs use."""
 
 
-async def test_the_document_has_every_route_with_its_rule_its_parameters_and_its_answers(tmp_path: Path) -> None:
+async def test_the_openapi_document_has_every_route_with_rule_parameters_and_answers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         document, routes = await rig.ok("GET", "/api/openapi.json"), declared(rig)
     listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
@@ -167,7 +167,7 @@ async def test_the_document_has_every_route_with_its_rule_its_parameters_and_its
         assert each.rule.streams == ("text/event-stream" in str(operation["responses"]))
 
 
-async def test_what_a_declaration_does_not_say_is_closed(tmp_path: Path) -> None:
+async def test_a_route_without_a_declared_rule_is_closed(tmp_path: Path) -> None:
     async def handler(self: object) -> None:
         """Do something new."""
 
@@ -182,7 +182,7 @@ async def test_what_a_declaration_does_not_say_is_closed(tmp_path: Path) -> None
                 assert each.rule.audited or each.path.endswith("/search"), f"{each.method} {each.path}"
 
 
-def test_a_declaration_that_cannot_be_served_is_refused_when_it_is_made() -> None:
+def test_a_declaration_that_cannot_be_served_is_refused_on_definition() -> None:
     async def unknown(self: object, user: User, nothing: str) -> None:
         """Ask for what is not in the path."""
 
@@ -196,7 +196,7 @@ def test_a_declaration_that_cannot_be_served_is_refused_when_it_is_made() -> Non
             route("GET", "/api/new")(handler)
 
 
-async def test_what_routes_answer_is_what_the_document_says(tmp_path: Path) -> None:
+async def test_answers_of_routes_match_the_openapi_document(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
         domain = await rig.domain()
@@ -221,7 +221,7 @@ async def test_what_routes_answer_is_what_the_document_says(tmp_path: Path) -> N
         assert len(checked) >= 24, checked
 
 
-async def test_every_operation_with_a_body_may_find_it_too_large(tmp_path: Path) -> None:
+async def test_every_operation_with_a_body_documents_the_size_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         paths = (await rig.http.get("/api/openapi.json")).json()["paths"]
         large = await rig.http.post("/api/domains", json={"name": "x" * 2_000_000})

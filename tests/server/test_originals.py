@@ -52,7 +52,7 @@ RANGES: tuple[tuple[str, int, bytes | None], ...] = (
 """Range headers with the status and the bytes of the answer."""
 
 
-async def test_a_part_of_it_is_what_was_asked_for(tmp_path: Path) -> None:
+async def test_a_range_request_gets_its_range(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
@@ -71,7 +71,7 @@ async def test_a_part_of_it_is_what_was_asked_for(tmp_path: Path) -> None:
                 assert answer.headers["content-range"] == f"bytes {start}-{start + len(shown) - 1}/{len(TEXT)}"
 
 
-async def test_a_file_that_is_gone_or_a_link_now_is_not_shown(tmp_path: Path) -> None:
+async def test_a_file_that_was_deleted_or_became_a_link_is_not_shown(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)

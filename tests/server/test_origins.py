@@ -39,7 +39,7 @@ async def preflight(rig: Rig, origin: str, method: str = "POST", path: str = "/a
 
 
 @pytest.mark.parametrize("origin", SERVED)
-async def test_a_page_of_a_listed_origin_may_ask_send_and_read(tmp_path: Path, origin: str) -> None:
+async def test_a_page_of_a_listed_origin_can_send_and_read(tmp_path: Path, origin: str) -> None:
     async with Rig(tmp_path, say("Yes."), allowed_origins=LISTED) as rig:
         key = await make_key(rig, "ann", "operator")
         conversation = await rig.conversation()
@@ -73,9 +73,7 @@ async def test_a_page_of_a_listed_origin_may_ask_send_and_read(tmp_path: Path, o
 
 @pytest.mark.attack(kind="web")
 @pytest.mark.parametrize("origin", LOOK_ALIKES)
-async def test_an_origin_that_looks_like_a_listed_one_gets_nothing_and_is_told_the_setting(
-    tmp_path: Path, origin: str
-) -> None:
+async def test_a_lookalike_origin_is_refused_with_the_name_of_the_setting(tmp_path: Path, origin: str) -> None:
     async with Rig(tmp_path, allowed_origins=LISTED) as rig:
         key = await make_key(rig, "ann", "operator")
         given = {"origin": origin, **bearer(key)}
@@ -92,7 +90,7 @@ async def test_an_origin_that_looks_like_a_listed_one_gets_nothing_and_is_told_t
         assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3
 
 
-async def test_a_socket_opens_for_a_listed_origin_and_for_no_other(tmp_path: Path) -> None:
+async def test_a_socket_opens_only_for_a_listed_origin(tmp_path: Path) -> None:
     async with Rig(tmp_path, allowed_origins=LISTED) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         for origin in (*SERVED, f"http://{address}"):
@@ -105,7 +103,7 @@ async def test_a_socket_opens_for_a_listed_origin_and_for_no_other(tmp_path: Pat
             assert refused.value.response.status_code == 403
 
 
-async def test_a_development_proxy_that_changes_the_host_only_works_once_its_origin_is_listed(tmp_path: Path) -> None:
+async def test_a_development_proxy_that_changes_the_host_works_with_its_origin_listed(tmp_path: Path) -> None:
     proxied = {"host": "127.0.0.1:8000", "origin": "http://localhost:5173"}
     async with Rig(tmp_path / "listed", allowed_origins="http://localhost:5173") as rig:
         assert (await rig.http.get("/api/domains", headers=proxied)).status_code == 200
@@ -117,7 +115,7 @@ async def test_a_development_proxy_that_changes_the_host_only_works_once_its_ori
 @pytest.mark.parametrize(
     "text", ["*", "null", "https://*.app.example", "app.example", "https://app.example/chat", "https://a b", "http://"]
 )
-def test_what_is_no_origin_cannot_be_listed(text: str) -> None:
+def test_an_invalid_origin_cannot_be_listed(text: str) -> None:
     with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_ALLOWED_ORIGINS: .*scheme://host"):
         load_settings(allowed_origins=f"https://app.example,{text}")
 

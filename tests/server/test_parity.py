@@ -393,7 +393,7 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_every_door_stores_the_same_turn_and_tells_of_it(tmp_path: Path, name: str) -> None:
+async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path, name: str) -> None:
     async with at_home(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
         first: tuple[Any, ...] | None = None
         for door in DOORS:

@@ -41,7 +41,7 @@ FOUR = """
 
 
 @needs_bubblewrap
-async def test_a_pasted_file_of_four_servers_is_one_report_and_only_what_is_accepted_is_saved(tmp_path: Path) -> None:
+async def test_a_pasted_file_of_four_servers_is_one_report_and_only_accepted_ones_are_saved(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         spec = await allow_captive(rig.application.machinery.policy)
         domain = await rig.domain()
@@ -76,7 +76,7 @@ async def test_a_pasted_file_of_four_servers_is_one_report_and_only_what_is_acce
         assert stored["files"]["args"][-1] == "."
 
 
-async def test_all_problems_of_an_entry_come_at_once_and_cost_no_other_entry(tmp_path: Path) -> None:
+async def test_all_problems_of_an_entry_are_reported_at_once_and_affect_no_other(tmp_path: Path) -> None:
     odd = {
         "type": "carrier-pigeon",
         "command": "npx",
@@ -133,12 +133,12 @@ async def test_a_document_that_cannot_be_read_is_one_clear_error(tmp_path: Path,
         ('{"context_servers": {"a": {"command": {"path": "x-y", "args": []}}}}', ["a"]),
     ],
 )
-async def test_what_other_hosts_write_is_read(tmp_path: Path, text: str, keys: list[str]) -> None:
+async def test_configurations_of_other_hosts_are_read(tmp_path: Path, text: str, keys: list[str]) -> None:
     async with Rig(tmp_path) as rig:
         assert list(await check(rig, await rig.domain(), text.encode())) == keys
 
 
-async def test_names_and_keys_that_stand_twice_are_named(tmp_path: Path) -> None:
+async def test_duplicate_names_and_keys_are_reported(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         rows = await check(rig, domain, '{"a": {"command": "x"}, "a": {"command": "y"}, "b": {"url": "u", "url": "v"}}')
@@ -147,7 +147,7 @@ async def test_names_and_keys_that_stand_twice_are_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("folder", ["/etc", "~/notes", "C:\\Users\\me", "../other", "${workspaceFolder}", "file:///x"])
-async def test_a_folder_of_another_machine_becomes_the_files_folder(tmp_path: Path, folder: str) -> None:
+async def test_a_folder_path_of_another_machine_becomes_the_files_folder(tmp_path: Path, folder: str) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         entry = {"command": "npx", "args": ["-y", FILESYSTEM, folder, folder], "envFile": ".env"}

@@ -9,7 +9,7 @@ from agentic_rag.store.payloads import PayloadFiles
 from tests.server.rig import Rig
 
 
-async def test_a_kept_result_is_a_file_that_no_browser_renders(tmp_path: Path) -> None:
+async def test_a_stored_result_is_a_file_that_no_browser_renders(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation(await rig.domain())
         database = rig.application.database

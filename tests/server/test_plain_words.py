@@ -31,7 +31,7 @@ def tells(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_refusal_gives_its_reason_to_operators_alone(kind: type[AgenticRagError]) -> None:
+def test_a_refusal_gives_its_reason_to_operators_only(kind: type[AgenticRagError]) -> None:
     error = kind(ADDRESS)
     member, operator = replies.refusal(error, "r"), replies.refusal(error, "r", whole=True)
     assert tells(bytes(member.body).decode()) == []
@@ -42,13 +42,13 @@ def test_a_refusal_gives_its_reason_to_operators_alone(kind: type[AgenticRagErro
 
 
 @pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull, StorageDamaged])
-def test_who_follows_a_turn_is_told_that_it_waits_and_not_where_the_store_is(kind: type[StorageFull]) -> None:
+def test_followers_of_a_turn_see_that_it_waits_without_the_stores_address(kind: type[StorageFull]) -> None:
     notice = Stall(kind(ADDRESS)).notice
     assert (notice.code, tells(notice.message)) == ("STORAGE_STALLED", [])
     assert "Nothing is lost" in notice.message
 
 
-async def test_a_member_hears_of_a_retry_and_of_an_index_that_is_away_in_plain_words(tmp_path: Path) -> None:
+async def test_a_member_sees_plain_notices_of_retries_and_an_unavailable_index(tmp_path: Path) -> None:
     told: list[str] = []
 
     def answer(request: ModelRequest) -> Step:

@@ -51,9 +51,7 @@ def described(**fields: Any) -> dict[str, Any]:
     return {**SERVER_JSON, "packages": [{**SERVER_JSON["packages"][1], **fields}]}
 
 
-async def test_a_pasted_server_json_is_asked_for_as_the_line_it_describes(
-    tmp_path: Path, registry: PackageRegistry
-) -> None:
+async def test_a_pasted_server_json_is_requested_as_its_command_line(tmp_path: Path, registry: PackageRegistry) -> None:
     registry.publish_npm("notes-server", "1.2.0")
     async with desk(tmp_path) as found:
         domain = f"/api/domains/{found.domain}"
@@ -84,7 +82,7 @@ async def test_a_pasted_server_json_is_asked_for_as_the_line_it_describes(
         assert far["settings"]["mcpServers"]["notes"]["url"] == "https://notes.example/mcp"
 
 
-async def test_a_server_json_that_cannot_be_a_line_is_refused_by_its_place(
+async def test_a_server_json_that_cannot_be_a_command_line_is_refused_with_its_place(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     secret = {"type": "positional", "valueHint": "key", "isSecret": True}
@@ -104,7 +102,7 @@ async def test_a_server_json_that_cannot_be_a_line_is_refused_by_its_place(
 
 
 @needs_bubblewrap
-async def test_a_bundle_is_asked_for_approved_and_called(tmp_path: Path) -> None:
+async def test_an_mcp_bundle_is_requested_approved_and_called(tmp_path: Path) -> None:
     steps = [calling("notes__greet", name="Ann")] * 2
     async with desk(tmp_path, *steps) as found:
         data = bundle()

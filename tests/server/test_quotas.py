@@ -46,7 +46,7 @@ async def test_documents_have_a_number_and_a_size(tmp_path: Path) -> None:
         assert held["documentBytes"] == (18, 1000)
 
 
-async def test_a_file_put_into_the_folder_waits_for_room(tmp_path: Path) -> None:
+async def test_a_file_in_the_folder_waits_for_free_quota(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_documents=1) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", b"# A\n\nOne.")
@@ -58,7 +58,7 @@ async def test_a_file_put_into_the_folder_waits_for_room(tmp_path: Path) -> None
         assert await scan(domain) == 1
 
 
-async def test_conversations_made_at_once_do_not_pass_the_bound_together(tmp_path: Path) -> None:
+async def test_concurrently_created_conversations_keep_the_limit(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_conversations=3) as rig:
         domain = await rig.domain()
         codes: list[int] = []
@@ -74,7 +74,7 @@ async def test_conversations_made_at_once_do_not_pass_the_bound_together(tmp_pat
         assert (await used(rig, domain))["conversations"] == (3, 3)
 
 
-async def test_a_full_memory_is_told_to_the_model_and_nothing_of_the_batch_is_saved(tmp_path: Path) -> None:
+async def test_a_full_memory_refuses_the_whole_batch_and_the_model_reads_why(tmp_path: Path) -> None:
     remember = use("promptx_remember", engrams=[ENGRAM, {**ENGRAM, "content": "And opens at nine."}])
     async with Rig(tmp_path, remember, say("It is full."), quota_memories=1) as rig:
         domain = await rig.domain()

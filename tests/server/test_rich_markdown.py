@@ -37,7 +37,7 @@ def test_code_has_colours_and_keeps_its_text(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
-def test_every_language_keeps_any_text(language: str) -> None:
+def test_every_language_version_keeps_any_text(language: str) -> None:
     code = '<a href="x">\'b\' & {{c}}\n\t\\ " ` $ # // /* 1.5e3 -- é 中 \x0b \u2028 end\n'
     assert words(to_html(f"```{language}\n{code}```")) == f"{code}\n"
 
@@ -57,7 +57,7 @@ GROWING = list(product(["html", "javascript", "perl", "php", "python", "ruby", "
         ),
     ],
 )
-def test_the_time_of_colours_grows_with_the_code_and_not_faster(language: str, unit: str) -> None:
+def test_the_highlighting_time_grows_linearly_with_the_code(language: str, unit: str) -> None:
     def render(text: str) -> None:
         to_html(f"```{language}\n{text}\n```")
 
@@ -65,7 +65,7 @@ def test_the_time_of_colours_grows_with_the_code_and_not_faster(language: str, u
     assert growth(render, short, long) < 11, "four times the code: quadratic growth would be sixteen times"
 
 
-def test_code_that_is_too_long_or_of_an_unknown_language_is_shown_without_colours() -> None:
+def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
     assert "<span" not in to_html("```brainmelt\ndef f(): pass\n```")
     for code in ("x = 1\n" * (MAX_HIGHLIGHTED // 6 + 1), "1 " * 300 + "\n", "x = 1\n" + "\n" * 30):
         fragment = to_html(f"```python\n{code}```")
@@ -101,7 +101,7 @@ def test_formulas_are_mathml(text: str, wanted: str) -> None:
         "a $5-$10 range",
     ],
 )
-def test_amounts_of_money_are_no_formulas(text: str) -> None:
+def test_amounts_of_money_are_not_formulas(text: str) -> None:
     fragment = to_html(text)
     assert "<math" not in fragment
     assert words(fragment).strip() == text.replace("`", "").replace("\\", "")
@@ -120,13 +120,13 @@ def test_amounts_of_money_are_no_formulas(text: str) -> None:
         "x" * (MAX_FORMULA - 1) + "^",
     ],
 )
-def test_a_formula_that_cannot_be_shown_stays_as_its_source(latex: str) -> None:
+def test_a_formula_that_cannot_be_rendered_is_shown_as_its_source(latex: str) -> None:
     fragment = to_html(f"$${latex}$$")
     assert "<math" not in fragment
     assert words(fragment).strip() == latex
 
 
-def test_tasks_footnotes_and_definitions_are_what_they_are() -> None:
+def test_tasks_footnotes_and_definitions_are_recognised() -> None:
     text = "- [ ] open\n- [x] **done**\n\nTerm\n: Meaning\n\nSaid[^a] twice[^a].\n\n[^a]: By *whom*.\n"
     fragment = to_html(text)
     assert '<li class="task"><span class="box">☐</span> open</li>' in fragment

@@ -37,7 +37,7 @@ def refs(rig: Rig) -> set[str]:
     return PayloadFiles(rig.settings.data / "payloads").list_refs()
 
 
-async def test_a_model_sees_what_a_user_sent_and_the_message_names_it_by_ref(tmp_path: Path) -> None:
+async def test_a_model_sees_the_users_image_and_the_message_names_it_by_ref(tmp_path: Path) -> None:
     model = StrictModel(answering)
     async with seeing(tmp_path, model) as rig:
         conversation = await rig.conversation()
@@ -66,7 +66,7 @@ async def test_a_model_sees_what_a_user_sent_and_the_message_names_it_by_ref(tmp
         assert refs(rig) == set()
 
 
-async def test_an_image_needs_no_words_and_is_asked_about_again_with_others(tmp_path: Path) -> None:
+async def test_an_image_needs_no_text_and_its_message_can_be_edited(tmp_path: Path) -> None:
     model = StrictModel(answering)
     async with seeing(tmp_path, model) as rig:
         conversation = await rig.conversation()
@@ -117,7 +117,7 @@ async def test_a_repeated_message_is_the_same_with_the_same_images_only(tmp_path
     ],
     ids=range(12),
 )
-async def test_what_cannot_be_shown_is_refused_with_its_place(
+async def test_an_unsupported_image_is_refused_with_its_place(
     tmp_path: Path, images: Any, status: int, code: str, place: str
 ) -> None:
     async with Rig(tmp_path) as rig:
@@ -147,7 +147,7 @@ async def test_a_socket_sends_images_too_and_others_do_not_get_them(tmp_path: Pa
         assert (await rig.http.get(f"/api/payloads/{ref}", headers=key)).status_code == 404
 
 
-async def test_a_model_that_sees_no_images_is_told_so(tmp_path: Path) -> None:
+async def test_a_model_without_image_input_reads_a_note_instead(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False) as rig:
         conversation = await rig.conversation()
         events = await rig.say(conversation, "What is on it?", images=[sent(png())])
@@ -166,7 +166,7 @@ async def test_a_model_that_sees_no_images_is_told_so(tmp_path: Path) -> None:
         await model.aclose()
 
 
-async def test_images_that_users_sent_count_by_their_pixels_and_pass_a_compaction_as_words(tmp_path: Path) -> None:
+async def test_users_images_count_by_their_pixels_and_become_text_in_a_compaction(tmp_path: Path) -> None:
     summary = '{"facts": [], "decisions": [], "open_questions": [], "wishes": ["charts"]}'
     model = StrictModel(lambda body: Step((Say(summary if "summar" in str(body["messages"][-1]) else "Seen."),)))
     async with seeing(tmp_path, model) as rig:

@@ -5,11 +5,11 @@ from tests import command_page
 from tests.settings_page import PAGE, docs_of_fields, make_page
 
 
-def test_every_setting_says_what_it_does() -> None:
+def test_every_setting_has_a_description() -> None:
     assert [name for name in Settings.model_fields if len(docs_of_fields().get(name, "")) < 10] == []
 
 
-def test_the_page_is_what_the_settings_class_says() -> None:
+def test_the_settings_page_matches_the_settings_class() -> None:
     assert PAGE.read_text(encoding="utf-8") == make_page(), "write it anew: scripts/write_settings"
 
 

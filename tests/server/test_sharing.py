@@ -86,7 +86,7 @@ async def test_a_link_shows_the_messages_so_far_and_passages_only_to_people_of_t
         assert (await rig.http.get(last["path"])).status_code == 404
 
 
-async def test_a_server_may_show_links_to_its_users_only(tmp_path: Path) -> None:
+async def test_an_mcp_server_can_show_links_only_to_its_users(tmp_path: Path) -> None:
     async with Rig(tmp_path, SEARCH, ANSWER, share_links="users") as rig:
         domain, conversation = await answered(rig)
         made = await rig.ok("POST", f"{LIST}/{conversation}/share")

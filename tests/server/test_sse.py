@@ -52,7 +52,7 @@ async def test_events_are_sent_with_their_ids_and_the_body_is_closed() -> None:
     assert peer.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def test_a_client_that_leaves_ends_the_reader_and_nothing_else() -> None:
+async def test_a_client_that_disconnects_ends_only_its_reader() -> None:
     closed = anyio.Event()
 
     async def events() -> AsyncGenerator[AgentEvent, None]:
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves_ends_the_reader_and_nothing_else() -> None:
         await closed.wait()
 
 
-async def test_a_failure_before_the_first_event_is_raised_for_the_caller_to_answer() -> None:
+async def test_a_failure_before_the_first_event_is_raised_to_the_caller() -> None:
     async def events() -> AsyncIterator[AgentEvent]:
         for seq in (0,):
             if seq == 0:

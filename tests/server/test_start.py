@@ -116,7 +116,7 @@ def assert_serving(child: Child) -> None:
         pytest.param(HOSTED, id="uvicorn", marks=pytest.mark.nightly("under agentic-rag it runs every time")),
     ],
 )
-def test_a_data_folder_whose_volume_is_not_there_is_waited_for(tmp_path: Path, command: list[str]) -> None:
+def test_a_start_waits_for_the_data_folders_missing_volume(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, command) as child:
         assert_waiting(child)
@@ -126,7 +126,7 @@ def test_a_data_folder_whose_volume_is_not_there_is_waited_for(tmp_path: Path, c
 
 
 @needs_postgresql
-def test_postgresql_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
+def test_a_start_waits_for_postgresql(tmp_path: Path) -> None:
     with postgresql_server() as server:
         server.stop()
         with started(tmp_path, OURS, AGENTIC_RAG_DATABASE_URL=server.url) as child:
@@ -144,7 +144,7 @@ def test_postgresql_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> N
         pytest.param(HOSTED, id="uvicorn"),
     ],
 )
-def test_a_server_that_waits_for_its_store_stops_when_it_is_told_to(tmp_path: Path, command: list[str]) -> None:
+def test_a_server_that_waits_for_its_store_can_be_stopped(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, command) as child:
         child.until("/api/version", 200)
@@ -168,13 +168,13 @@ def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words:
 
 
 @pytest.mark.parametrize("url", ["mysql://rag@127.0.0.1/rag", "postgresql://rag@127.0.0.1:port/rag"])
-def test_a_wrong_database_url_is_refused_and_not_waited_for(tmp_path: Path, url: str) -> None:
+def test_a_wrong_database_url_is_refused_at_once(tmp_path: Path, url: str) -> None:
     refused = command_line(tmp_path, "serve", "--port", "0", AGENTIC_RAG_DATABASE_URL=url)
     assert_one_line(refused, 2, "AGENTIC_RAG_DATABASE_URL")
 
 
 @pytest.mark.nightly("store/test_migrations.py refuses them every time")
-def test_tables_of_a_newer_program_are_refused_under_another_server_too_once_they_are_there(tmp_path: Path) -> None:
+def test_tables_upgraded_under_a_running_server_stop_it(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, HOSTED) as child:
         child.until("/api/version", 200)
@@ -198,7 +198,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["header", "truncated", "pages"])
-def test_a_damaged_database_is_said_in_one_line_with_what_to_do(tmp_path: Path, intact: bytes, damage: str) -> None:
+def test_a_damaged_database_is_a_one_line_error_with_a_remedy(tmp_path: Path, intact: bytes, damage: str) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     page = 4096
     spoilt = {
@@ -211,7 +211,7 @@ def test_a_damaged_database_is_said_in_one_line_with_what_to_do(tmp_path: Path, 
     assert_one_line(refused, 1, "The database is damaged", "backup", "agentic-rag doctor")
 
 
-def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_loading_model_client(tmp_path: Path) -> None:
     package = tmp_path / "site" / "anthropic"
     package.mkdir(parents=True)
     loading = tmp_path / "loading"
@@ -227,7 +227,7 @@ def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path
         assert "Traceback" not in child.said
 
 
-def test_a_stop_that_a_hanging_folder_holds_up_ends_at_last_and_says_so() -> None:
+def test_a_stop_delayed_by_a_hanging_folder_ends_with_a_warning() -> None:
     hanging = "threading.Thread(target=threading.Event().wait).start()"
     program = f"import threading; from agentic_rag.app.serving import end_at_last; end_at_last(0.1); {hanging}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)

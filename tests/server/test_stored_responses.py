@@ -38,7 +38,7 @@ def shown(response: Any) -> Any:
     return [getattr(response, name) for name in names], response.output_text, calls, notes
 
 
-async def test_a_kept_response_is_given_again_as_it_was_and_from_the_messages_once_its_log_is_gone(
+async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_messages(
     tmp_path: Path,
 ) -> None:
     async with live(tmp_path, *FOUND, say("Still twelve.")) as rig:
@@ -70,7 +70,7 @@ async def test_a_kept_response_is_given_again_as_it_was_and_from_the_messages_on
         assert ended[-1].response.output_text == made.output_text
 
 
-async def test_what_delegates_called_is_in_the_response_with_and_without_a_log(tmp_path: Path) -> None:
+async def test_calls_of_delegates_are_in_the_response_with_and_without_a_log(tmp_path: Path) -> None:
     async with at_home(tmp_path, WITH_DELEGATES) as (rig, domain, _):
         body = {"model": domain, "input": "How much leave is there, and how do I travel?", "store": True}
         headers = {"x-agentic-rag-items": "openai"}
@@ -95,7 +95,7 @@ async def test_what_delegates_called_is_in_the_response_with_and_without_a_log(t
         assert len(later["output"][-1]["content"][0]["annotations"]) == len(CITED_TWICE.blocks) - 2
 
 
-async def test_a_response_that_runs_is_shown_as_it_stands_and_one_that_failed_or_was_stopped_says_so(
+async def test_a_response_shows_whether_it_runs_failed_or_was_stopped(
     tmp_path: Path,
 ) -> None:
     slow = Stalled(say("This takes long."), 3)
@@ -152,7 +152,7 @@ async def not_found(ask: Any, ident: str) -> None:
     assert (refused.value.code, refused.value.param, refused.value.type) == (code, param, "invalid_request_error")
 
 
-async def test_a_response_is_its_owners_and_what_was_not_kept_or_is_a_delegates_is_none(tmp_path: Path) -> None:
+async def test_only_stored_responses_of_their_owner_can_be_retrieved(tmp_path: Path) -> None:
     async with live(tmp_path, say("Kept."), say("Not kept.")) as rig:
         domain = await rig.domain()
         kept = await rig.openai.responses.create(model=domain, input="Hi", store=True)
@@ -165,7 +165,7 @@ async def test_a_response_is_its_owners_and_what_was_not_kept_or_is_a_delegates_
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "response_not_found")
 
 
-async def test_a_delegates_turn_is_no_response(tmp_path: Path) -> None:
+async def test_a_delegates_turn_is_not_a_response(tmp_path: Path) -> None:
     task = Use("delegate", {"role": "researcher", "task": "One"})
     async with Live(tmp_path, Step((task,)), use("promptx_discover"), say("1"), say("2")) as rig:
         domain = await rig.domain(subRoleIds=["researcher"])

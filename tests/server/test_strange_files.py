@@ -25,7 +25,7 @@ def spoil(workspace: Path) -> None:
     (workspace / "prompt" / "nul.md").write_bytes(b"Be\0calm.\n")
 
 
-async def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
+async def test_names_that_are_not_text_are_ignored(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -49,7 +49,7 @@ async def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
         assert {each["action"] for each in done["differences"]} <= {"add"}
 
 
-async def test_one_domain_that_cannot_be_looked_into_keeps_no_other_from_it(tmp_path: Path) -> None:
+async def test_one_unreadable_domain_does_not_block_the_scan_of_others(tmp_path: Path) -> None:
     async with Rig(tmp_path, scan_seconds=0.01) as rig:
         strange, other = await rig.domain(), await rig.domain()
         for domain in (strange, other):

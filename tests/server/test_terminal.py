@@ -88,7 +88,9 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_what_a_command_shows_steers_no_terminal(words: tuple[str, ...], url: str, tmp_path: Path) -> None:
+def test_command_output_contains_no_terminal_control_sequences(
+    words: tuple[str, ...], url: str, tmp_path: Path
+) -> None:
     entries = tmp_path / "entries.json"
     entries.write_text("{}")
     arguments = [str(entries) if word == "ENTRIES" else word for word in words]
@@ -99,7 +101,7 @@ def test_what_a_command_shows_steers_no_terminal(words: tuple[str, ...], url: st
 
 
 @pytest.mark.parametrize("words", [("roles", "list", "other"), ("chat", "other", "Hello")], ids=" ".join)
-def test_neither_does_an_error_that_it_ends_with(words: tuple[str, ...], url: str, tmp_path: Path) -> None:
+def test_an_error_contains_no_terminal_control_sequences(words: tuple[str, ...], url: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     done = run_program([*words, "--url", url, "--data", str(tmp_path / "data")], cwd=tmp_path, env=kept)
     assert done.returncode == 1
@@ -107,7 +109,7 @@ def test_neither_does_an_error_that_it_ends_with(words: tuple[str, ...], url: st
     assert not set(done.stdout + done.stderr) & STEERING
 
 
-def test_a_log_line_steers_no_terminal_and_forges_no_other_line() -> None:
+def test_a_log_line_contains_no_control_characters_and_no_second_line() -> None:
     written = io.StringIO()
     handler = log_handler(written)
     try:
@@ -122,7 +124,7 @@ def test_a_log_line_steers_no_terminal_and_forges_no_other_line() -> None:
     assert "Traceback (most recent call last):" in lines
 
 
-def test_only_what_steers_is_replaced() -> None:
+def test_only_control_characters_are_replaced() -> None:
     kept = "Grüße\t你好 👋🏽 שלום\nline\x20end"
     assert safe(kept) == kept
     assert safe("a\r\nb") == "a\nb"
@@ -130,7 +132,7 @@ def test_only_what_steers_is_replaced() -> None:
     assert json.loads(safe_json(json.dumps([HOSTILE], ensure_ascii=False))) == [HOSTILE]
 
 
-def test_whatever_a_command_prints_passes_one_place() -> None:
+def test_all_command_output_passes_one_function() -> None:
     package = Path(__file__).parents[2] / "agentic_rag"
     printing = re.compile(r"typer\.(?:echo|secho)|click\.|(?<![\w.])print\(|std(?:out|err)\.write\(")
     found = {

@@ -74,7 +74,7 @@ FAILING: dict[str, Scripted] = {
 
 
 @pytest.mark.parametrize("step", FAILING.values(), ids=FAILING)
-async def test_a_model_that_gives_no_title_leaves_the_first_one(tmp_path: Path, step: Scripted) -> None:
+async def test_a_model_without_a_title_keeps_the_first_title(tmp_path: Path, step: Scripted) -> None:
     async with Rig(tmp_path, say("27 days."), step, titles="model") as rig:
         talk = await rig.conversation()
         assert types_of(await rig.say(talk, QUESTION))[-1] == "done"
@@ -83,7 +83,7 @@ async def test_a_model_that_gives_no_title_leaves_the_first_one(tmp_path: Path, 
         assert await title(rig, talk) == QUESTION
 
 
-async def test_a_slow_model_is_given_up_and_a_turn_meanwhile_does_not_wait_for_it(tmp_path: Path) -> None:
+async def test_a_slow_title_model_times_out_and_does_not_delay_a_turn(tmp_path: Path) -> None:
     slow = Stalled(say("Never."), 1)
     open_streams = []
 
@@ -104,7 +104,7 @@ async def test_a_slow_model_is_given_up_and_a_turn_meanwhile_does_not_wait_for_i
         assert await calls(rig) == 1
 
 
-async def test_a_server_that_drains_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_draining_server_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naming, "CALL_SECONDS", 3_600.0)  # else it would end by itself
     slow = Stalled(say("Never."), 1)
     async with Rig(tmp_path, say("27 days."), slow, titles="model") as rig:
@@ -119,7 +119,7 @@ async def test_a_server_that_drains_ends_the_call(tmp_path: Path, monkeypatch: p
         assert await title(rig, talk) == QUESTION
 
 
-async def test_a_name_that_the_user_gives_meanwhile_stays(tmp_path: Path) -> None:
+async def test_a_title_that_the_user_sets_meanwhile_stays(tmp_path: Path) -> None:
     titled = Stalled(say("Paid leave"), 1)
     async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
         talk = await rig.conversation()
@@ -132,7 +132,7 @@ async def test_a_name_that_the_user_gives_meanwhile_stays(tmp_path: Path) -> Non
         assert await title(rig, talk) == "Mine"
 
 
-async def test_a_conversation_that_is_deleted_meanwhile_is_gone_and_its_call_is_counted(tmp_path: Path) -> None:
+async def test_a_conversation_deleted_during_its_turn_is_gone_and_its_call_is_counted(tmp_path: Path) -> None:
     titled = Stalled(say("Paid leave"), 1)
     async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
         talk = await rig.conversation()
@@ -150,7 +150,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-async def test_a_kill_before_the_title_leaves_the_first_one_and_the_next_start_asks_nothing(tmp_path: Path) -> None:
+async def test_a_kill_before_the_title_keeps_the_first_title_and_asks_no_model_again(tmp_path: Path) -> None:
     def kill(request: ModelRequest) -> Step:
         raise Killed
 
@@ -171,7 +171,7 @@ async def test_a_kill_before_the_title_leaves_the_first_one_and_the_next_start_a
     [({"titles": "message"}, {}), ({"titles": "model"}, {"title": "Mine"})],
     ids=["the operator wants none", "the user has named it"],
 )
-async def test_nothing_is_asked_where_no_title_is_wanted(
+async def test_no_model_is_asked_when_titles_are_off(
     tmp_path: Path, given: dict[str, Any], named: dict[str, str]
 ) -> None:
     async with Rig(tmp_path, say("27 days."), **given) as rig:
@@ -182,7 +182,7 @@ async def test_nothing_is_asked_where_no_title_is_wanted(
         assert await title(rig, talk) == named.get("title", QUESTION)
 
 
-async def test_a_turn_that_failed_and_a_call_that_keeps_nothing_ask_for_no_title(tmp_path: Path) -> None:
+async def test_failed_turns_and_unstored_calls_request_no_title(tmp_path: Path) -> None:
     refused = ModelError("no", http_status=400, kind="invalid_request_error")
     async with Rig(tmp_path, refused, say("27 days."), titles="model") as rig:
         domain = await rig.domain()
@@ -193,7 +193,7 @@ async def test_a_turn_that_failed_and_a_call_that_keeps_nothing_ask_for_no_title
         assert len(rig.model.requests) == 2
 
 
-async def test_without_a_language_model_nothing_is_asked(tmp_path: Path) -> None:
+async def test_without_a_language_model_no_title_is_requested(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False, titles="model") as rig:
         talk = await rig.conversation()
         await rig.say(talk, QUESTION)
@@ -202,7 +202,7 @@ async def test_without_a_language_model_nothing_is_asked(tmp_path: Path) -> None
         assert await title(rig, talk) == QUESTION
 
 
-async def test_an_answer_that_is_tried_again_keeps_the_title_and_other_words_change_it(tmp_path: Path) -> None:
+async def test_a_retry_keeps_the_title_and_an_edit_changes_it(tmp_path: Path) -> None:
     steps = (say("1"), say("Paid leave"), say("2"), say("3"), say("Sick leave"))
     async with Rig(tmp_path, *steps, titles="model") as rig:
         talk = await rig.conversation()
@@ -222,7 +222,7 @@ SPEAK = {"native": True, "observable": True, "knowledge": False, "ag-ui": False}
 
 
 @pytest.mark.parametrize(("dialect", "hears"), SPEAK.items())
-async def test_sockets_that_follow_hear_of_it_between_turns(tmp_path: Path, dialect: str, hears: bool) -> None:
+async def test_subscribed_sockets_are_notified_between_turns(tmp_path: Path, dialect: str, hears: bool) -> None:
     async with AsyncExitStack() as stack:
         rig = await stack.enter_async_context(Rig(tmp_path, say("27 days."), say("Paid leave"), titles="model"))
         talk = await rig.conversation()
@@ -247,7 +247,7 @@ async def test_sockets_that_follow_hear_of_it_between_turns(tmp_path: Path, dial
     [((), '{"name": "Paid leave"}'), (("output_config.format",), "Paid leave")],
     ids=["structured", "a gateway without structured outputs"],
 )
-async def test_a_title_comes_over_the_messages_api_in_a_call_of_its_own(
+async def test_a_title_is_a_separate_call_of_the_messages_api(
     tmp_path: Path, unknown: tuple[str, ...], answer: str
 ) -> None:
     async with FakeMessagesAPI(say("27 days."), say(answer), unknown=unknown) as api:
@@ -279,7 +279,7 @@ def test_the_wait_for_a_title_is_short() -> None:
         ("---", None),
     ],
 )
-def test_an_answer_is_a_title_or_it_is_none(answer: str, read: str | None) -> None:
+def test_an_answer_is_a_valid_title_or_ignored(answer: str, read: str | None) -> None:
     assert read_title(answer, "end_turn") == read
 
 

@@ -35,7 +35,7 @@ async def nothing_left(rig: Rig, domain: str) -> None:
     assert not incoming.exists() or list(incoming.iterdir()) == []
 
 
-async def test_an_upload_that_ends_after_its_domain_was_deleted_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_upload_that_ends_after_its_domains_deletion_leaves_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
 
@@ -49,7 +49,7 @@ async def test_an_upload_that_ends_after_its_domain_was_deleted_leaves_nothing(t
         await nothing_left(rig, domain)
 
 
-async def test_an_upload_that_ends_while_its_domain_is_deleted_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}"
@@ -68,7 +68,7 @@ async def test_an_upload_that_ends_while_its_domain_is_deleted_leaves_nothing(tm
         await nothing_left(rig, domain)
 
 
-async def test_a_look_into_the_folder_of_a_domain_that_is_deleted_leaves_no_record(tmp_path: Path) -> None:
+async def test_a_scan_of_a_deleted_domains_folder_leaves_no_record(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         folder = rig.settings.workspaces / domain / "documents"
@@ -134,7 +134,7 @@ def request_scope(path: str) -> Json:
     }
 
 
-async def test_of_several_files_all_readable_ones_come_in_and_each_of_the_others_says_why(tmp_path: Path) -> None:
+async def test_all_readable_files_are_ingested_and_the_others_have_a_reason(tmp_path: Path) -> None:
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
@@ -153,7 +153,7 @@ async def test_of_several_files_all_readable_ones_come_in_and_each_of_the_others
         assert list((rig.settings.data / "incoming").iterdir()) == []
 
 
-async def test_when_no_file_can_be_taken_the_answer_is_the_first_ones_error(tmp_path: Path) -> None:
+async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents"
         for files in ([("a.exe", b"MZ")], [("a.exe", b"MZ"), ("b.dll", b"MZ")]):
@@ -171,9 +171,7 @@ async def test_when_no_file_can_be_taken_the_answer_is_the_first_ones_error(tmp_
     ],
     ids=["cut off", "endless", "endless of no known kind"],
 )
-async def test_an_upload_that_cannot_be_read_on_says_what_came_in_before(
-    tmp_path: Path, rest: bytes, code: str
-) -> None:
+async def test_an_interrupted_upload_lists_the_files_already_received(tmp_path: Path, rest: bytes, code: str) -> None:
     pieces = 0
 
     async def body() -> AsyncIterator[bytes]:
@@ -194,7 +192,7 @@ async def test_an_upload_that_cannot_be_read_on_says_what_came_in_before(
         assert list((rig.settings.data / "incoming").iterdir()) == []
 
 
-async def test_more_files_than_one_upload_may_have_are_not_taken_and_that_is_said(tmp_path: Path) -> None:
+async def test_files_beyond_the_upload_limit_are_refused_by_name(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents"
         files = [("f", (f"{number}.md", f"Text {number}.".encode())) for number in range(102)]
@@ -216,7 +214,7 @@ async def test_a_domain_deleted_between_two_files_is_one_error(tmp_path: Path) -
         await nothing_left(rig, domain)
 
 
-async def test_replacing_a_document_by_the_bytes_of_another_leaves_one_of_them(tmp_path: Path) -> None:
+async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
@@ -234,7 +232,7 @@ async def test_replacing_a_document_by_the_bytes_of_another_leaves_one_of_them(t
         assert [item["id"] for item in made["items"]] == [dup["id"]], "its own bytes replace nothing"
 
 
-async def test_a_boundary_that_is_too_long_is_refused_as_a_body_that_is_not_valid(tmp_path: Path) -> None:
+async def test_a_multipart_boundary_that_is_too_long_is_an_invalid_body(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         headers = {"content-type": "multipart/form-data; boundary=" + "x" * 5_000}
         path = f"/api/domains/{await rig.domain()}/documents"

@@ -71,7 +71,7 @@ async def test_members_see_their_own_usage_admins_their_domains_and_operators_al
         assert seen == {"mia": {(one, "mia")}, "max": {(one, "max"), (two, "max")}, "ann": {(one, "mia"), (one, "max")}}
 
 
-async def test_usage_is_grouped_by_the_key_with_which_a_message_was_sent(tmp_path: Path) -> None:
+async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[SPENT] * 4, requests_per_second=10_000) as rig:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")
@@ -108,7 +108,7 @@ def with_prices(folder: Path, *models: str) -> Path:
         ([], None),
     ],
 )
-async def test_an_answer_says_what_its_turn_cost_with_its_delegates(
+async def test_an_answer_has_the_cost_of_its_turn_and_delegates(
     tmp_path: Path, priced: list[str], cost: dict[str, object] | None
 ) -> None:
     ask = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
@@ -168,7 +168,7 @@ async def test_an_unchanged_prompt_has_no_cache_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reports", [True, False], ids=["reports its models", "does not"])
-async def test_a_gateway_without_diagnostics_answers_all_the_same(tmp_path: Path, reports: bool) -> None:
+async def test_a_gateway_without_diagnostics_still_answers(tmp_path: Path, reports: bool) -> None:
     async with (
         FakeMessagesAPI(say("Hello."), say("Still here."), unknown=("diagnostics",), models_api=reports) as api,
         Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,

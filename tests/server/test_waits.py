@@ -45,7 +45,7 @@ async def ended(rig: Rig, turn: str) -> Json:
     return dict(found)
 
 
-async def test_a_turn_waits_is_listed_refuses_what_does_not_fit_and_goes_on_with_the_first_answer(
+async def test_a_waiting_turn_is_listed_refuses_invalid_answers_and_continues_with_the_first_valid_one(
     tmp_path: Path,
 ) -> None:
     rules = {"promptx_remember": "ask"}
@@ -87,7 +87,7 @@ async def test_a_turn_waits_is_listed_refuses_what_does_not_fit_and_goes_on_with
         assert (await rig.ok("GET", f"/api/waits?conversationId={conversation}"))["total"] == 1
 
 
-async def test_an_answer_comes_by_a_frame_and_the_socket_hears_both_events(tmp_path: Path) -> None:
+async def test_a_wait_is_answered_by_a_frame_and_the_socket_gets_both_events(tmp_path: Path) -> None:
     async with Rig(tmp_path, REMEMBER, say("Done.")) as rig, serving(rig.application.app) as address:
         conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
         async with client(address) as c:
@@ -108,7 +108,7 @@ async def test_an_answer_comes_by_a_frame_and_the_socket_hears_both_events(tmp_p
 
 
 @pytest.mark.attack(kind="web")
-async def test_a_wait_is_its_owners_or_for_admins_of_its_domain(tmp_path: Path) -> None:
+async def test_a_wait_is_visible_to_its_owner_and_admins_of_its_domain(tmp_path: Path) -> None:
     async with tenants(tmp_path, steps=(REMEMBER, REMEMBER, say("Done."))) as t:
         rig = t.rig
         bob = await make_key(rig, "bob", "member", t.ids["domain"])
@@ -138,7 +138,7 @@ async def test_a_wait_is_its_owners_or_for_admins_of_its_domain(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("form", "more"), [(Answer, {}), (AnswerFrame, {"waitId": "wait_1"})])
-def test_an_answer_may_be_as_large_by_a_frame_as_over_rest(form: type[Form], more: Json) -> None:
+def test_frames_and_rest_have_the_same_size_limit_for_answers(form: type[Form], more: Json) -> None:
     deep: Json = {}
     for _ in range(30):
         deep = {"a": deep}
@@ -164,7 +164,7 @@ async def test_a_chat_that_comes_back_while_its_turn_waits_follows_it(tmp_path: 
         assert (await ended(rig, wait["turnId"]))["status"] == "done"
 
 
-async def test_a_stateless_call_is_not_kept_waiting(tmp_path: Path) -> None:
+async def test_a_stateless_call_does_not_wait(tmp_path: Path) -> None:
     async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
         domain = await rig.domain(toolPolicy={"promptx_remember": "ask"})
         body = {"model": domain, "messages": [{"role": "user", "content": "Remember."}]}
@@ -175,7 +175,7 @@ async def test_a_stateless_call_is_not_kept_waiting(tmp_path: Path) -> None:
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
 
-async def test_the_model_asks_its_user_where_the_domain_lets_it(tmp_path: Path) -> None:
+async def test_the_model_asks_its_user_if_the_domain_allows_it(tmp_path: Path) -> None:
     ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
     async with Rig(tmp_path, ask, say("Tea it is."), say("No tool.")) as rig:
         conversation = await rig.conversation(await rig.domain(askUser=True))
@@ -193,7 +193,7 @@ async def test_the_model_asks_its_user_where_the_domain_lets_it(tmp_path: Path) 
         assert "ask_user" not in offered[-1]
 
 
-async def test_a_rule_may_differ_by_what_a_user_may_do_in_the_domain(tmp_path: Path) -> None:
+async def test_a_tool_rule_can_depend_on_the_users_rights(tmp_path: Path) -> None:
     steps = (REMEMBER, say("Saved."), REMEMBER, say("Not saved."))
     async with tenants(tmp_path, steps=steps) as t:
         rig, domain = t.rig, t.ids["domain"]
@@ -212,7 +212,7 @@ async def test_a_rule_may_differ_by_what_a_user_may_do_in_the_domain(tmp_path: P
         assert (await ended(rig, turn))["status"] == "done"
 
 
-async def test_an_approval_of_an_mcp_servers_tool_counts_until_its_entry_is_another(tmp_path: Path) -> None:
+async def test_an_approval_of_a_tool_ends_with_a_change_of_its_entry(tmp_path: Path) -> None:
     steps = [step for _ in range(3) for step in (use("s__fine"), say("Done."))]
     entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
     async with Rig(tmp_path, *steps, any_command=True) as rig:
@@ -236,7 +236,7 @@ async def test_an_approval_of_an_mcp_servers_tool_counts_until_its_entry_is_anot
         assert [call["status"] for call in calls] == ["ok"] * 3
 
 
-async def test_a_lost_grant_takes_its_waits_out_of_the_list_and_out_of_its_total(tmp_path: Path) -> None:
+async def test_a_revoked_grant_removes_its_waits_from_the_list_and_its_total(tmp_path: Path) -> None:
     async with tenants(tmp_path) as t:
         assert (await t.ask(t.ann, "GET", "/api/waits")).json()["total"] == 1
         other = {t.own_domain: "member"}
@@ -266,7 +266,7 @@ async def test_one_answer_approves_a_call_and_allows_its_tool_in_the_domain(tmp_
         assert (await ended(rig, again))["status"] == "done"  # nothing is asked
 
 
-async def test_an_answer_that_cannot_store_its_rule_leaves_the_wait_open_and_the_rules_alone(tmp_path: Path) -> None:
+async def test_an_answer_whose_rule_cannot_be_stored_leaves_the_wait_open(tmp_path: Path) -> None:
     full = {f"tool_{number}": "allow" for number in range(99)} | {"promptx_*": "ask"}
     answer = {"action": "accept", "content": {"scope": "domain"}}
     async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
@@ -283,7 +283,7 @@ async def test_an_answer_that_cannot_store_its_rule_leaves_the_wait_open_and_the
         assert (await ended(rig, turn))["status"] == "done"
 
 
-async def test_two_answers_at_once_store_a_rule_only_with_the_one_that_counts(tmp_path: Path) -> None:
+async def test_of_two_simultaneous_answers_only_the_valid_one_stores_its_rule(tmp_path: Path) -> None:
     rules = {"promptx_remember": "ask"}
     answers: list[Json] = [{"action": "decline"}, {"action": "accept", "content": {"scope": "domain"}}] * 3
     async with Rig(tmp_path, *(step for _ in range(3) for step in (REMEMBER, say("Done.")))) as rig:
@@ -305,7 +305,7 @@ async def test_two_answers_at_once_store_a_rule_only_with_the_one_that_counts(tm
 
 
 @pytest.mark.attack(kind="web")
-async def test_only_an_admin_allows_a_tool_in_the_whole_domain(tmp_path: Path) -> None:
+async def test_only_an_admin_can_allow_a_tool_in_the_whole_domain(tmp_path: Path) -> None:
     async with tenants(tmp_path, steps=(REMEMBER, say("Done."))) as t:
         rig, domain = t.rig, t.ids["domain"]
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})

@@ -34,7 +34,7 @@ def _peak(size: int) -> int:
         tracemalloc.stop()
 
 
-def test_a_long_key_above_a_wide_list_costs_what_they_are_long_together() -> None:
+def test_a_long_key_above_a_wide_list_costs_the_sum_of_their_lengths() -> None:
     read_form(_Anything, {})  # the model is built once
     assert _peak(8_000) < 3 * _peak(4_000)
 
@@ -49,7 +49,7 @@ def test_a_nul_below_any_keys_is_refused_at_its_own_place() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_body_of_very_many_values_is_refused_before_each_is_looked_at(tmp_path: Path) -> None:
+async def test_a_body_with_too_many_values_is_refused_before_they_are_read(tmp_path: Path) -> None:
     wide: list[Json] = [{}] * (MAX_VALUES + 1)
     async with Rig(tmp_path) as rig:
         bodies: list[Json] = [{"title": wide}, {"title": {str(at): [[]] for at in range(MAX_VALUES)}}]
@@ -61,13 +61,13 @@ async def test_a_body_of_very_many_values_is_refused_before_each_is_looked_at(tm
 @pytest.mark.parametrize(
     ("model", "field"), [(NewMemories, "engrams"), (ChatCall, "messages"), (MessageFrame, "images")]
 )
-def test_a_list_is_looked_at_up_to_its_first_item_that_does_not_fit(model: type[Form], field: str) -> None:
+def test_a_list_is_checked_up_to_its_first_invalid_item(model: type[Form], field: str) -> None:
     with pytest.raises(ValidationError) as refused:
         model.model_validate({field: [{}] * 900})
     assert refused.value.error_count() < 10
 
 
-def test_of_many_unknown_keys_the_first_is_told() -> None:
+def test_the_first_of_many_unknown_keys_is_named() -> None:
     with pytest.raises(InvalidInput) as refused:
         read_form(_Anything, {f"key{at}": 0 for at in range(9)}, "body")
     assert refused.value.path == "body.key0"

@@ -34,13 +34,13 @@ async def refused(folder: Path, habits: Habits, **settings: Any) -> tuple[str, P
 
 
 @pytest.mark.parametrize("methods", [None, [], ["plain"]])
-async def test_an_authorization_server_without_s256_is_no_place_to_sign_in(tmp_path: Path, methods: Any) -> None:
+async def test_an_authorization_server_without_s256_is_refused(tmp_path: Path, methods: Any) -> None:
     reason, found = await refused(tmp_path, Habits(metadata={"code_challenge_methods_supported": methods}))
     assert "PKCE with S256" in reason
     assert not found.granting.find("/register")
 
 
-async def test_metadata_of_another_issuer_or_of_another_server_is_not_believed(tmp_path: Path) -> None:
+async def test_metadata_of_another_issuer_or_server_is_refused(tmp_path: Path) -> None:
     reason, _ = await refused(tmp_path / "1", Habits(metadata={"issuer": "https://evil.example"}))
     assert "another issuer" in reason
     reason, found = await refused(tmp_path / "2", Habits(resource_metadata={"resource": "https://evil.example/mcp"}))
@@ -68,7 +68,7 @@ async def test_metadata_that_points_into_a_private_network_is_not_followed(tmp_p
             del table[key]
 
 
-async def test_a_redirect_on_the_way_is_followed_nowhere(tmp_path: Path) -> None:
+async def test_redirects_are_not_followed(tmp_path: Path) -> None:
     async def elsewhere(request: Request) -> Response:
         return RedirectResponse("/register-here", 307)
 
@@ -81,13 +81,13 @@ async def test_a_redirect_on_the_way_is_followed_nowhere(tmp_path: Path) -> None
     "endpoint",
     ["http://accounts.example/authorize", "javascript:alert(1)", "https://accounts.example@evil.example/authorize"],
 )
-async def test_a_person_is_sent_to_no_place_that_is_unsafe_or_looks_like_another(tmp_path: Path, endpoint: str) -> None:
+async def test_a_person_is_never_sent_to_an_unsafe_or_lookalike_address(tmp_path: Path, endpoint: str) -> None:
     habits = Habits(metadata={"authorization_endpoint": endpoint})
     reason, _ = await refused(tmp_path, habits)
     assert "no place to sign in" in reason or "no metadata" in reason
 
 
-async def test_a_host_of_letters_that_look_like_others_is_shown_as_what_it_is(tmp_path: Path) -> None:
+async def test_a_host_with_lookalike_letters_is_shown_in_its_ascii_form(tmp_path: Path) -> None:
     habits = Habits(metadata={"authorization_endpoint": "https://\u0430ccounts.example/authorize"})
     async with places(habits) as found, entered(tmp_path) as rig:
         asked = (await try_entry(rig, await rig.domain(), {"url": found.url}))["signIn"]
@@ -115,7 +115,7 @@ async def test_a_state_that_is_forged_replayed_or_expired_completes_nothing(tmp_
         assert (await restart(rig, domain))["state"] == "ready"
 
 
-async def test_a_sign_in_that_took_too_long_is_over_and_a_new_one_is_open(tmp_path: Path) -> None:
+async def test_a_sign_in_that_takes_too_long_expires_and_a_new_one_works(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain, asked = await open_sign_in(rig, found)
         over = sa.update(sign_ins.SIGN_INS).values(expires_at=later(-1))
@@ -127,7 +127,7 @@ async def test_a_sign_in_that_took_too_long_is_over_and_a_new_one_is_open(tmp_pa
         assert (await sign_in(rig, newer)).status_code == 200
 
 
-async def test_an_answer_of_another_issuer_or_of_none_completes_nothing(tmp_path: Path) -> None:
+async def test_an_answer_of_another_or_no_issuer_completes_no_sign_in(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         for iss in ("https://evil.example", None, f"{found.granting.issuer}/"):
             found.granting.habits.iss = iss
@@ -137,7 +137,7 @@ async def test_an_answer_of_another_issuer_or_of_none_completes_nothing(tmp_path
         assert not found.granting.find("/token")
 
 
-async def test_what_is_declined_is_said_and_what_a_stranger_writes_is_not(tmp_path: Path) -> None:
+async def test_a_declined_sign_in_is_reported_without_foreign_text(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain, asked = await open_sign_in(rig, found)
         back = await visit(asked["address"])
@@ -174,7 +174,7 @@ async def broken(request: Request) -> Response:
     return Response("[" * 100_000, media_type="application/json")
 
 
-async def test_a_token_endpoint_that_answers_with_anything_else_completes_nothing(tmp_path: Path) -> None:
+async def test_an_invalid_answer_of_the_token_endpoint_completes_no_sign_in(tmp_path: Path) -> None:
     answers = {
         html: "something that is no token",
         huge: "longer than",
@@ -192,7 +192,7 @@ async def test_a_token_endpoint_that_answers_with_anything_else_completes_nothin
             assert (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers/web/sign-ins"))["items"] == []
 
 
-async def test_a_token_for_another_server_or_of_no_use_is_not_taken(tmp_path: Path) -> None:
+async def test_a_token_for_another_server_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     tokens = (
         {"access_token": jwt_for("https://bank.example/api")},
         {"resource": "https://bank.example/api"},
@@ -209,14 +209,14 @@ async def test_a_token_for_another_server_or_of_no_use_is_not_taken(tmp_path: Pa
         assert set(found.guarded.tokens) == {""}
 
 
-async def test_a_place_that_is_silent_is_waited_for_no_longer_than_so(tmp_path: Path) -> None:
+async def test_a_silent_place_times_out(tmp_path: Path) -> None:
     async with places(Habits(instead={"/token": never})) as found:
         web = CheckedWeb(AddressPolicy(parse_hosts("127.0.0.1:*")), 0.2)
         with pytest.raises(SignInSilent, match="did not answer within"):
             await web.send(httpx2.Request("POST", f"{found.granting.issuer}/token", data={"a": "b"}))
 
 
-async def test_a_name_that_leads_into_a_private_network_is_refused_at_the_connection() -> None:
+async def test_a_host_that_resolves_to_a_private_network_is_refused_at_the_connection() -> None:
     with pytest.raises(SignInProblem, match=r"leads to an address that is refused"):
         await CheckedWeb(AddressPolicy()).send(httpx2.Request("GET", "https://localhost:9/x"))
 
@@ -233,11 +233,11 @@ async def test_a_name_that_leads_into_a_private_network_is_refused_at_the_connec
         ("", "https://a.example:99999/", "it is no address: Port out of range 0-65535"),
     ],
 )
-def test_every_port_of_a_listed_host_may_be_reached(hosts: str, url: str, problem: str) -> None:
+def test_every_port_of_a_listed_host_is_reachable(hosts: str, url: str, problem: str) -> None:
     assert AddressPolicy(parse_hosts(Settings(_env_file=None, mcp_hosts=hosts).mcp_hosts)).problem(url) == problem
 
 
-async def test_a_token_goes_to_no_other_origin_also_after_a_redirect(tmp_path: Path) -> None:
+async def test_a_token_is_sent_to_no_other_origin_even_after_a_redirect(tmp_path: Path) -> None:
     async with places() as found, places() as other, entered(tmp_path) as rig:
         domain, asked = await open_sign_in(rig, found)
         await sign_in(rig, asked)
@@ -251,7 +251,7 @@ async def test_a_token_goes_to_no_other_origin_also_after_a_redirect(tmp_path: P
         assert other.guarded.tokens == []
 
 
-async def test_a_registered_secret_is_shown_to_no_authorization_server_but_its_own(tmp_path: Path) -> None:
+async def test_a_registered_secret_is_sent_only_to_its_authorization_server(tmp_path: Path) -> None:
     habits = Habits(clients={"ours": "a-very-secret-word"})
     oauth = {"clientId": "ours", "clientSecret": "a-very-secret-word"}
     async with places(habits) as found, places() as evil, entered(tmp_path) as rig:
@@ -277,7 +277,7 @@ async def test_a_registered_secret_is_shown_to_no_authorization_server_but_its_o
         assert not any("a-very-secret-word" in str(each) for each in evil.granting.requests)
 
 
-async def test_an_entry_with_a_client_that_cannot_be_is_refused_with_its_place(tmp_path: Path) -> None:
+async def test_an_entry_with_an_invalid_client_is_refused_with_its_place(tmp_path: Path) -> None:
     clients: tuple[tuple[Any, str], ...] = (
         ({"clientSecret": "x"}, ".clientId"),
         ({"clientId": "x", "scopes": ['"']}, ".scopes"),

@@ -76,7 +76,7 @@ async def test_fifty_calls_whose_token_is_refused_at_once_renew_it_once(tmp_path
         assert set(tokens) == set(found.granting.live)
 
 
-async def test_a_renewal_of_another_process_is_waited_for_and_not_repeated(tmp_path: Path) -> None:
+async def test_a_process_waits_for_another_ones_renewal(tmp_path: Path) -> None:
     async with places(Habits(seconds=50)) as found, entered(tmp_path) as rig:
         accounts, spec = await signed_in(rig, found)
         found.granting.habits.seconds = 3600
@@ -107,7 +107,7 @@ async def test_a_renewal_of_another_process_is_waited_for_and_not_repeated(tmp_p
         assert refreshes(found) == 1
 
 
-async def test_a_renewal_that_is_refused_for_good_opens_a_sign_in(tmp_path: Path) -> None:
+async def test_a_permanently_refused_renewal_opens_a_sign_in(tmp_path: Path) -> None:
     async with places(Habits(seconds=50)) as found, entered(tmp_path) as rig:
         accounts, spec = await signed_in(rig, found)
         found.granting.refresh.clear()
@@ -123,7 +123,7 @@ async def test_a_renewal_that_is_refused_for_good_opens_a_sign_in(tmp_path: Path
         assert (await restart(rig, spec.domain))["state"] == "ready"
 
 
-async def test_a_renewal_nobody_answers_keeps_the_account_and_fails_only_what_needs_it(tmp_path: Path) -> None:
+async def test_an_unanswered_renewal_keeps_the_account_and_fails_only_its_calls(tmp_path: Path) -> None:
     async def away(request: Request) -> Response:
         return Response("<h1>busy</h1>", 503)
 
@@ -143,7 +143,7 @@ async def test_a_renewal_nobody_answers_keeps_the_account_and_fails_only_what_ne
         assert await accounts.token(spec) in found.granting.live
 
 
-async def test_a_renewal_goes_on_to_its_end_when_the_call_that_asked_is_cancelled(tmp_path: Path) -> None:
+async def test_a_token_renewal_completes_when_its_call_is_cancelled(tmp_path: Path) -> None:
     async with places(Habits(seconds=50)) as found, entered(tmp_path) as rig:
         accounts, spec = await signed_in(rig, found)
         found.granting.habits.seconds = 3600
@@ -171,7 +171,7 @@ class Heard:
         self.told.append((domain_id, server, user_id))
 
 
-async def test_whoever_waits_hears_of_a_sign_in_once_its_token_is_there(tmp_path: Path) -> None:
+async def test_waiting_calls_continue_when_the_sign_in_has_a_token(tmp_path: Path) -> None:
 
     async with places() as found, entered(tmp_path) as rig:
         ground, heard = rig.application.ground, Heard()

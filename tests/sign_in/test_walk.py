@@ -45,7 +45,7 @@ async def test_an_admin_saves_an_entry_signs_in_and_its_tools_are_listed(tmp_pat
         assert (await audited(rig, action="mcp.sign-in"))[0]["target"] == f"{domain}/web"
 
 
-async def test_a_turn_calls_with_the_token_and_it_stands_in_no_event_no_log_and_no_prompt(tmp_path: Path) -> None:
+async def test_a_turn_calls_with_the_token_which_no_event_log_or_prompt_contains(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 2) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
         await sign_in(rig, (await restart(rig, domain))["signIn"])
@@ -65,7 +65,7 @@ async def test_a_turn_calls_with_the_token_and_it_stands_in_no_event_no_log_and_
         assert shown["items"] == []
 
 
-async def test_each_user_of_an_entry_of_their_own_signs_in_alone(tmp_path: Path) -> None:
+async def test_each_user_of_a_per_user_entry_signs_in_separately(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url, "identity": "user"}})
         admins = {name: bearer(await make_key(rig, name, "admin", domain)) for name in ("anna", "ben")}
@@ -97,7 +97,7 @@ async def test_each_user_of_an_entry_of_their_own_signs_in_alone(tmp_path: Path)
         assert [(each["user"], each["by"]) for each in listed["items"]] == [("anna", "anna")]
 
 
-async def test_a_revoked_sign_in_is_gone_here_and_given_back_there(tmp_path: Path) -> None:
+async def test_a_revoked_sign_in_is_deleted_here_and_revoked_at_the_provider(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}})
         await sign_in(rig, (await restart(rig, domain))["signIn"])
@@ -114,7 +114,7 @@ async def test_a_revoked_sign_in_is_gone_here_and_given_back_there(tmp_path: Pat
         assert (await rig.refused("DELETE", f"{place}/domain"))[0] == 404
 
 
-async def test_a_server_that_leaves_the_settings_takes_its_accounts_along(tmp_path: Path) -> None:
+async def test_removing_a_server_removes_its_accounts(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}})
         await sign_in(rig, (await restart(rig, domain))["signIn"])
@@ -126,7 +126,7 @@ async def test_a_server_that_leaves_the_settings_takes_its_accounts_along(tmp_pa
         assert (await rig.ok("GET", f"{path}/mcp-servers/web/sign-ins"))["items"] == []
 
 
-async def test_the_token_of_one_address_is_never_sent_to_another_the_entry_is_changed_to(tmp_path: Path) -> None:
+async def test_a_token_is_not_sent_to_the_entrys_new_address(tmp_path: Path) -> None:
     async with places() as found, places() as other, entered(tmp_path) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}})
         await sign_in(rig, (await restart(rig, domain))["signIn"])
@@ -135,7 +135,7 @@ async def test_the_token_of_one_address_is_never_sent_to_another_the_entry_is_ch
         assert set(other.guarded.tokens) == {""}
 
 
-async def test_a_client_with_credentials_of_its_own_needs_no_person(tmp_path: Path) -> None:
+async def test_a_client_with_client_credentials_needs_no_person(tmp_path: Path) -> None:
     key = ECKey.generate_key("P-256")
     for habits, given in (
         (Habits(clients={"robot": "robots-secret-1"}), {"clientSecret": "robots-secret-1"}),
@@ -160,7 +160,7 @@ async def test_a_client_with_credentials_of_its_own_needs_no_person(tmp_path: Pa
             assert "refuses the token that was just granted" in (await restart(rig, domain))["reason"]
 
 
-async def test_a_registered_client_is_used_as_its_admin_wrote_it_and_its_secret_stays(tmp_path: Path) -> None:
+async def test_a_registered_client_is_used_unchanged_and_keeps_its_secret(tmp_path: Path) -> None:
     methods = {"token_endpoint_auth_methods_supported": ["client_secret_post"], "registration_endpoint": None}
     habits = Habits(clients={"ours": "a-very-secret-word"}, metadata=methods)
     async with places(habits) as found, entered(tmp_path) as rig:
@@ -179,7 +179,7 @@ async def test_a_registered_client_is_used_as_its_admin_wrote_it_and_its_secret_
         assert found.granting.find("/authorize")[0].form["scope"] == "read write"
 
 
-async def test_our_published_document_is_the_client_where_it_can_be_read(tmp_path: Path) -> None:
+async def test_our_published_metadata_is_the_client_id_where_it_is_reachable(tmp_path: Path) -> None:
     habits = Habits(metadata={"client_id_metadata_document_supported": True})
     async with places(habits) as found, entered(tmp_path, public_url="https://rag.example") as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}})
@@ -194,7 +194,7 @@ async def test_our_published_document_is_the_client_where_it_can_be_read(tmp_pat
         assert not found.granting.find("/register")
 
 
-async def test_a_server_that_asks_for_more_is_granted_more_with_what_was_granted_before(tmp_path: Path) -> None:
+async def test_a_server_that_needs_more_scopes_keeps_the_granted_ones(tmp_path: Path) -> None:
     habits = Habits(challenge_scope="read")
     async with places(habits) as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 4) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
@@ -221,7 +221,7 @@ async def test_a_server_that_asks_for_more_is_granted_more_with_what_was_granted
         assert any(each["type"] == "tool_result" and each["status"] == "ok" for each in events), events
 
 
-async def test_rights_that_grow_without_end_are_asked_for_a_few_times_only(tmp_path: Path) -> None:
+async def test_endlessly_growing_scopes_are_requested_a_limited_number_of_times(tmp_path: Path) -> None:
     habits = Habits(challenge_scope="s0")
     async with places(habits) as found, entered(tmp_path) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}})
@@ -236,7 +236,7 @@ async def test_rights_that_grow_without_end_are_asked_for_a_few_times_only(tmp_p
         assert count == 5  # the first, and four times more
 
 
-async def test_a_sign_in_survives_a_restart_of_the_server_half_way(tmp_path: Path) -> None:
+async def test_a_sign_in_survives_a_server_restart_in_its_middle(tmp_path: Path) -> None:
     async with places() as found:
         async with entered(tmp_path) as rig:
             domain = await rig.domain(mcpServers={"web": {"url": found.url}})
@@ -247,7 +247,7 @@ async def test_a_sign_in_survives_a_restart_of_the_server_half_way(tmp_path: Pat
             assert (await restart(rig, domain))["state"] == "ready"
 
 
-async def test_an_accepted_list_stays_accepted_when_a_sign_in_comes_between(tmp_path: Path) -> None:
+async def test_an_accepted_tool_list_stays_accepted_after_a_sign_in(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 4) as rig:
         domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
         await sign_in(rig, (await restart(rig, domain))["signIn"])

@@ -187,7 +187,7 @@ async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path:
         assert {each["name"] for each in await documents_of(rig, domain)} == documents
 
 
-async def test_addresses_and_folders_that_an_admin_may_not_use_are_refused(tmp_path: Path) -> None:
+async def test_addresses_and_folders_forbidden_for_admins_are_refused(tmp_path: Path) -> None:
     share = tmp_path / "share"
     (share / "inner").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -275,7 +275,7 @@ async def test_files_of_a_folder_are_read_without_following_links(tmp_path: Path
         ("nonsense\x00\n\nDisallow: /", "/", True),
     ],
 )
-def test_robots_rules_are_those_of_the_standard(text: str, path: str, allowed: bool) -> None:
+def test_robots_rules_follow_the_standard(text: str, path: str, allowed: bool) -> None:
     assert read_robots(text.encode()).allows(path) is allowed
 
 

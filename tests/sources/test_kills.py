@@ -33,7 +33,7 @@ ALWAYS = ("source.stored:7", "delete.unlinked")
         ),
     ],
 )
-async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
+async def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, place: str) -> None:
     killed = await run_victim("tests.sources.victim", tmp_path, env=environment(**{VARIABLE: place}))
     assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
     share = tmp_path / "share"

@@ -55,7 +55,7 @@ async def test_a_change_of_labels_reaches_all_documents_and_keeps_those_of_other
         assert (await rig.ok("GET", f"/api/domains/{domain}/sources"))["items"] == []
 
 
-async def test_labels_that_change_while_an_item_is_read_are_those_of_its_document(tmp_path: Path) -> None:
+async def test_labels_changed_during_an_items_read_apply_to_its_document(tmp_path: Path) -> None:
     made: list[Rig] = []
     paths: list[str] = []
 

@@ -54,7 +54,7 @@ async def test_resources_become_documents_and_only_changed_ones_are_read_again(t
 
 
 @pytest.mark.nightly("reads a thousand resources")
-async def test_of_a_thousand_resources_only_the_changed_ones_are_read_again(tmp_path: Path) -> None:
+async def test_only_changed_resources_of_a_thousand_are_read_again(tmp_path: Path) -> None:
     async with library(tmp_path, 1_000) as (rig, domain, found):
         found.save(page=100)
         source = await make_source(rig, domain, seconds=1_200)
@@ -69,7 +69,7 @@ async def test_of_a_thousand_resources_only_the_changed_ones_are_read_again(tmp_
         assert len(await documents_of(rig, domain)) == 1_000
 
 
-async def test_without_versions_the_bytes_tell_what_changed(tmp_path: Path) -> None:
+async def test_without_versions_changes_are_detected_by_bytes(tmp_path: Path) -> None:
     async with library(tmp_path, 0) as (rig, domain, found):
         bare = [{k: v for k, v in resource(number).items() if k != "lastModified"} for number in range(3)]
         tagged = resource(9, etag="a")
@@ -130,7 +130,7 @@ async def test_a_binary_resource_is_read_by_its_type(tmp_path: Path) -> None:
         assert (document["name"], document["status"], document["mediaType"]) == ("Page.html", "indexed", "text/html")
 
 
-async def test_a_missing_item_goes_after_the_grace_period_and_comes_back(tmp_path: Path) -> None:
+async def test_a_missing_item_is_deleted_after_the_grace_period_and_can_return(tmp_path: Path) -> None:
     async with library(tmp_path, 3) as (rig, domain, found):
         source = await make_source(rig, domain, graceHours=24)
         gone = found.state["resources"].pop(1)
@@ -177,7 +177,7 @@ async def test_a_list_that_is_not_complete_removes_nothing(tmp_path: Path) -> No
         assert len(await documents_of(rig, domain)) == 5
 
 
-async def test_a_server_that_dies_half_way_keeps_what_was_read(tmp_path: Path) -> None:
+async def test_a_source_server_that_dies_keeps_the_items_read_so_far(tmp_path: Path) -> None:
     async with library(tmp_path, 8) as (rig, domain, found):
         found.save(dies="resources/read lib://books/0004")
         source = await make_source(rig, domain)
@@ -207,7 +207,7 @@ async def test_patterns_choose_resources_and_a_named_address_needs_no_list(tmp_p
         assert source["counts"]["listed"] == 2
 
 
-async def test_two_tools_are_a_source(tmp_path: Path) -> None:
+async def test_a_source_can_be_a_list_tool_and_a_read_tool(tmp_path: Path) -> None:
     async with library(tmp_path, 3) as (rig, domain, found):
         items = [
             {
@@ -259,7 +259,7 @@ async def test_a_tool_that_the_policy_denies_ends_the_run_and_keeps_the_document
             assert len(await documents_of(rig, domain)) == 1
 
 
-async def test_a_source_whose_server_needs_a_new_sign_in_says_so_and_goes_on_after_it(tmp_path: Path) -> None:
+async def test_a_source_pauses_for_a_new_sign_in_and_continues_after_it(tmp_path: Path) -> None:
     items = '[{"id": "1", "name": "one.md"}, {"id": "2", "name": "two.md"}]'
     tools = {
         "listTool": {"tool": "echo", "arguments": {"text": items}},
@@ -283,7 +283,7 @@ async def test_a_source_whose_server_needs_a_new_sign_in_says_so_and_goes_on_aft
             assert len(await documents_of(rig, domain)) == 2
 
 
-async def test_the_same_bytes_at_two_addresses_are_one_document_until_both_are_gone(tmp_path: Path) -> None:
+async def test_equal_bytes_at_two_addresses_are_one_document_until_both_are_deleted(tmp_path: Path) -> None:
     async with library(tmp_path, 1) as (rig, domain, found):
         found.save(resources=[resource(0), resource(1, text=resource(0)["text"])])
         source = await make_source(rig, domain)

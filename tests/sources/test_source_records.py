@@ -10,7 +10,7 @@ from tests.server.test_cli import run
 MANUAL = {"name": "Manual", "website": {"urls": ["https://docs.example/a"]}, "labels": ["board"], "enabled": False}
 
 
-async def test_a_bundle_carries_sources_and_imports_them_disabled_and_an_erased_owner_goes(tmp_path: Path) -> None:
+async def test_a_bundle_imports_sources_disabled_and_without_an_erased_owner(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         ann = bearer(await make_key(rig, "ann", "admin", domain))
@@ -30,7 +30,7 @@ async def test_a_bundle_carries_sources_and_imports_them_disabled_and_an_erased_
         assert left["ownerId"].startswith("#")
 
 
-async def test_the_command_line_makes_lists_and_removes_sources(tmp_path: Path) -> None:
+async def test_the_command_line_creates_lists_and_removes_sources(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
 

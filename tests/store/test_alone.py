@@ -21,7 +21,7 @@ async def nothing() -> None:
     pass
 
 
-async def test_where_there_is_one_process_a_job_is_done(sqlite: Database) -> None:
+async def test_a_single_process_runs_the_job(sqlite: Database) -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -33,7 +33,7 @@ async def test_where_there_is_one_process_a_job_is_done(sqlite: Database) -> Non
 
 
 @needs_postgresql
-async def test_of_two_servers_one_does_a_job_and_nobody_again_for_a_while(shared: Database) -> None:
+async def test_one_of_two_servers_runs_a_job_once_per_interval(shared: Database) -> None:
     a, b = ExclusiveJobs(shared, "a"), ExclusiveJobs(shared, "b")
     began, may_end = anyio.Event(), anyio.Event()
     done: list[str] = []
@@ -78,7 +78,7 @@ async def test_a_job_that_failed_is_free_at_once(shared: Database) -> None:
 
 
 @needs_postgresql
-async def test_a_server_that_has_lost_a_job_ends_it(shared: Database) -> None:
+async def test_a_server_that_lost_a_job_stops_it(shared: Database) -> None:
     began = anyio.Event()
 
     async def work() -> None:

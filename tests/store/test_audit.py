@@ -18,7 +18,7 @@ def fill(conn: Connection) -> None:
         append(conn, Entry("ann", "domain.update", f"dom_{number}", details={"settings": ["tone"], "n": number}))
 
 
-async def test_an_untouched_chain_is_whole(database: Database) -> None:
+async def test_an_unmodified_audit_chain_is_valid(database: Database) -> None:
     await database.write(fill)
     verdict = await database.read(check)
     assert (verdict.rows, verdict.problems) == (7, ())
@@ -74,7 +74,7 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_tampering_with_the_chain_is_found(sqlite: Database, kind: str) -> None:
+async def test_tampering_with_the_audit_chain_is_detected(sqlite: Database, kind: str) -> None:
     await sqlite.write(fill)
     if kind == "swapped":
         await sqlite.write(statement("DELETE FROM audit WHERE seq = 6"))
@@ -82,7 +82,7 @@ async def test_tampering_with_the_chain_is_found(sqlite: Database, kind: str) ->
     assert (await sqlite.read(check)).problems
 
 
-async def test_a_chain_that_was_written_anew_is_found_by_a_head_noted_before(sqlite: Database) -> None:
+async def test_a_rewritten_audit_chain_is_detected_by_an_earlier_head(sqlite: Database) -> None:
     await sqlite.write(fill)
     noted = (await sqlite.read(check)).head
 

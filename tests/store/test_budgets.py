@@ -61,7 +61,7 @@ async def opened(url: str) -> tuple[Database, Spending]:
     return database, spending
 
 
-async def test_two_processes_do_not_pass_a_budget_together(database: Database, url: str) -> None:
+async def test_two_processes_do_not_exceed_a_budget_together(database: Database, url: str) -> None:
     await database.write(lambda conn: budgets.put(conn, budget()))
     shared = database.shared
     others = [await opened(url) for _ in range(2)] if shared else [(database, Spending(database))] * 2
@@ -110,7 +110,7 @@ async def test_two_processes_do_not_pass_a_budget_together(database: Database, u
                 await base.aclose()
 
 
-async def test_an_account_does_not_wait_for_itself_and_others_wait_for_it(database: Database) -> None:
+async def test_account_locks_are_reentrant_and_block_others(database: Database) -> None:
     await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
     spending = Spending(database, patience=0)
     await spending.refresh()
@@ -128,7 +128,7 @@ async def test_an_account_does_not_wait_for_itself_and_others_wait_for_it(databa
     await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
 
 
-async def test_only_what_the_last_call_reserved_is_given_back_where_that_one_has_cost_nothing(
+async def test_only_the_reservation_of_an_unpaid_last_call_is_released(
     database: Database,
 ) -> None:
     await database.write(lambda conn: budgets.put(conn, budget()))
@@ -145,7 +145,7 @@ async def test_only_what_the_last_call_reserved_is_given_back_where_that_one_has
     assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
 
 
-async def test_a_call_that_was_answered_by_a_model_without_a_price_is_not_free(database: Database) -> None:
+async def test_a_call_of_a_model_without_a_price_has_an_unknown_cost(database: Database) -> None:
     price = Price("", Decimal(1), Decimal(1), Decimal(1), Decimal(1))
     await database.write(lambda conn: budgets.put(conn, budget(unit=Unit.MONEY, hard="1")))
     spending = Spending(database, Prices("USD", {"scripted-1": [price]}))
@@ -165,7 +165,7 @@ async def test_a_call_that_was_answered_by_a_model_without_a_price_is_not_free(d
     await priced.account(PAYER).reserve(REQUEST, 60, tokens=0)
 
 
-async def test_what_is_reserved_ends_with_its_time(database: Database) -> None:
+async def test_a_reservation_expires(database: Database) -> None:
     await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
     spending = Spending(database)
     await spending.refresh()
@@ -177,7 +177,7 @@ async def test_what_is_reserved_ends_with_its_time(database: Database) -> None:
     assert [(each.sent, each.received) for each in rows] == [(0, 500)]
 
 
-async def test_sums_by_day_are_those_of_the_rows(database: Database) -> None:
+async def test_daily_sums_equal_the_rows(database: Database) -> None:
     rows = [spent(1), spent(2), spent(3)]
     await database.write(lambda conn: usage.put(conn, rows))
     await database.write(lambda conn: usage.put(conn, [spent(4)]))
@@ -190,7 +190,7 @@ async def test_sums_by_day_are_those_of_the_rows(database: Database) -> None:
     assert renamed.input == 10
 
 
-async def test_a_budget_that_names_its_subject_goes_before_one_for_each(database: Database) -> None:
+async def test_a_budget_for_one_subject_overrides_the_budget_for_all(database: Database) -> None:
     each = budget(subject="*", hard="5")
     own = budget(hard="7")
     monthly = budget(subject="*", period=Period.MONTH, hard="9")

@@ -19,7 +19,7 @@ from .records import AT, conversation, document, domain
 LATER = "2026-11-21T13:00:00.000Z"
 
 
-async def test_a_domain_comes_back_as_it_was(database: Database) -> None:
+async def test_a_domain_is_restored_unchanged(database: Database) -> None:
     await database.write(lambda conn: domains.insert(conn, domain(settings={"language": "zh", "expertise": "劳动法"})))
     found = await database.read(lambda conn: domains.get(conn, "dom_1"))
     assert found is not None
@@ -58,7 +58,7 @@ async def test_a_change_from_an_old_version_is_refused_and_changes_nothing(datab
         await database.write(lambda conn: domains.update(conn, "dom_9", version=None, updated_at=LATER))
 
 
-async def test_deleting_a_domain_takes_its_documents_images_and_retrievals(database: Database) -> None:
+async def test_deleting_a_domain_deletes_its_documents_images_and_retrievals(database: Database) -> None:
     retrieval = RetrievalRecord(
         id="ret_1", domain_id="dom_1", query="q", mode="lexical", trace={"bm25": []}, created_at=AT
     )
@@ -89,7 +89,7 @@ async def test_deleting_a_domain_takes_its_documents_images_and_retrievals(datab
     assert await database.read(lambda conn: documents.get(conn, DocumentId("doc_2"))) is not None
 
 
-async def test_an_image_stays_as_it_was_first_put(database: Database) -> None:
+async def test_a_stored_image_does_not_change(database: Database) -> None:
     await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"b": 1, "a": [2]}))
     await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"other": True}))
     found = await database.read(lambda conn: images.get(conn, "img_1"))
@@ -97,7 +97,7 @@ async def test_an_image_stays_as_it_was_first_put(database: Database) -> None:
     assert list(found) == ["b", "a"]
 
 
-async def test_a_conversation_is_its_owners_alone(database: Database) -> None:
+async def test_a_conversation_is_visible_to_its_owner_only(database: Database) -> None:
     await database.write(lambda conn: conversations.insert(conn, conversation(owner_id="ann", meta={"k": [1]})))
 
     def lookups(conn: Connection) -> list[bool]:
@@ -146,7 +146,7 @@ async def test_conversations_are_listed_in_pages_sorted_and_filtered(database: D
 
 
 @pytest.mark.parametrize("sort_by", ["started_at", "updated_at", "last_message_at", "title", "message_count"])
-async def test_pages_have_no_gap_or_repeat_where_values_are_equal(database: Database, sort_by: SortBy) -> None:
+async def test_pages_have_no_gap_or_repeat_among_equal_values(database: Database, sort_by: SortBy) -> None:
     def fill(conn: Connection) -> None:
         for number in range(25):
             conversations.insert(conn, conversation(f"conv_{number:02}"))
@@ -193,7 +193,7 @@ async def test_conversations_of_a_domain_are_named_with_their_sessions(database:
     assert await database.read(lambda conn: conversations.ids_of_domain(conn, "dom_1")) == []
 
 
-async def test_the_same_bytes_are_one_document_of_a_domain(database: Database) -> None:
+async def test_equal_bytes_are_one_document_of_a_domain(database: Database) -> None:
     await database.write(lambda conn: documents.insert(conn, document(sha256="abc")))
     with pytest.raises(IntegrityError):
         await database.write(lambda conn: documents.insert(conn, document("doc_2", sha256="abc")))

@@ -12,7 +12,7 @@ from agentic_rag.store.clock import advance_ids, first_id, new_id, now, seconds_
 from tests.test_layers import ROOT
 
 
-def test_ids_are_prefixed_and_never_the_same() -> None:
+def test_ids_are_prefixed_and_unique() -> None:
     ids = [new_id("turn") for _ in range(2000)]
     assert len(set(ids)) == 2000
     assert all(re.fullmatch(r"turn_[0-9a-hjkmnp-tv-z]{26}", one) for one in ids)
@@ -23,12 +23,12 @@ def test_times_are_utc_with_milliseconds() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", now())
 
 
-def test_ids_of_a_process_sort_as_they_were_made() -> None:
+def test_ids_of_a_process_sort_by_creation() -> None:
     made = [new_id("turn") for _ in range(5_000)]
     assert made == sorted(set(made))
 
 
-def test_no_id_that_is_made_later_sorts_before_the_first_of_a_time() -> None:
+def test_later_ids_sort_after_the_first_id_of_a_time() -> None:
     first, made = first_id("turn", seconds_of(now())), new_id("turn")
     assert first <= made < first_id("turn", time.time() + 60)
     assert len(first) == len(made)
@@ -39,7 +39,7 @@ def test_a_day_begins_at_midnight_utc() -> None:
     assert seconds_of("2026-07-31") == seconds_of("2026-07-31T00:00:00.000Z") == 1785456000
 
 
-def test_ids_made_after_a_restart_sort_after_stored_ones_when_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_ids_sort_after_stored_ones_although_the_clock_was_set_back(tmp_path: Path) -> None:
     stored = first_id("turn", time.time() + 600)
     script = f"""
 import anyio
@@ -63,7 +63,7 @@ anyio.run(main)
     assert after > stored
 
 
-def test_a_small_step_back_of_the_clock_shows_in_no_time() -> None:
+def test_a_small_step_back_of_the_clock_is_not_visible_in_times() -> None:
     script = """
 import time
 from agentic_rag.store.clock import new_id, now
@@ -84,7 +84,7 @@ def run(script: str) -> str:
 
 
 @pytest.mark.parametrize("text", ["", "turn_", "turn_short", "turn_" + "u" * 26, "turn_" + "é" * 26, "no id at all"])
-def test_a_text_that_is_no_id_moves_no_id(text: str) -> None:
+def test_a_text_that_is_not_an_id_is_not_rewritten(text: str) -> None:
     before = new_id("turn")
     advance_ids(text)
     assert new_id("turn")[:10] == before[:10]

@@ -45,7 +45,7 @@ async def _stored(url: str, session_id: str) -> tuple[int, int, int]:
         await database.aclose()
 
 
-def test_kill_9_loses_no_acknowledged_write_and_halves_none(url: str) -> None:
+def test_kill_9_loses_no_acknowledged_write_and_leaves_no_partial_one(url: str) -> None:
     for lines in (1, 40, 7, 150):
         acknowledged = _write_and_kill(url, "sess_killed", lines)
         last_seq, messages, last_event = anyio.run(_stored, url, "sess_killed")

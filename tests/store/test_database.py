@@ -32,7 +32,7 @@ def _count(conn: Connection) -> int:
     return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS)).scalar_one()
 
 
-async def test_a_function_that_raises_leaves_nothing(database: Database) -> None:
+async def test_a_transaction_whose_function_raises_is_rolled_back(database: Database) -> None:
     def half(conn: Connection) -> None:
         run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
         raise ValueError("on purpose")
@@ -44,7 +44,7 @@ async def test_a_function_that_raises_leaves_nothing(database: Database) -> None
     assert await database.read(_count) == 1
 
 
-async def test_an_integrity_error_passes_and_leaves_nothing(database: Database) -> None:
+async def test_an_integrity_error_is_raised_and_rolled_back(database: Database) -> None:
     def twice(conn: Connection) -> None:
         run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
         run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"y"])])
@@ -66,7 +66,7 @@ async def test_a_read_cannot_write(database: Database) -> None:
     assert await database.read(_count) == 0
 
 
-async def test_readers_beside_many_writers_see_whole_transactions(database: Database) -> None:
+async def test_readers_beside_many_writers_see_complete_transactions(database: Database) -> None:
     await database.write(lambda conn: conversations.insert(conn, conversation()))
     done = anyio.Event()
     seen: set[int] = set()
@@ -105,7 +105,7 @@ async def test_readers_beside_many_writers_see_whole_transactions(database: Data
     assert len(seen) > 1
 
 
-async def test_an_image_put_by_many_at_once_is_stored_once(database: Database) -> None:
+async def test_an_image_stored_by_many_at_once_is_stored_once(database: Database) -> None:
     async def put(number: int) -> None:
         await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"from": number}))
 
@@ -116,7 +116,7 @@ async def test_an_image_put_by_many_at_once_is_stored_once(database: Database) -
     assert count == 1
 
 
-async def test_a_cancelled_write_is_whole_or_nothing(database: Database) -> None:
+async def test_a_cancelled_write_is_complete_or_absent(database: Database) -> None:
     def three(conn: Connection) -> None:
         for number in (1, 2, 3):
             run_events.append(conn, [run_events.EventBatch("turn_1", number, [b"x"])])
@@ -129,7 +129,7 @@ async def test_a_cancelled_write_is_whole_or_nothing(database: Database) -> None
         await database.write(lambda conn: conn.execute(text("DELETE FROM run_events")))
 
 
-async def test_a_write_that_runs_goes_on_when_its_caller_is_cancelled(sqlite: Database) -> None:
+async def test_a_running_write_completes_when_its_caller_is_cancelled(sqlite: Database) -> None:
     running, go_on = threading.Event(), threading.Event()
 
     def slow(conn: Connection) -> None:
@@ -146,7 +146,7 @@ async def test_a_write_that_runs_goes_on_when_its_caller_is_cancelled(sqlite: Da
 
 
 @needs_postgresql
-async def test_a_read_whose_caller_is_cancelled_costs_no_connection(postgresql_url: str) -> None:
+async def test_a_cancelled_read_keeps_its_connection(postgresql_url: str) -> None:
     database = await Database.open(postgresql_url)
     begun = anyio.Event()
 
@@ -169,7 +169,7 @@ async def test_a_read_whose_caller_is_cancelled_costs_no_connection(postgresql_u
 
 
 @needs_postgresql
-async def test_a_connection_that_was_cut_after_its_use_is_not_used_again(postgresql_url: str) -> None:
+async def test_a_connection_cut_after_its_use_is_not_reused(postgresql_url: str) -> None:
     database, other = await Database.open(postgresql_url), await Database.open(postgresql_url)
     drivers: list[Any] = []
 
@@ -191,7 +191,7 @@ async def test_a_connection_that_was_cut_after_its_use_is_not_used_again(postgre
     await other.aclose()
 
 
-async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
+async def test_reads_are_not_delayed_by_a_long_write(sqlite: Database) -> None:
     running, go_on = threading.Event(), threading.Event()
 
     def slow(conn: Connection) -> None:
@@ -208,7 +208,7 @@ async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
     assert await sqlite.read(_count) == 1
 
 
-async def test_closing_waits_for_the_writes_already_asked_for(tmp_path: Path) -> None:
+async def test_closing_waits_for_queued_writes(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "store.db")
     async with anyio.create_task_group() as group:
         for number in range(50):
@@ -220,7 +220,7 @@ async def test_closing_waits_for_the_writes_already_asked_for(tmp_path: Path) ->
     await database.aclose()
 
 
-async def test_a_full_disk_is_storage_full_and_keeps_nothing_of_the_write(sqlite: Database) -> None:
+async def test_a_write_to_a_full_disk_is_storage_full_and_leaves_nothing(sqlite: Database) -> None:
     pages = await sqlite.read(lambda conn: conn.exec_driver_sql("PRAGMA page_count").scalar_one())
     await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
 
@@ -269,7 +269,7 @@ async def test_durable_commits_are_full_and_others_normal(sqlite: Database) -> N
 
 
 @needs_postgresql
-async def test_a_server_that_went_away_is_unavailable_and_is_used_again_once_it_is_back() -> None:
+async def test_a_lost_server_is_unavailable_and_is_used_again_when_it_returns() -> None:
     with postgresql_server() as server:
         database = await Database.open(server.url)
         try:

@@ -27,7 +27,7 @@ def delete(conn: Connection, turn_id: TurnId) -> None:
     conn.execute(turns.TURNS.delete().where(turns.TURNS.c.id == turn_id))
 
 
-async def test_a_number_that_moved_and_a_turn_that_is_gone_count_no_more(database: Database) -> None:
+async def test_stale_numbers_and_deleted_turns_are_ignored(database: Database) -> None:
     await begin(database)
     await database.write(partial(turns.release, turn_id=NAMES[0]))
     await database.write(partial(delete, turn_id=NAMES[1]))
@@ -36,7 +36,7 @@ async def test_a_number_that_moved_and_a_turn_that_is_gone_count_no_more(databas
     assert await database.write(partial(list_held, fences={TurnId("turn_9"): 1})) == set()
 
 
-async def test_what_moved_in_the_same_transaction_counts_as_that_ends(database: Database) -> None:
+async def test_moves_in_a_transaction_count_only_if_it_commits(database: Database) -> None:
     await begin(database)
 
     def move(conn: Connection, fail: bool) -> set[TurnId]:
@@ -53,7 +53,7 @@ async def test_what_moved_in_the_same_transaction_counts_as_that_ends(database: 
     assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES[1:])
 
 
-async def test_a_first_proof_that_is_undone_is_made_again(database: Database) -> None:
+async def test_an_interrupted_first_proof_is_repeated(database: Database) -> None:
     def fail(conn: Connection) -> None:
         list_held(conn, FIRST)
         raise LookupError
@@ -64,7 +64,7 @@ async def test_a_first_proof_that_is_undone_is_made_again(database: Database) ->
 
 
 @pytest.mark.skipif(POSTGRESQL, reason="it counts what SQLite does")
-async def test_only_what_is_new_is_asked_for(sqlite: Database) -> None:
+async def test_only_new_values_are_requested(sqlite: Database) -> None:
     await begin(sqlite)
     asked: list[str] = []
 

@@ -21,7 +21,9 @@ def add_domain(conn: Connection, ident: str) -> None:
     domains.insert(conn, record)
 
 
-async def test_rows_are_numbered_by_domain_and_a_first_change_brings_what_was_before(database: Database) -> None:
+async def test_revisions_are_numbered_by_domain_and_the_first_change_stores_the_previous_state(
+    database: Database,
+) -> None:
     def work(conn: Connection) -> None:
         add_domain(conn, "one")
         add_domain(conn, "two")
@@ -52,7 +54,7 @@ async def test_rows_are_numbered_by_domain_and_a_first_change_brings_what_was_be
     await database.write(work)
 
 
-async def test_the_oldest_rows_go_when_there_are_too_many_or_they_are_too_large(database: Database) -> None:
+async def test_the_oldest_rows_are_deleted_beyond_the_limits(database: Database) -> None:
     def work(conn: Connection) -> None:
         add_domain(conn, "many")
         last = history.append(conn, "many", [change("a", str(number)) for number in range(MAX_ROWS + 5)], "at")

@@ -73,7 +73,7 @@ def pids(starts: Path) -> list[int]:
     return [int(line[0]) for line in lines]
 
 
-async def test_one_process_runs_what_keeps_a_state_and_the_next_one_has_the_state(
+async def test_a_stateful_server_runs_in_one_process_and_its_state_moves_to_the_next(
     tmp_path: Path, shared: Database
 ) -> None:
     starts = tmp_path / "starts"
@@ -101,9 +101,7 @@ def lock(path: Path) -> int:
     return descriptor
 
 
-async def test_no_second_child_starts_as_long_as_one_lives_whoever_has_the_lease(
-    tmp_path: Path, shared: Database
-) -> None:
+async def test_no_second_child_starts_while_one_lives_under_any_lease(tmp_path: Path, shared: Database) -> None:
     starts = tmp_path / "starts"
     spec = keeping(starts)
     async with member(tmp_path, "a", shared) as a:
@@ -119,7 +117,7 @@ async def test_no_second_child_starts_as_long_as_one_lives_whoever_has_the_lease
     assert len(pids(starts)) == 2
 
 
-async def test_a_process_that_lost_the_home_ends_its_child_before_the_next_one_starts(
+async def test_a_process_that_lost_the_home_lease_ends_its_child_before_the_next_starts(
     tmp_path: Path, shared: Database
 ) -> None:
     starts = tmp_path / "starts"
@@ -141,7 +139,7 @@ def forget(conn: Connection) -> None:
     conn.execute(update(replicas.REPLICAS).values(heartbeat_at=PAST))
 
 
-async def test_a_home_whose_process_died_is_waited_for(tmp_path: Path, shared: Database) -> None:
+async def test_a_home_server_whose_process_died_is_awaited(tmp_path: Path, shared: Database) -> None:
     def die(conn: Connection) -> None:
         assert leases.take(conn, leases.home_of("law"), "dead", 3.0)
 
@@ -160,7 +158,7 @@ def calling(text: str) -> Step:
     return use("notes__keep", text=text)
 
 
-async def test_a_turn_goes_to_the_home_of_its_domain_wherever_it_was_sent(tmp_path: Path, store: str) -> None:
+async def test_a_turn_runs_at_its_domains_home_server(tmp_path: Path, store: str) -> None:
     starts = tmp_path / "starts"
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "data"}
     steps = [step for text in ("one", "two", "three") for step in (calling(text), say(f"A {text}."))]

@@ -43,7 +43,7 @@ def _plans(conn: Connection, look: Callable[[Connection], Any]) -> list[str]:
         conversations.left_transient,
     ],
 )
-async def test_turns_that_go_on_are_found_without_a_look_at_those_that_have_ended(
+async def test_running_turns_are_found_without_reading_ended_ones(
     sqlite: Database, look: Callable[[Connection], Any]
 ) -> None:
     steps = await sqlite.write(lambda conn: _plans(conn, look))
@@ -71,7 +71,7 @@ async def test_usage_since_a_day_that_does_not_exist_is_compared_as_text(databas
         assert await database.read(own) == count
 
 
-async def test_a_sessions_family_are_its_delegates_and_theirs(database: Database) -> None:
+async def test_a_sessions_family_includes_delegates_of_delegates(database: Database) -> None:
     def fill(conn: Connection) -> None:
         for ident, parent in (("sess_1", None), ("sess_2", "turn_1"), ("sess_3", "turn_2"), ("sess_4", None)):
             above = None if parent is None else TurnId(parent)

@@ -18,7 +18,7 @@ from agentic_rag.store.sessions import SessionLabels
 from .records import AT, compaction, message, payload, spent, turn
 
 
-async def test_usage_comes_back_as_it_was_and_adds_up_by_turn(database: Database) -> None:
+async def test_usage_is_read_unchanged_and_summed_by_turn(database: Database) -> None:
     rows = [spent("usage_1", turn_id="turn_1", step=1), spent("usage_2", turn_id="turn_1", step=2, agent="a/b")]
     await database.write(lambda conn: usage.put(conn, [*rows, spent("usage_3")]))
     await database.write(lambda conn: usage.put(conn, []))
@@ -27,7 +27,7 @@ async def test_usage_comes_back_as_it_was_and_adds_up_by_turn(database: Database
     assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_9"))) == Usage()
 
 
-async def test_a_payload_is_its_sessions_alone(database: Database) -> None:
+async def test_a_payload_is_readable_in_its_session_only(database: Database) -> None:
     await database.write(lambda conn: payloads.put(conn, payload()))
     assert await database.read(lambda conn: payloads.get(conn, SessionId("sess_1"), "ref_1")) == payload()
     assert await database.read(lambda conn: payloads.get(conn, SessionId("sess_2"), "ref_1")) is None
@@ -36,7 +36,7 @@ async def test_a_payload_is_its_sessions_alone(database: Database) -> None:
     assert await database.read(payloads.all_refs) == set()
 
 
-async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database) -> None:
+async def test_a_compaction_covers_the_messages_up_to_its_end(database: Database) -> None:
     head = [{"type": "text", "text": "summary"}]
 
     def fill(conn: Connection) -> None:
@@ -61,7 +61,7 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
     assert (session.window_start, session.head, session.compaction_id) == (4, head, "comp_2")
 
 
-async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
+async def test_a_process_without_the_lease_cannot_write(database: Database) -> None:
     await database.write(lambda conn: turn(fence=1).insert(conn))
     await database.write(lambda conn: turns.hold(conn, TurnId("turn_1"), 1))
     assert await database.write(lambda conn: turns.is_held(conn, TurnId("turn_1"), 1))

@@ -60,7 +60,7 @@ async def listen(b: Bench, turn_id: str) -> list[AgentEvent]:
         return [event async for event in b.runtime.follow(TurnId(turn_id))]
 
 
-async def test_a_second_server_leaves_what_a_living_one_runs_and_has_queued(tmp_path: Path, store: str) -> None:
+async def test_a_second_server_leaves_the_turns_of_a_running_one(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with (
         ScriptedModel(slow, say("Second.")) as first,
@@ -80,7 +80,7 @@ async def test_a_second_server_leaves_what_a_living_one_runs_and_has_queued(tmp_
         assert [(await a.turn(each.turn_id)).fence for each in (accepted, queued)] == [1, 1]
 
 
-async def test_what_a_dead_server_left_is_taken_once_its_lease_is_over(tmp_path: Path, store: str) -> None:
+async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, store: str) -> None:
     slow = Stalled(LONG_STEP, 100)
     async with (
         ScriptedModel(slow) as first,
@@ -109,9 +109,7 @@ async def test_what_a_dead_server_left_is_taken_once_its_lease_is_over(tmp_path:
         assert len(b.ended) == 2
 
 
-async def test_what_a_dead_server_had_reserved_does_not_hold_up_the_turn_that_another_takes(
-    tmp_path: Path, store: str
-) -> None:
+async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_path: Path, store: str) -> None:
     slow = Stalled(LONG_STEP, 100)
     async with (
         ScriptedModel(slow) as first,
@@ -129,7 +127,7 @@ async def test_what_a_dead_server_had_reserved_does_not_hold_up_the_turn_that_an
         assert await b.reserved() == []
 
 
-async def test_a_server_that_loses_a_turn_gives_back_what_it_had_reserved(tmp_path: Path, store: str) -> None:
+async def test_a_server_that_loses_a_turn_releases_its_budget_reservation(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
         accepted = await a.send("Hi", definition())
@@ -144,7 +142,7 @@ async def test_a_server_that_loses_a_turn_gives_back_what_it_had_reserved(tmp_pa
         assert await a.reserved() == []
 
 
-async def test_a_server_that_stops_gives_back_what_its_calls_had_reserved(tmp_path: Path, store: str) -> None:
+async def test_a_stopping_server_releases_the_budget_of_its_calls(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel() as other, bench(tmp_path, other, store=store) as b:
         async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
@@ -188,7 +186,7 @@ async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its
         assert a.ended == []
 
 
-async def test_what_a_server_puts_down_another_takes_at_once(tmp_path: Path, store: str) -> None:
+async def test_a_suspended_turn_is_taken_by_another_server_at_once(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(say("Whole."), say("Second.")) as other, bench(tmp_path, other, store=store) as b:
         async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store) as a:
@@ -201,7 +199,7 @@ async def test_what_a_server_puts_down_another_takes_at_once(tmp_path: Path, sto
         assert (await b.turn(accepted.turn_id)).resumes == 0
 
 
-async def test_two_servers_that_look_at_once_take_each_turn_once(tmp_path: Path, store: str) -> None:
+async def test_two_servers_polling_at_once_take_each_turn_once(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with (
         ScriptedModel(say("Whole.")) as other,
@@ -224,7 +222,7 @@ async def test_two_servers_that_look_at_once_take_each_turn_once(tmp_path: Path,
         assert len(other.requests) == 1
 
 
-async def test_a_turn_that_waited_here_and_was_ended_elsewhere_is_let_go(tmp_path: Path, store: str) -> None:
+async def test_a_waiting_turn_that_ended_on_another_server_is_released(tmp_path: Path, store: str) -> None:
     async with (
         ScriptedModel(use("write", query="a"), say("Next.")) as first,
         ScriptedModel(say("Written.")) as other,

@@ -32,7 +32,7 @@ def member(database: Database, name: str, run: str) -> Members:
     return Members(database, name, run)
 
 
-async def test_members_see_each_other_until_they_leave(database: Database) -> None:
+async def test_cluster_members_see_each_other_until_they_leave(database: Database) -> None:
     a, b = member(database, "a", "run_1"), member(database, "b", "run_2")
     await a.join()
     await b.join()
@@ -45,7 +45,7 @@ async def test_members_see_each_other_until_they_leave(database: Database) -> No
     assert [each.id for each in await a.list_alive()] == ["a"]
 
 
-async def test_a_name_that_a_living_server_has_is_refused(database: Database) -> None:
+async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) -> None:
     first = member(database, "a", "run_1")
     await first.join()
     async with Workers() as workers:
@@ -65,7 +65,7 @@ async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: 
     assert [each.own for each in await again.list_alive()] == [True]
 
 
-async def test_a_server_that_was_away_takes_its_name_again(database: Database) -> None:
+async def test_a_returning_server_gets_its_name_again(database: Database) -> None:
     away = member(database, "a", "run_1")
     await away.join()
     long_ago = update(replicas.REPLICAS).values(heartbeat_at=DatabaseTime(-60.0))
@@ -76,5 +76,5 @@ async def test_a_server_that_was_away_takes_its_name_again(database: Database) -
     assert [each.id for each in await away.list_alive()] == ["a"]
 
 
-async def test_a_server_without_a_name_makes_one(database: Database) -> None:
+async def test_a_server_without_a_name_creates_one(database: Database) -> None:
     assert member(database, "", "run_1").name != member(database, "", "run_2").name

@@ -68,7 +68,7 @@ async def test_a_search_finds_words_beginnings_and_parts_of_chinese_texts(databa
     assert await database.write(run) == CASES
 
 
-async def test_the_newest_messages_come_first_and_only_those_of_the_owner_and_the_domain(database: Database) -> None:
+async def test_searches_list_the_newest_messages_of_owner_and_domain_first(database: Database) -> None:
     def run(conn: Connection) -> list[list[str]]:
         add(conn, "old", "filter")
         add(conn, "other-domain", "filter", TextScope("mira", "dom_2"))
@@ -82,7 +82,7 @@ async def test_the_newest_messages_come_first_and_only_those_of_the_owner_and_th
 @needs_postgresql
 @pytest.mark.xdist_group("postgresql_url")
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-async def test_postgresql_asks_the_index_for_rare_and_for_common_words(database: Database) -> None:
+async def test_postgresql_uses_its_index_for_rare_and_common_words(database: Database) -> None:
     """Without care it reads all messages, newest first, until it has enough matches: seconds for 100 000 messages."""
 
     def fill(conn: Connection) -> None:
@@ -132,7 +132,7 @@ async def test_a_deleted_session_leaves_the_index_in_the_same_transaction(databa
     assert await database.write(run) == (["stays", "gone"], ["stays"], 1)
 
 
-async def test_nothing_of_a_deleted_word_stays_in_the_file_of_sqlite(sqlite: Database) -> None:
+async def test_deleted_text_is_erased_from_the_sqlite_file(sqlite: Database) -> None:
     def run(conn: Connection) -> list[bytes]:
         sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
         add(conn, "gone", "unrepeatable")
@@ -146,7 +146,7 @@ async def test_nothing_of_a_deleted_word_stays_in_the_file_of_sqlite(sqlite: Dat
     assert b"unrepeatable" not in blocks
 
 
-def test_marks_are_places_of_the_original_text() -> None:
+def test_marks_are_positions_in_the_original_text() -> None:
     text = "Die Ｂrisa‑900 läuft; 年假 und BRISA-900."
     spans = SearchTerms.of("brisa-90 年假").spans_in(text)
     assert [text[start:end] for start, end in spans] == ["Ｂrisa‑900", "年假", "BRISA-900"]

@@ -28,11 +28,11 @@ def _differences(conn: Connection) -> list[object]:
     return list(compare_metadata(context, METADATA))
 
 
-async def test_migrations_make_exactly_the_tables(database: Database) -> None:
+async def test_migrations_create_exactly_the_tables(database: Database) -> None:
     assert await database.write(_differences) == []
 
 
-def test_the_package_brings_every_table_along_whatever_the_program_uses() -> None:
+def test_importing_the_package_registers_every_table() -> None:
     """What lists, copies or deletes all tables must know them all."""
     program = (
         "import importlib, pkgutil\n"
@@ -67,7 +67,7 @@ def test_a_second_start_does_not_load_alembic(tmp_path: Path) -> None:
     assert starts == [b"True\n", b"False\n"]
 
 
-async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) -> None:
+async def test_tables_of_a_newer_program_have_a_plain_error(url: str) -> None:
     database = await Database.open(url)
     try:
         await database.write(lambda conn: _set_version(conn, "9999"))
@@ -78,7 +78,7 @@ async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) ->
         await database.aclose()
 
 
-async def test_tables_of_a_development_version_are_refused_with_what_to_do(url: str) -> None:
+async def test_tables_of_a_development_version_are_refused_with_the_remedy(url: str) -> None:
     database = await Database.open(url)
     try:
         await database.write(lambda conn: _set_version(conn, "0010"))
@@ -91,7 +91,7 @@ async def test_tables_of_a_development_version_are_refused_with_what_to_do(url: 
 
 
 @needs_postgresql
-async def test_newer_tables_that_serve_this_program_too_are_used(tmp_path: Path, postgresql_url: str) -> None:
+async def test_newer_compatible_tables_are_used(tmp_path: Path, postgresql_url: str) -> None:
     schema = "newer"
     server = await asyncpg.connect(postgresql_url)
     try:
@@ -116,12 +116,12 @@ def _set_version(conn: Connection, revision: str) -> None:
     conn.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
 
 
-async def test_a_folder_that_does_not_exist_is_reported_in_plain_words(tmp_path: Path) -> None:
+async def test_a_missing_folder_has_a_plain_error(tmp_path: Path) -> None:
     with pytest.raises(StorageFull, match="unable to open database file"):
         await Database.open(tmp_path / "missing" / "store.db")
 
 
-async def test_a_file_that_is_no_database_is_reported_in_plain_words(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_has_a_plain_error(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"not a database, but long enough to have a header " * 100)
     with pytest.raises(StorageDamaged, match="file is not a database"):
@@ -133,20 +133,20 @@ async def test_another_kind_of_url_is_refused() -> None:
         await Database.open("mysql://rag:swordfish@127.0.0.1/rag")
 
 
-async def test_a_server_that_is_not_there_is_reported_without_the_password() -> None:
+async def test_an_unreachable_database_server_is_reported_without_the_password() -> None:
     with pytest.raises(StorageUnavailable) as caught:
         await Database.open("postgresql://rag:swordfish@127.0.0.1:1/rag")
     assert "swordfish" not in str(caught.value)
 
 
-async def test_an_address_that_is_none_is_refused_without_the_password() -> None:
+async def test_an_invalid_address_is_refused_without_its_password() -> None:
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATABASE_URL") as caught:
         await Database.open("postgresql://rag:swordfish@127.0.0.1:port/rag")
     assert "swordfish" not in str(caught.value)
 
 
 @needs_postgresql
-async def test_a_database_that_is_not_there_is_reported_in_plain_words(postgresql_url: str) -> None:
+async def test_a_missing_database_has_a_plain_error(postgresql_url: str) -> None:
     with pytest.raises(BadConfiguration) as caught:
         await Database.open(postgresql_url.removesuffix("postgres") + "missing")
     assert str(caught.value).endswith('PostgreSQL cannot be used: database "missing" does not exist')

@@ -59,7 +59,7 @@ def records(backup: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.sqlite("begins with a file")
-async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path: Path, fresh_url: str) -> None:
+async def test_a_move_from_sqlite_to_postgresql_and_back_keeps_every_row(tmp_path: Path, fresh_url: str) -> None:
     first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
     choice = BackupOptions(with_key=True)
     data = await fill(tmp_path / "one")
@@ -88,7 +88,7 @@ async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path
         assert (await rig.say(conversation, "And there?"))[-1]["type"] == "done"
 
 
-async def test_what_processes_of_the_original_told_each_other_is_not_restored(tmp_path: Path, fresh_url: str) -> None:
+async def test_leases_replicas_and_signals_are_not_restored(tmp_path: Path, fresh_url: str) -> None:
     def live(conn: Connection) -> None:
         assert leases.take(conn, "a job", "run_dead", 3600.0)
         assert replicas.join(conn, "one", "run_dead", "1", "")
@@ -111,7 +111,7 @@ async def test_what_processes_of_the_original_told_each_other_is_not_restored(tm
 
 @pytest.mark.sqlite("begins with a file")
 @pytest.mark.nightly("backup/test_kills.py cuts off restores into a file every time")
-async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(
+async def test_a_restore_interrupted_after_its_transaction_restarts_on_postgresql_too(
     tmp_path: Path, fresh_url: str
 ) -> None:
     from agentic_rag.base import failpoints
@@ -137,9 +137,7 @@ async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a
 
 
 @pytest.mark.nightly("backup/test_upgrades.py does the same with a file every time")
-async def test_an_upgrade_on_a_server_is_rehearsed_beside_its_tables_backed_up_and_taken_back(
-    tmp_path: Path, fresh_url: str
-) -> None:
+async def test_a_postgresql_upgrade_is_rehearsed_backed_up_and_reverted(tmp_path: Path, fresh_url: str) -> None:
     later = make_later(tmp_path / "migrations")
     settings = settings_for(tmp_path, database_url=fresh_url)
     data = await fill(tmp_path, database_url=fresh_url)

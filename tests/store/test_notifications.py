@@ -61,7 +61,7 @@ async def between(url: str) -> AsyncIterator[Between]:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_connection_that_is_terminated_and_stays_open_is_made_anew(postgresql_url: str) -> None:
+async def test_a_terminated_connection_that_stays_open_is_replaced(postgresql_url: str) -> None:
     heard: list[str | None] = []
     async with between(postgresql_url) as link:
         database = await Database.open(link.url)

@@ -17,7 +17,7 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
 @needs_postgresql
-async def test_a_prompt_that_another_turn_stores_at_the_same_moment_is_one(store: str) -> None:
+async def test_a_prompt_stored_by_two_turns_at_once_is_stored_once(store: str) -> None:
     prompt = PromptRecord(id="prompt_same", system=[{"type": "text", "text": "Be brief."}], tools=[], created_at=AT)
     database, other = await Database.open(store), await asyncpg.connect(store)
     try:

@@ -103,7 +103,7 @@ async def widgets(database: Database) -> AsyncIterator[Database]:
         await database.write(WIDGETS.drop)
 
 
-async def test_what_is_stored_comes_back_equal_whatever_its_type(widgets: Database) -> None:
+async def test_values_of_every_type_are_read_as_stored(widgets: Database) -> None:
     small = WidgetRecord(id=WidgetId("w_2"), box_id="box_1")
     for record in (_whole("w_1"), small):
         await widgets.write(lambda conn, record=record: record.insert(conn))  # type: ignore[misc]
@@ -140,14 +140,14 @@ async def test_a_prepared_statement_takes_its_values_by_column(widgets: Database
     assert (painted.colour, painted.place, painted.side, painted.at) == (Colour.RED, Place(9), "left", None)
 
 
-async def test_a_deletion_takes_the_parts_of_one_noun_only(widgets: Database) -> None:
+async def test_a_deletion_removes_the_parts_of_one_record_only(widgets: Database) -> None:
     for ident, box in (("w_1", "box_1"), ("w_2", "box_1"), ("w_3", "box_2")):
         await widgets.write(lambda conn, ident=ident, box=box: _whole(ident, box).insert(conn))  # type: ignore[misc]
     await widgets.write(lambda conn: delete_parts(conn, "box", "box_1"))
     assert [each.id for each in await widgets.read(lambda conn: WidgetRecord.all(conn, select(WIDGETS)))] == ["w_3"]
 
 
-def test_a_record_is_made_of_exactly_its_fields_and_cannot_be_changed() -> None:
+def test_a_record_has_exactly_its_fields_and_is_immutable() -> None:
     record = _whole("w_1")
     with pytest.raises(TypeError, match=r"WidgetRecord lacks \['box_id'\]"):
         WidgetRecord(id=WidgetId("w_1"))  # type: ignore[call-arg]
@@ -170,7 +170,7 @@ def test_a_replaced_field_leaves_the_original_record_unchanged() -> None:
     assert first.free is not second.free, "each record has its own default value"
 
 
-def test_a_session_of_sqlmodel_stores_and_queries_records_too() -> None:
+def test_a_sqlmodel_session_stores_and_queries_records() -> None:
     engine = create_engine("sqlite://")
     WIDGETS.create(engine)
     with Session(engine) as session:

@@ -82,7 +82,7 @@ async def test_a_message_to_another_server_is_refused_or_waits_as_on_one(tmp_pat
         assert (await a.turn(queued.turn_id)).owner == a.runtime.owner
 
 
-async def test_what_runs_elsewhere_is_read_live_and_to_its_end(tmp_path: Path, store: str) -> None:
+async def test_a_turn_of_another_server_is_read_live_to_its_end(tmp_path: Path, store: str) -> None:
     slow = Stalled(PIECES, 3)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
         accepted = await a.send("Hi", definition())
@@ -100,7 +100,7 @@ async def test_what_runs_elsewhere_is_read_live_and_to_its_end(tmp_path: Path, s
         assert heard == await listen(a, accepted.turn_id)
 
 
-async def test_who_follows_a_conversation_hears_of_turns_that_begin_elsewhere(tmp_path: Path, store: str) -> None:
+async def test_followers_of_a_conversation_are_notified_of_turns_on_other_servers(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [say("One."), say("Two.")], []) as (a, b):
         found: list[TurnId] = []
 
@@ -120,7 +120,7 @@ async def test_who_follows_a_conversation_hears_of_turns_that_begin_elsewhere(tm
         assert found == [first, second]
 
 
-async def test_a_session_goes_on_wherever_it_is_used_next(tmp_path: Path, store: str) -> None:
+async def test_a_session_continues_on_any_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [say("One."), say("Three.")], [say("Two.")]) as (a, b):
         for server, words in ((a, "first"), (b, "second"), (a, "third")):
             assert kinds(await server.say(words))[-1] == "done"
@@ -128,7 +128,7 @@ async def test_a_session_goes_on_wherever_it_is_used_next(tmp_path: Path, store:
         assert said == ["first", "One.", "second", "Two.", "third", "Three."]
 
 
-async def test_of_two_messages_at_once_to_two_servers_one_begins(tmp_path: Path, store: str) -> None:
+async def test_one_of_two_simultaneous_messages_to_two_servers_starts(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("x"), 0)  # the first one must not have ended when the second one comes
     async with replicas(tmp_path, store, ScriptedModel(then=slow), ScriptedModel(then=slow)) as servers:
         accepted = []
@@ -155,7 +155,7 @@ async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path
         assert not await b.runtime.interrupt(SESSION)
 
 
-async def test_an_interrupt_that_nobody_took_counts_for_whoever_goes_on(tmp_path: Path, store: str) -> None:
+async def test_an_unhandled_interrupt_applies_to_the_resumed_turn(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, []) as (b,):
         async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which hears nothing
@@ -165,7 +165,7 @@ async def test_an_interrupt_that_nobody_took_counts_for_whoever_goes_on(tmp_path
         assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
 
 
-async def test_an_answer_that_another_server_takes_lets_the_call_go_on(tmp_path: Path, store: str) -> None:
+async def test_a_call_continues_with_an_answer_sent_to_another_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [use("write", query="a"), say("Written.")], []) as (a, b):
         accepted = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
@@ -213,7 +213,7 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         assert [event for event in heard if event in whole] == whole
 
 
-async def test_a_server_without_room_leaves_a_turn_to_another(tmp_path: Path, store: str) -> None:
+async def test_a_server_at_its_limit_leaves_a_turn_to_another(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [slow], [say("Elsewhere.")], most_turns=1) as (a, b):
         await a.send("Hi", definition())
@@ -226,7 +226,7 @@ async def test_a_server_without_room_leaves_a_turn_to_another(tmp_path: Path, st
         slow.until.set()
 
 
-async def test_a_server_that_leaves_gives_its_turns_to_others_at_once(tmp_path: Path, store: str) -> None:
+async def test_a_stopping_server_releases_its_turns_to_others_at_once(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [say("Whole.")]) as (b,):
         async with replicas(tmp_path, store, [slow]) as (a,):
@@ -236,7 +236,7 @@ async def test_a_server_that_leaves_gives_its_turns_to_others_at_once(tmp_path: 
         assert (await b.turn(accepted.turn_id)).resumes == 0
 
 
-async def test_without_a_word_from_anybody_it_is_only_later(tmp_path: Path, store: str) -> None:
+async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path, store: str) -> None:
     """Live events that are all lost: the rows bring everything."""
     slow = Stalled(say("One two three."), 1)
     async with (
@@ -251,7 +251,7 @@ async def test_without_a_word_from_anybody_it_is_only_later(tmp_path: Path, stor
         assert await listen(b, accepted.turn_id) == await listen(a, accepted.turn_id)
 
 
-async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path, store: str) -> None:
+async def test_a_commit_that_succeeds_during_its_retry_counts(tmp_path: Path, store: str) -> None:
     """The connection broke while it committed, and the server still worked on it when it was looked for."""
     tries = 0
 
@@ -279,7 +279,7 @@ async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path
         assert await a.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 1
 
 
-async def test_a_compaction_over_which_another_server_went_on_is_not_stored(tmp_path: Path, store: str) -> None:
+async def test_a_compaction_outdated_by_another_server_is_not_stored(tmp_path: Path, store: str) -> None:
     slow = Stalled(say(SUMMARY), 0)
     chat = [say(f"Answer {number}.") for number in range(10)]
     async with replicas(tmp_path, store, [*chat, slow], [say("Elsewhere.")]) as (a, b):
@@ -299,7 +299,7 @@ async def test_a_compaction_over_which_another_server_went_on_is_not_stored(tmp_
         assert len(await a.transcript()) == 22
 
 
-async def test_nobody_compacts_what_another_server_is_answering_in(tmp_path: Path, store: str) -> None:
+async def test_no_server_compacts_a_conversation_that_another_is_answering(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
         await a.send("Hi", definition())
@@ -309,7 +309,7 @@ async def test_nobody_compacts_what_another_server_is_answering_in(tmp_path: Pat
         slow.until.set()
 
 
-async def test_what_a_newer_server_tells_and_nobody_here_knows_is_passed_over(tmp_path: Path, store: str) -> None:
+async def test_unknown_signals_of_a_newer_server_are_ignored(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     number = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
     newer = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")

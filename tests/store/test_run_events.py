@@ -19,7 +19,7 @@ def rows(conn: Connection) -> int:
     return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS)).scalar_one()
 
 
-async def test_neighbours_stored_together_share_a_row(database: Database) -> None:
+async def test_adjacent_items_stored_together_share_a_row(database: Database) -> None:
     events = [*(("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)), ("turn_2", 1, b"other")]
     await database.write(lambda conn: run_events.append(conn, batches(*events)))
     assert await database.read(rows) == 3
@@ -28,7 +28,7 @@ async def test_neighbours_stored_together_share_a_row(database: Database) -> Non
     ]
 
 
-async def test_a_group_is_read_from_its_middle(database: Database) -> None:
+async def test_a_group_of_deltas_can_be_read_from_its_middle(database: Database) -> None:
     payloads = [b"", b"\n", bytes(range(256)), b"x" * 100_000]
     await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 5, payloads)]))
     for after in range(4, 9):
@@ -37,7 +37,7 @@ async def test_a_group_is_read_from_its_middle(database: Database) -> None:
     assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 8
 
 
-async def test_short_events_are_stored_short_and_read_whole(database: Database) -> None:
+async def test_short_events_are_stored_compactly_and_read_completely(database: Database) -> None:
     short = [b'text 5,"text":"a"}', b'{"type":"done"}', b'text 7,"text":"}"}']
     whole = [
         b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":5,"text":"a"}',
@@ -51,7 +51,7 @@ async def test_short_events_are_stored_short_and_read_whole(database: Database) 
     assert run_events.unpack(3, stored) == (short, b"conv_1")
 
 
-async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:
+async def test_a_delta_group_that_overlaps_a_stored_end_is_refused(database: Database) -> None:
     await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 1, [b"x", b"x"])]))
     with pytest.raises(IntegrityError):
         await database.write(lambda conn: run_events.append(conn, batches(("turn_2", 1, b"y"), ("turn_1", 2, b"y"))))

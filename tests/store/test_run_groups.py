@@ -31,7 +31,7 @@ async def count(database: Database) -> int:
     return await database.read(lambda conn: conn.execute(query).scalar_one())
 
 
-async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once(database: Database) -> None:
+async def test_groups_left_by_a_dead_process_become_rows_once(database: Database) -> None:
     await add_turns(database, "turn_1", "turn_2")
     groups: list[list[Logged]] = [
         [("turn_1", 1, b"{a}"), ("turn_1", 2, b'text 2,"text":"short"}'), ("turn_2", 1, b"{}")],
@@ -53,7 +53,7 @@ async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once
     assert await database.write(run_groups.settle) == 0
 
 
-async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:
+async def test_a_record_exists_until_the_records_before_another_are_deleted(database: Database) -> None:
     for number in (5, 6, 9):
         await database.write(partial(run_groups.add, group=number, batches=[EventBatch("turn_1", number, [b"x"])]))
     with pytest.raises(IntegrityError):
@@ -63,7 +63,7 @@ async def test_a_record_is_there_until_those_before_another_are_dropped(database
     assert there == [False, False, True]
 
 
-async def test_a_long_run_of_neighbours_is_several_rows(database: Database) -> None:
+async def test_a_long_run_of_adjacent_passages_is_several_rows(database: Database) -> None:
     most = run_events.MOST
     await database.write(partial(run_events.append, batches=[EventBatch("turn_1", 1, [b"x"] * (2 * most + 1))]))
     assert [seq for seq, _ in await read(database, "turn_1")] == list(range(1, 2 * most + 2))
@@ -73,7 +73,7 @@ async def test_a_long_run_of_neighbours_is_several_rows(database: Database) -> N
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9), unique=True), st.sets(st.integers(0, 9))), max_size=400))
-def test_no_record_is_dropped_that_a_log_needs_and_none_is_needed_for_long(
+def test_no_needed_record_is_deleted_and_none_is_needed_for_long(
     steps: list[tuple[list[int], set[int]]],
 ) -> None:
     groups: Groups[int] = Groups()
@@ -102,7 +102,7 @@ def test_no_record_is_dropped_that_a_log_needs_and_none_is_needed_for_long(
         assert groups.left_over == (bool(kept) and not any(needs.values()))
 
 
-def test_of_many_that_are_due_some_are_settled_with_each_record() -> None:
+def test_some_due_turns_are_settled_with_each_record() -> None:
     groups: Groups[int] = Groups()
     for _ in range(GROUPS + 1):
         groups.begin(range(160))

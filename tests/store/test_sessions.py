@@ -26,7 +26,7 @@ def _new(conn: Connection, session_id: str = "sess_1", **fields: Any) -> None:
     )
 
 
-async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
+async def test_a_session_is_read_as_it_was_stored(database: Database) -> None:
     def make(conn: Connection) -> sessions.SessionRecord:
         return sessions.create(
             conn,
@@ -44,7 +44,7 @@ async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
     assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_9"))) is None
 
 
-async def test_appended_messages_come_back_in_order_and_move_the_session(database: Database) -> None:
+async def test_appended_messages_are_read_in_order_and_move_the_session(database: Database) -> None:
     first = message(1, "你好", parent_message_id="msg_0")
     second = message(
         2,
@@ -82,7 +82,7 @@ async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
 
 
 @pytest.mark.parametrize("value", [2**70, 1e300, "\ud800", "\x00", "a\u202eb", "𝔘", [[]], {"": None}, True])
-async def test_odd_arguments_come_back_exactly(database: Database, value: object) -> None:
+async def test_odd_arguments_round_trip_exactly(database: Database, value: object) -> None:
     await database.write(lambda conn: tool_calls.start(conn, [tool_call(arguments={"value": value})]))
     found = await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_1"), "toolu_1"))
     assert found is not None
@@ -96,11 +96,11 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_json_text_reads_what_it_wrote(value: Any) -> None:
+def test_json_text_round_trips(value: Any) -> None:
     assert from_text(to_text(value)) == value
 
 
-async def test_a_taken_place_is_refused(database: Database) -> None:
+async def test_a_used_message_position_is_refused(database: Database) -> None:
     await database.write(_new)
     await database.write(lambda conn: sessions.append_message(conn, message(1)))
     with pytest.raises(IntegrityError):
@@ -165,7 +165,7 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
         await database.write(lambda conn: sessions.set_content(conn, SessionId("sess_1"), 3, blocks))
 
 
-async def test_the_window_and_what_stands_before_it_are_kept(database: Database) -> None:
+async def test_the_window_and_its_prefix_are_kept(database: Database) -> None:
     await database.write(_new)
     await database.write(lambda conn: sessions.append_message(conn, message(9)))
     head = [{"type": "text", "text": "before"}]
@@ -175,7 +175,7 @@ async def test_the_window_and_what_stands_before_it_are_kept(database: Database)
     assert (found.window_start, found.window_set_at, found.head) == (7, 9, head)
 
 
-async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothing_else(database: Database) -> None:
+async def test_deleting_a_session_deletes_exactly_its_content_and_delegates(database: Database) -> None:
     def fill(conn: Connection) -> None:
         _new(conn)
         _new(conn, "sess_child", parent_turn_id="turn_1", tool_call_id="toolu_1")

@@ -50,7 +50,7 @@ async def until(met: Callable[[], Awaitable[Any]]) -> None:
 
 
 @needs_postgresql
-async def test_a_ticket_of_one_server_is_good_once_at_the_other(tmp_path: Path, store: str) -> None:
+async def test_a_ticket_of_one_server_is_valid_once_at_another(tmp_path: Path, store: str) -> None:
     async with two(tmp_path, store) as (a, b), serving(b.application.app) as address:
         key = await make_key(a, "ann", "operator")
         ticket = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
@@ -73,7 +73,7 @@ async def test_a_ticket_of_one_server_is_good_once_at_the_other(tmp_path: Path, 
 
 
 @needs_postgresql
-async def test_a_budget_that_one_server_sets_or_removes_counts_at_the_other(tmp_path: Path, store: str) -> None:
+async def test_a_budget_change_on_one_server_applies_on_the_other(tmp_path: Path, store: str) -> None:
     async with two(tmp_path, store) as (a, b):
         talk = await b.conversation()
         domain = (await b.ok("GET", f"/api/conversations/{talk}"))["domainId"]
@@ -97,7 +97,7 @@ async def test_a_budget_that_one_server_sets_or_removes_counts_at_the_other(tmp_
 
 
 @needs_postgresql
-async def test_a_title_that_one_server_found_is_told_to_the_clients_of_the_other(tmp_path: Path, store: str) -> None:
+async def test_a_title_from_one_server_reaches_clients_of_another(tmp_path: Path, store: str) -> None:
     steps = (say("27 days."), say("Paid leave of full-time staff"))
     async with two(tmp_path, store, *steps, titles="model") as (a, b), serving(b.application.app) as address:
         talk = await a.conversation()
@@ -112,7 +112,7 @@ async def test_a_title_that_one_server_found_is_told_to_the_clients_of_the_other
 
 
 @pytest.mark.sqlite("no database to share")
-async def test_a_carrier_without_a_database_to_share_is_refused(tmp_path: Path) -> None:
+async def test_redis_without_a_shared_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:  # from the depth of the parts that were open by then
         async with Rig(tmp_path, redis_url="redis://127.0.0.1:1/0"):
             pass
@@ -123,7 +123,7 @@ async def test_a_carrier_without_a_database_to_share_is_refused(tmp_path: Path) 
 
 
 @needs_postgresql
-async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp_path: Path, store: str) -> None:
+async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_path: Path, store: str) -> None:
     """What one was sent the other finds; nobody who wants the folder alone gets it meanwhile."""
     places: list[dict[str, Any]] = [{"data": tmp_path / "shared", "local": tmp_path / name} for name in ("a", "b")]
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY}
@@ -152,7 +152,7 @@ async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp
 
 
 @needs_postgresql
-async def test_two_servers_with_an_index_each_say_that_they_need_qdrant(
+async def test_two_servers_with_separate_indexes_report_that_they_need_qdrant(
     tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
@@ -182,9 +182,7 @@ def read_only(place: Path) -> Iterator[None]:
 
 
 @needs_postgresql
-async def test_a_shared_folder_that_turns_read_only_is_said_and_costs_nothing_that_is_there(
-    tmp_path: Path, store: str
-) -> None:
+async def test_a_shared_folder_that_turns_read_only_is_reported_and_keeps_its_files(tmp_path: Path, store: str) -> None:
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
     async with (
         Rig(tmp_path, say("One."), say("Two."), local=tmp_path / "a", **given) as a,
@@ -206,7 +204,7 @@ async def test_a_shared_folder_that_turns_read_only_is_said_and_costs_nothing_th
 
 
 @needs_postgresql
-async def test_what_a_server_that_stops_has_not_read_the_next_one_reads_at_once(tmp_path: Path, store: str) -> None:
+async def test_documents_left_by_a_stopping_server_are_ingested_by_the_next_at_once(tmp_path: Path, store: str) -> None:
     reading = anyio.Event()
 
     def note(place: str) -> None:
@@ -232,7 +230,7 @@ async def test_what_a_server_that_stops_has_not_read_the_next_one_reads_at_once(
 
 
 @pytest.mark.sqlite("no database to share")
-async def test_a_folder_of_its_own_needs_a_database_to_share(tmp_path: Path) -> None:
+async def test_a_private_data_folder_needs_a_shared_database(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_LOCAL.*AGENTIC_RAG_DATABASE_URL"):
         async with Rig(tmp_path, local=tmp_path / "own"):
             pass

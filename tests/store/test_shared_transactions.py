@@ -60,7 +60,7 @@ async def _ask(
         outcomes[name] = exc
 
 
-async def test_writes_asked_for_while_one_runs_are_committed_together(sqlite: Database) -> None:
+async def test_writes_queued_during_a_write_are_committed_together(sqlite: Database) -> None:
     joined, go_on = threading.Event(), threading.Event()
     outcomes: Outcomes = {}
 
@@ -83,7 +83,7 @@ async def test_writes_asked_for_while_one_runs_are_committed_together(sqlite: Da
     assert await sqlite.read(_kept) == [0, 1]
 
 
-async def test_a_write_that_fails_leaves_those_it_shared_a_transaction_with(sqlite: Database) -> None:
+async def test_a_failed_write_keeps_the_other_writes_of_its_transaction(sqlite: Database) -> None:
     outcomes: Outcomes = {}
 
     def half(conn: Connection) -> None:
@@ -101,7 +101,7 @@ async def test_a_write_that_fails_leaves_those_it_shared_a_transaction_with(sqli
     assert await sqlite.read(_kept) == [0, 1, 3]
 
 
-async def test_when_all_is_undone_all_who_shared_it_are_told(sqlite: Database) -> None:
+async def test_a_rolled_back_shared_transaction_fails_all_its_writes(sqlite: Database) -> None:
     outcomes: Outcomes = {}
 
     def undo(conn: Connection) -> None:  # as SQLite itself may do when the disk is full
@@ -116,7 +116,7 @@ async def test_when_all_is_undone_all_who_shared_it_are_told(sqlite: Database) -
     assert await sqlite.read(_kept) == [2]
 
 
-async def test_what_is_acknowledged_is_kept_when_the_disk_is_full(sqlite: Database) -> None:
+async def test_acknowledged_writes_survive_a_full_disk(sqlite: Database) -> None:
     pages = await sqlite.read(lambda conn: conn.exec_driver_sql("PRAGMA page_count").scalar_one())
     await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
     outcomes: Outcomes = {}
@@ -155,7 +155,7 @@ async def test_a_closed_database_refuses_each_write(tmp_path: Path) -> None:
             await database.write(_append(1))
 
 
-async def test_a_write_whose_caller_left_before_its_turn_never_runs(sqlite: Database) -> None:
+async def test_a_queued_write_of_a_cancelled_caller_never_runs(sqlite: Database) -> None:
     async with _behind_a_write(sqlite, {}), anyio.create_task_group() as leaving:
         leaving.start_soon(sqlite.write, _append(1))
         await anyio.lowlevel.checkpoint()

@@ -21,7 +21,7 @@ from .records import AT, tool_call, turn
 LATER = "2026-11-21T13:00:00.000Z"
 
 
-async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None:
+async def test_an_accepted_turn_is_read_unchanged(database: Database) -> None:
     accepted = turn(
         client_message_id="cm_1",
         role_hashes={"nuwa": "abc"},
@@ -42,7 +42,7 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
     assert await database.read(lambda conn: turns.get(conn, TurnId("turn_9"))) is None
 
 
-async def test_one_client_message_makes_one_turn_of_its_session(database: Database) -> None:
+async def test_one_client_message_creates_one_turn(database: Database) -> None:
     await database.write(lambda conn: turn("turn_1", client_message_id="cm_1").insert(conn))
     with pytest.raises(IntegrityError):
         await database.write(lambda conn: turn("turn_2", client_message_id="cm_1").insert(conn))
@@ -157,13 +157,13 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
         await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_9")))
 
 
-async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
+async def test_an_ended_turn_cannot_be_leased(database: Database) -> None:
     await database.write(lambda conn: turn(status="done").insert(conn))
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2"))
 
 
-async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Database) -> None:
+async def test_a_lease_lasts_fifteen_seconds_by_the_databases_clock(database: Database) -> None:
     def begin(conn: Connection) -> list[bool]:
         turns.add(conn, turn(owner="host:1"))
         until = select(turns.TURNS.c.lease_until).scalar_subquery()
@@ -173,7 +173,7 @@ async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Dat
     assert await database.write(begin) == [True, True]
 
 
-async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(database: Database) -> None:
+async def test_turns_with_a_living_owner_stay_and_expired_ones_are_taken(database: Database) -> None:
     def fill(conn: Connection) -> None:
         turns.add(conn, turn("turn_1", owner="host:1"))
         turns.add(conn, turn("turn_2", owner="host:1", status="queued"))
@@ -217,7 +217,7 @@ async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(datab
     assert await database.read(lambda conn: run_events.exists(conn, TurnId("turn_9"))) is False
 
 
-async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(database: Database) -> None:
+async def test_pruning_deletes_only_logs_of_turns_that_ended_before(database: Database) -> None:
     def fill(conn: Connection) -> None:
         for name, status, ended_at in (
             ("turn_1", "done", AT),

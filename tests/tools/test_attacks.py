@@ -46,7 +46,7 @@ def refused(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | Inval
 
 
 @pytest.mark.parametrize("text", attack_lines.ALL)
-def test_a_line_that_is_not_allowed_is_refused_with_what_was_compared(tmp_path: Path, text: str) -> None:
+def test_a_refused_command_line_shows_the_compared_values(tmp_path: Path, text: str) -> None:
     command, *args = text.split(" ")
     error = refused(policy_in(tmp_path), entry(command, *args))
     assert isinstance(error, CommandNotAllowed) or command == ""
@@ -54,7 +54,7 @@ def test_a_line_that_is_not_allowed_is_refused_with_what_was_compared(tmp_path: 
         assert error.reason
 
 
-async def test_refused_entries_start_nothing_in_a_hub_either(tmp_path: Path) -> None:
+async def test_refused_entries_start_nothing_in_a_pool_either(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     lines = [text.split(" ") for text in attack_lines.ALL if not text.startswith((" ", "\t"))]
     specs = [stdio_spec(*line, name=f"x{number}") for number, line in enumerate(lines)]
@@ -66,7 +66,7 @@ async def test_refused_entries_start_nothing_in_a_hub_either(tmp_path: Path) -> 
     assert not policy.homes.exists()
 
 
-def test_the_refusal_names_the_command_by_which_an_operator_allows_the_line(tmp_path: Path) -> None:
+def test_the_refusal_names_the_operators_command_to_allow_the_line(tmp_path: Path) -> None:
     error = refused(policy_in(tmp_path), entry("npx", "-y", "my server", "it's", env={"KEY": "x"}))
     assert isinstance(error, CommandNotAllowed)
     error = refused(policy_in(tmp_path), entry("/opt/server", "it's", "--x", env={"KEY": "x"}))
@@ -81,7 +81,7 @@ STEERING = (
 
 
 @pytest.mark.parametrize("name", STEERING.split(" "))
-def test_a_variable_that_steers_a_program_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
+def test_a_loader_variable_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
     spec = entry("npx", "-y", "@modelcontextprotocol/server-memory", env={name: "x"})
     assert str(refused(policy_in(tmp_path), spec)).startswith(f"mcpServers.x.env.{name}: ")
     free = policy_in(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
@@ -119,7 +119,7 @@ def test_a_path_that_leads_out_of_the_workspace_is_refused(tmp_path: Path, works
 
 
 @pytest.mark.parametrize("path", [".", "docs", "./docs", "docs/", "inside"])
-def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
+def test_a_path_inside_the_workspace_is_saved_and_not_downloaded_at_a_start(
     tmp_path: Path, workspace: Path, path: str
 ) -> None:
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
@@ -137,7 +137,7 @@ def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
     "path",
     ["{w}", "{w}/", "{w}/documents", "{w}/prompt", "{w}/.promptx", "{w}/.promptx/cognition.user/anna", "memories"],
 )
-def test_a_path_at_or_above_or_beside_the_files_is_refused_at_save_and_at_start(
+def test_a_path_outside_the_files_folder_is_refused_at_save_and_at_start(
     tmp_path: Path, workspace: Path, path: str
 ) -> None:
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
@@ -149,7 +149,7 @@ def test_a_path_at_or_above_or_beside_the_files_is_refused_at_save_and_at_start(
 
 
 @pytest.mark.parametrize("strange", [os.mkfifo, Path.touch])
-def test_what_stands_in_place_of_the_files_is_no_folder_of_a_server(
+def test_an_mcp_server_gets_no_files_folder_if_it_is_a_link_or_file(
     tmp_path: Path, workspace: Path, strange: Callable[[Path], None]
 ) -> None:
     shutil.rmtree(workspace / "files")
@@ -161,12 +161,12 @@ def test_what_stands_in_place_of_the_files_is_no_folder_of_a_server(
 
 
 @pytest.mark.parametrize("name", ["documents", "prompt", ".promptx"])
-def test_a_name_of_ours_is_no_folder_of_a_server(tmp_path: Path, workspace: Path, name: str) -> None:
+def test_a_name_of_our_servers_is_not_available_to_others(tmp_path: Path, workspace: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="in files/ of the workspace"):
         policy_in(tmp_path).review(entry("npx", *FILESYSTEM, name, workspace=workspace))
 
 
-async def test_an_operators_folder_around_the_data_or_in_it_is_refused_at_save(tmp_path: Path) -> None:
+async def test_an_operators_folder_that_overlaps_the_data_is_refused_on_saving(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "workspaces" / "law").mkdir(parents=True)
     for folder in (tmp_path, data, data / "workspaces" / "law"):
@@ -202,7 +202,7 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
 
 
 @needs_bubblewrap
-async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(tmp_path: Path) -> None:
+async def test_a_workspace_that_comes_to_contain_an_allowed_program_revokes_its_permission(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
     inside = stdio_spec(*line_of(spec), workspace=str(CAPTIVE.parent))
@@ -211,7 +211,7 @@ async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(t
 
 
 @needs_bubblewrap
-async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_taken(
+async def test_a_program_of_the_same_name_earlier_on_the_path_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shadow = tmp_path / "true"
@@ -227,7 +227,7 @@ async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_tak
     assert not (tmp_path / "shadowed").exists()
 
 
-async def test_a_whole_line_is_allowed_and_no_other_argument_with_it(tmp_path: Path) -> None:
+async def test_an_allowed_command_line_allows_no_other_argument(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, "--mode=a")
     policy.review(spec)
@@ -237,7 +237,7 @@ async def test_a_whole_line_is_allowed_and_no_other_argument_with_it(tmp_path: P
             policy.review(stdio_spec(PYTHON, *args))
 
 
-async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) -> None:
+async def test_a_revoked_command_line_is_refused_at_the_next_start(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
     (allowed,) = policy.catalogue.allowed_entries()
@@ -251,7 +251,7 @@ async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) ->
 
 
 @needs_bubblewrap
-async def test_a_variable_the_operator_named_is_passed_and_no_other(tmp_path: Path) -> None:
+async def test_only_variables_named_by_the_operator_are_passed(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, env=("NODE_OPTIONS", "KEY"))
     line = line_of(spec)
@@ -261,7 +261,7 @@ async def test_a_variable_the_operator_named_is_passed_and_no_other(tmp_path: Pa
         policy.resolve(stdio_spec(*line, env={"OTHER": "x"}))
 
 
-def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> None:
+def test_reading_and_reviewing_configurations_starts_no_process(tmp_path: Path) -> None:
     marker = tmp_path / "spawned"
     code = (
         "import sys, subprocess, os\n"
@@ -287,7 +287,7 @@ def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> 
     assert not (tmp_path / "homes").exists()
 
 
-async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_path: Path) -> None:
+async def test_a_secret_never_appears_in_arguments_repr_keys_status_or_stderr(tmp_path: Path) -> None:
     secret = "hunter2-hunter2"
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = await allow_captive(policy, "--heartbeat", env=("TOKEN",))

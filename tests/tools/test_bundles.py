@@ -18,7 +18,7 @@ def left(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-async def test_a_bundle_asks_for_a_line_with_slots_and_names_its_secrets_without_filling_them(tmp_path: Path) -> None:
+async def test_a_bundle_requests_a_command_line_and_names_its_secrets_without_values(tmp_path: Path) -> None:
     found = await Packages(tmp_path / "mcp").keep_bundle(bundle())
     assert (found.facts.name, found.facts.version, found.facts.license) == ("notes", "1.0.0", "MIT")
     assert found.args == ("--root=${FOLDER}", "${MODE}")
@@ -54,7 +54,7 @@ async def test_a_bundle_asks_for_a_line_with_slots_and_names_its_secrets_without
         (bundle(manifest=configured(env={"A": "x ${user_config.mode}"})), "nothing beside it"),
     ],
 )
-async def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes, words: str) -> None:
+async def test_an_unusable_bundle_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes, words: str) -> None:
     packages = Packages(tmp_path / "mcp")
     with pytest.raises(PackageProblem) as problem:
         await packages.keep_bundle(data)
@@ -82,9 +82,7 @@ def damaged(data: bytes, name: str) -> bytes:
     ],
     ids=["manifest", "script", "another file", "name", "name in bytes", "path"],
 )
-async def test_a_bundle_that_could_not_be_unpacked_is_refused_before_it_is_a_request(
-    tmp_path: Path, data: bytes, words: str
-) -> None:
+async def test_a_bundle_that_cannot_be_unpacked_creates_no_request(tmp_path: Path, data: bytes, words: str) -> None:
     with pytest.raises(PackageProblem, match=words):
         await Packages(tmp_path / "mcp").keep_bundle(data)
     assert not left(tmp_path / "mcp" / "bundles")
@@ -99,7 +97,7 @@ def lying(data: bytes, size: int) -> bytes:
     return bytes(changed)
 
 
-async def test_a_bomb_is_refused_by_what_it_says_and_by_what_it_is(tmp_path: Path) -> None:
+async def test_a_zip_bomb_is_refused_by_its_stated_and_its_real_size(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp")
     with pytest.raises(PackageProblem, match="at most 20000 files and 256 MiB"):
         await packages.keep_bundle(lying(bundle(files={"zeros": b"0"}), bundles.MAX_UNPACKED_BYTES))
@@ -108,7 +106,7 @@ async def test_a_bomb_is_refused_by_what_it_says_and_by_what_it_is(tmp_path: Pat
     assert not (tmp_path / "mcp" / "mcpb").exists()
 
 
-async def test_a_list_of_files_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+async def test_an_archive_listing_beyond_the_memory_limit_is_not_read(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp")
     data = bytearray(bundle())
     data[-10:-6] = (5 << 20).to_bytes(4, "little")
@@ -126,7 +124,7 @@ async def test_a_list_of_files_that_would_fill_the_memory_is_not_read(tmp_path: 
     assert (await packages.keep_bundle(signed)).facts.name == "notes"
 
 
-async def test_only_the_very_bundle_that_was_approved_is_installed(tmp_path: Path) -> None:
+async def test_only_the_bundle_with_the_approved_hash_is_installed(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp")
     facts = (await packages.keep_bundle(bundle())).facts
     wanted = Package("mcpb", facts.name, facts.version, "", facts.integrity)

@@ -58,7 +58,7 @@ def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> 
         ("uvx MCP_Server.Time --local-timezone Europe/Berlin", "time", True),
     ],
 )
-def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry: str, changed: bool) -> None:
+def test_command_lines_in_common_use_match_and_get_an_exact_version(text: str, entry: str, changed: bool) -> None:
     found = line(text)
     assert isinstance(found, CatalogueMatch), found
     assert found.entry.id == entry
@@ -73,7 +73,7 @@ def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry:
 
 
 @pytest.mark.parametrize("text", attack_lines.ALL)
-def test_a_line_that_is_not_wholly_allowed_is_refused(text: str) -> None:
+def test_a_partly_allowed_command_line_is_refused(text: str) -> None:
     found = line(text)
     assert isinstance(found, LineRefusal), found
     assert found.place.split(".")[0] in ("command", "args")
@@ -88,7 +88,7 @@ def test_a_slot_takes_data_only(bad: str, place: int) -> None:
     assert isinstance(match_line(WIDE, "npx", args, {}), LineRefusal)
 
 
-def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
+def test_a_command_template_matches_its_parts_in_order_and_options_anywhere() -> None:
     for text in (
         "npx -y wide@1.2.3 serve https://h/",
         "npx -y wide@1.2.3 --quiet serve https://h/ note",
@@ -109,7 +109,7 @@ def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
         assert isinstance(line(text, WIDE), LineRefusal), text
 
 
-def test_an_entry_takes_only_the_variables_it_names() -> None:
+def test_an_entry_gets_only_the_variables_it_names() -> None:
     text = "npx -y wide@1.2.3 serve https://h/"
     found = line(text, WIDE, TOKEN="a\nkey with lines", START="https://h/", STATE="/etc")
     assert isinstance(found, CatalogueMatch)
@@ -133,13 +133,13 @@ def test_an_entry_takes_only_the_variables_it_names() -> None:
         *("AGENTIC_RAG_MCP_CHILD", "XDG_CONFIG_HOME", "DENO_DIR", "BUN_INSTALL", "ELECTRON_RUN_AS_NODE"),
     ],
 )  # fmt: skip
-def test_a_variable_that_steers_a_program_is_known_in_any_case(name: str) -> None:
+def test_a_loader_variable_is_recognised_in_any_case(name: str) -> None:
     assert steers_a_program(name)
     assert steers_a_program(name.swapcase())
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "GITHUB_TOKEN", "OPENAI_API_KEY", "DEBUG", "TZ", "LOG_LEVEL", "MCP_PATH"])
-def test_an_ordinary_variable_steers_nothing(name: str) -> None:
+def test_an_ordinary_variable_is_allowed(name: str) -> None:
     assert not steers_a_program(name)
 
 
@@ -155,7 +155,7 @@ WORD = st.one_of(
 
 
 @given(st.one_of(st.sampled_from(["npx", "uvx", "node"]), st.text(max_size=6)), st.lists(WORD, max_size=8))
-def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str, args: list[str]) -> None:
+def test_a_matched_command_line_runs_its_entry_with_data_arguments_only(command: str, args: list[str]) -> None:
     found = match_line((*BUILTIN, *WIDE), command, args, {})
     if isinstance(found, LineRefusal):
         return
@@ -210,13 +210,13 @@ def test_a_broken_catalogue_names_the_place(text: str, problem: str) -> None:
     assert "catalogue.toml" in str(refused.value)
 
 
-def test_a_broken_file_of_the_operator_allows_nothing_and_costs_only_itself(tmp_path: Path) -> None:
+def test_a_broken_operator_file_allows_nothing_and_affects_no_other(tmp_path: Path) -> None:
     (tmp_path / "catalogue.toml").write_text("[[entry")
     (tmp_path / "allowed.json").write_text('{"entry": [{"id": 1}]}')
     assert LaunchCatalogue(tmp_path).entries() == BUILTIN
 
 
-def test_the_operators_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
+def test_the_operators_file_is_reloaded_when_it_changes(tmp_path: Path) -> None:
     catalogue = LaunchCatalogue(tmp_path)
     assert catalogue.entries() == BUILTIN
     (tmp_path / "catalogue.toml").write_text('[[entry]]\nid = "own"\nnpm = "own@1.0.0"')

@@ -54,14 +54,14 @@ def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path
         *(["--", "no-such-program"], ["--", "./x"], ["--", "npx"]),
     ],
 )
-def test_a_line_that_no_word_can_make_safe_is_not_allowed(tmp_path: Path, words: list[str]) -> None:
+def test_a_command_line_that_cannot_be_pinned_is_not_allowed(tmp_path: Path, words: list[str]) -> None:
     with pytest.raises(InvalidInput):
         run(tmp_path, "allow", *words)
     assert run(tmp_path, "list") == ""
 
 
 @needs_bubblewrap
-async def test_a_relative_script_of_the_operators_folder_is_allowed_and_starts(tmp_path: Path) -> None:
+async def test_a_relative_script_in_the_operators_folder_is_allowed_and_starts(tmp_path: Path) -> None:
     local = tmp_path / "mcp" / "local"
     local.mkdir(parents=True)
     shutil.copy(CAPTIVE, local / "server.py")
@@ -82,7 +82,7 @@ async def test_a_relative_script_of_the_operators_folder_is_allowed_and_starts(t
         ([PYTHON, "/no/such/server.py"], "there is no file /no/such/server.py"),
     ],
 )
-def test_a_line_whose_script_is_missing_is_refused_with_what_is_missing(
+def test_a_command_line_with_a_missing_script_is_refused_by_its_name(
     tmp_path: Path, words: list[str], missing: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -91,7 +91,7 @@ def test_a_line_whose_script_is_missing_is_refused_with_what_is_missing(
     assert run(tmp_path, "list") == ""
 
 
-def test_a_script_in_the_working_folder_is_refused_with_the_command_that_puts_it_in_place(
+def test_a_script_in_the_working_folder_is_refused_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -102,7 +102,7 @@ def test_a_script_in_the_working_folder_is_refused_with_the_command_that_puts_it
     assert f"or name it {tmp_path}/here/server.py" in str(refused.value)
 
 
-async def test_a_file_with_comments_is_checked_and_only_what_is_named_is_saved(tmp_path: Path) -> None:
+async def test_a_configuration_with_comments_is_checked_and_only_its_named_fields_are_saved(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     entry = '"files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/etc"]},'
     file.write_text(f'\ufeff{{ // ours\n"servers": {{{entry} "bad": {{"command": "x", "url": "y"}},}},}}', "utf-8")
@@ -121,7 +121,7 @@ async def test_a_file_with_comments_is_checked_and_only_what_is_named_is_saved(t
     assert [row["status"] for row in rows] == ["change_proposed", "not_possible"]
 
 
-def test_the_same_line_allowed_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_allowing_a_command_line_again_replaces_the_first(tmp_path: Path) -> None:
     run(tmp_path, "allow", "--", PYTHON, "-I", str(CAPTIVE))
     run(tmp_path, "allow", "--network", "--", PYTHON, "-I", str(CAPTIVE))
     assert len(run(tmp_path, "list").splitlines()) == 1
@@ -129,7 +129,7 @@ def test_the_same_line_allowed_again_takes_the_place_of_the_first(tmp_path: Path
 
 
 @needs_bubblewrap
-async def test_a_word_that_is_taken_back_counts_from_the_next_turn_of_a_running_server(tmp_path: Path) -> None:
+async def test_a_revoked_permission_applies_from_the_next_turn(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, read_only=("look",))
     async with Hub(policy=policy, patience=QUICK) as hub:

@@ -21,7 +21,7 @@ SHORT = replace(QUICK, ping=0.3, backoff=60)
 
 
 @pytest.mark.parametrize("name", ["deafen", "stop_itself", "orphan_output", "close_output"])
-async def test_a_server_that_answers_nothing_any_more_is_degraded_and_says_why(tmp_path: Path, name: str) -> None:
+async def test_a_server_that_stops_answering_is_degraded_with_the_reason(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path, patience=SHORT) as hub:
         toolset = await open_toolset(hub, [hostile("pongs")], wait=START)
         assert (await call(toolset, name, timeout=0.2)).status == "error"
@@ -31,7 +31,7 @@ async def test_a_server_that_answers_nothing_any_more_is_degraded_and_says_why(t
 
 
 @pytest.mark.parametrize("name", ["deafen", "stop_itself", "orphan_output"])
-async def test_a_deaf_server_is_restarted_and_its_next_call_answered(tmp_path: Path, name: str) -> None:
+async def test_an_unresponsive_server_is_restarted_and_answers_the_next_call(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile("pongs")], wait=START)
         before = text_of(await call(toolset, "pid"))
@@ -47,7 +47,7 @@ async def test_a_deaf_server_is_restarted_and_its_next_call_answered(tmp_path: P
         assert hub.status()[0].state == "ready"
 
 
-async def test_a_server_stopped_from_outside_is_restarted(tmp_path: Path) -> None:
+async def test_an_externally_stopped_mcp_server_is_restarted(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         before = text_of(await call(toolset, "pid"))
@@ -61,7 +61,7 @@ async def test_a_server_stopped_from_outside_is_restarted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("behaviour", ["pongs", "ok"])
-async def test_a_server_that_is_slow_with_one_tool_but_answers_pings_stays(tmp_path: Path, behaviour: str) -> None:
+async def test_a_server_with_a_slow_tool_that_answers_pings_stays_connected(tmp_path: Path, behaviour: str) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, ping=START)) as hub:
         toolset = await open_toolset(hub, [hostile(behaviour)], wait=START)
         before = text_of(await call(toolset, "pid"))
@@ -72,7 +72,7 @@ async def test_a_server_that_is_slow_with_one_tool_but_answers_pings_stays(tmp_p
         assert hub.status()[0].state == "ready"
 
 
-async def test_a_call_with_effects_to_a_deaf_server_runs_once(tmp_path: Path) -> None:
+async def test_a_call_with_effects_to_an_unresponsive_server_runs_once(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with open_hub(tmp_path / "homes", patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
@@ -87,7 +87,7 @@ async def test_a_call_with_effects_to_a_deaf_server_runs_once(tmp_path: Path) ->
         assert journal.read_text() == "ran\n"
 
 
-async def test_a_call_in_flight_ends_when_another_one_finds_the_server_deaf(tmp_path: Path) -> None:
+async def test_a_running_call_ends_when_another_call_finds_the_server_unresponsive(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=SHORT) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
         texts: list[str] = []
@@ -101,7 +101,7 @@ async def test_a_call_in_flight_ends_when_another_one_finds_the_server_deaf(tmp_
         assert "nor a ping within" in texts[0]
 
 
-async def test_a_server_that_is_deaf_after_each_start_is_given_up_however_long_its_calls_take(tmp_path: Path) -> None:
+async def test_a_server_unresponsive_after_each_start_is_abandoned(tmp_path: Path) -> None:
     # With a window of no length, failures that are not counted together would never open the circuit.
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.1, window=1.5)) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
@@ -142,7 +142,7 @@ async def hanging(kind: str) -> AsyncIterator[tuple[Hanging, str]]:
 
 
 @pytest.mark.parametrize("kind", ["http", pytest.param("sse", marks=pytest.mark.nightly("waits for ten seconds"))])
-async def test_an_http_server_that_hangs_is_degraded_and_comes_back_by_itself(tmp_path: Path, kind: str) -> None:
+async def test_a_hanging_http_server_is_degraded_and_recovers(tmp_path: Path, kind: str) -> None:
     patience = replace(QUICK, ping=0.3, initialize=3, probe=1, close=0.5, failures=100)
     async with hanging(kind) as (app, url), open_hub(tmp_path, patience=patience) as hub:
         toolset = await open_toolset(hub, [http_spec(url, kind=kind)], wait=START)

@@ -9,7 +9,7 @@ from mcp_servers.safe_files import MEASURED_DEPTH, NAME_BYTES, Folder
 MUCH = 1 << 60
 
 
-def test_a_child_that_writes_nothing_is_left_alone_while_the_disk_is_low(tmp_path: Path) -> None:
+def test_a_child_that_writes_nothing_keeps_running_while_the_disk_is_low(tmp_path: Path) -> None:
     (tmp_path / "before").write_bytes(b"x" * (4 * GROWTH_BYTES))
     meter = DiskMeter([tmp_path], MUCH, MUCH)
     assert [meter.exceeds(now, ()) for now in (0, 1000, 2000)] == ["", "", ""]
@@ -19,14 +19,14 @@ def test_a_child_that_writes_nothing_is_left_alone_while_the_disk_is_low(tmp_pat
     assert "and it went on writing" in meter.exceeds(4000, ())
 
 
-def test_what_was_written_while_there_was_room_does_not_count_as_growth(tmp_path: Path) -> None:
+def test_files_written_before_the_disk_was_low_do_not_count_as_growth(tmp_path: Path) -> None:
     meter = DiskMeter([tmp_path], MUCH, 0)
     assert meter.exceeds(0, ()) == ""
     (tmp_path / "file").write_bytes(b"x" * (4 * GROWTH_BYTES))
     assert meter.exceeds(1000, ()) == ""
 
 
-def test_a_folder_inside_another_one_counts_once_and_one_that_is_gone_nothing(tmp_path: Path) -> None:
+def test_nested_folders_count_once_and_a_missing_folder_counts_as_nothing(tmp_path: Path) -> None:
     inner = tmp_path / "files" / "inner"
     inner.mkdir(parents=True)
     (inner / "file").write_bytes(b"x" * (3 << 20))
@@ -35,12 +35,12 @@ def test_a_folder_inside_another_one_counts_once_and_one_that_is_gone_nothing(tm
     assert "hold more than 2 MiB" in DiskMeter(places, 2 << 20, 0).exceeds(0, ())
 
 
-def test_a_place_that_is_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_pipe_as_search_place_blocks_no_caller(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "files")
     assert DiskMeter([tmp_path / "files"], 1, MUCH).exceeds(0, ()) == ""
 
 
-def test_room_is_measured_without_links_and_no_further_than_it_matters(tmp_path: Path) -> None:
+def test_disk_use_is_measured_without_links_and_only_up_to_the_limit(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "large").write_bytes(b"x" * (1 << 20))
     place = tmp_path / "place"
@@ -56,7 +56,7 @@ def test_room_is_measured_without_links_and_no_further_than_it_matters(tmp_path:
     assert Folder(tmp_path / "nothing").measure(1) == 0
 
 
-def test_folders_that_are_too_deep_to_be_measured_count_as_too_much(tmp_path: Path) -> None:
+def test_folders_too_deep_to_measure_exceed_the_limit(tmp_path: Path) -> None:
     deep = tmp_path
     for _ in range(MEASURED_DEPTH + 1):
         deep /= "d"

@@ -85,7 +85,7 @@ class Absent:
 # -- the newer era ----------------------------------------------------------------------------------------------------
 
 
-async def test_requests_of_one_answer_are_asked_one_after_the_other_and_go_back_together(tmp_path: Path) -> None:
+async def test_requests_of_one_answer_are_asked_in_sequence_and_returned_together(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("new")], wait=START)
         params = [FORM, {"mode": "url", "message": "Sign.", "url": "https://sign.test/c"}]
@@ -105,7 +105,7 @@ async def test_requests_of_one_answer_are_asked_one_after_the_other_and_go_back_
         }
 
 
-async def test_a_state_without_a_request_is_sent_back_at_once(tmp_path: Path) -> None:
+async def test_a_request_state_without_a_question_is_returned_at_once(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("new")], wait=START)
         assert await finished(toolset, "state_only") == {"responses": None, "state": STATE}
@@ -120,7 +120,7 @@ async def test_a_state_without_a_request_is_sent_back_at_once(tmp_path: Path) ->
         ("ask", [{**FORM, "message": "x" * 4_001}], "message is longer"),
     ],
 )
-async def test_what_cannot_be_shown_whole_is_declined_in_words(
+async def test_a_form_that_cannot_be_shown_completely_is_declined_with_the_reason(
     tmp_path: Path, name: str, params: list[Json], words: str
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_shown_whole_is_declined_in_words(
 # -- the older era ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_question_during_a_call_is_answered_on_the_open_connection(tmp_path: Path) -> None:
+async def test_a_servers_question_during_a_call_is_answered_on_the_open_connection(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         person = Person(name="Ann")
@@ -155,7 +155,7 @@ async def test_without_a_person_a_question_is_declined(tmp_path: Path) -> None:
         assert await finished(toolset, "ask", params=[FORM]) == [{"action": "decline"}]
 
 
-async def test_a_question_that_may_be_either_calls_is_declined(tmp_path: Path) -> None:
+async def test_an_ambiguous_call_of_a_question_is_declined(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         absent, other = Absent(), Person(name="Ben")
@@ -217,7 +217,7 @@ class Meeting:
         await self._all.wait()
 
 
-async def test_a_form_that_is_not_shown_during_a_call_is_told_to_the_model(tmp_path: Path) -> None:
+async def test_the_model_learns_that_a_form_was_not_shown(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         person = Person(name="Ann")
@@ -229,7 +229,7 @@ async def test_a_form_that_is_not_shown_during_a_call_is_told_to_the_model(tmp_p
         assert person.asked == []
 
 
-async def test_one_call_may_ask_a_person_only_so_often(tmp_path: Path) -> None:
+async def test_one_call_can_ask_a_person_a_limited_number_of_times(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         person = Person(name="Ann")
@@ -240,7 +240,7 @@ async def test_one_call_may_ask_a_person_only_so_often(tmp_path: Path) -> None:
         assert [each["action"] for each in json.loads(outcome.content[1]["text"])][-4:] == ["accept", *["decline"] * 3]
 
 
-async def test_a_server_that_dies_takes_its_question_back(tmp_path: Path) -> None:
+async def test_a_server_that_dies_withdraws_its_question(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         absent = Absent()
@@ -250,7 +250,7 @@ async def test_a_server_that_dies_takes_its_question_back(tmp_path: Path) -> Non
         assert absent.ended == [WaitAction.CANCEL]
 
 
-async def test_an_error_that_wants_a_page_first_is_a_question_and_its_end_is_heard(tmp_path: Path) -> None:
+async def test_an_error_that_requires_a_web_page_is_a_wait_with_an_end(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [asking("old")], wait=START)
         needed = await run(toolset, "need_page", id="e9")
@@ -265,7 +265,7 @@ async def test_an_error_that_wants_a_page_first_is_a_question_and_its_end_is_hea
         assert json.loads(text_of(again)) == {"responses": None, "state": None}
 
 
-async def test_a_calls_clock_stands_still_while_a_person_is_asked() -> None:
+async def test_a_calls_timeout_pauses_while_a_person_is_asked() -> None:
     with anyio.CancelScope() as scope:
         start = anyio.current_time()
         scope.deadline = start + 10
@@ -299,20 +299,20 @@ async def test_a_calls_clock_stands_still_while_a_person_is_asked() -> None:
         (7, "none"),
     ],
 )
-def test_an_address_that_hides_where_it_leads_is_not_shown(url: object, why: str) -> None:
+def test_an_address_that_hides_its_target_is_not_shown(url: object, why: str) -> None:
     found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
     assert isinstance(found, Unfit)
     assert why in found.why
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/x", "http://localhost/x", "http://[::1]:9/x", "https://a.test"])
-def test_an_address_is_shown_as_it_is(url: str) -> None:
+def test_an_address_is_shown_unchanged(url: str) -> None:
     found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
     assert isinstance(found, InputNeeded)
     assert (found.url, found.warning) == (url, None)
 
 
-def test_a_host_that_looks_like_another_is_shown_as_it_is_looked_up() -> None:
+def test_a_lookalike_host_is_shown_as_it_is_resolved() -> None:
     found = question_of("desk", {"mode": "url", "message": "Open.", "url": "https://p\u0430ypal.test:8443/x?y=1#z"})
     assert isinstance(found, InputNeeded)
     assert found.url == "https://xn--pypal-4ve.test:8443/x?y=1#z"

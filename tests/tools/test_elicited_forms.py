@@ -70,7 +70,7 @@ def test_defaults_are_filled_in_and_a_null_leaves_a_field_empty() -> None:
         ("day", "22.11.2026"), ("at", "2026-11-22"), ("at", "2026-11-22T25:00:00Z"), ("name", None), ("other", "x"),
     ],
 )  # fmt: skip
-def test_an_answer_that_does_not_fit_names_its_field(field: str, value: object) -> None:
+def test_an_invalid_answer_names_its_field(field: str, value: object) -> None:
     with pytest.raises(InvalidInput) as refused:
         fill_form(shown_form(), {"plain": "r", field: value})
     assert refused.value.path == f"content.{field}"
@@ -83,7 +83,7 @@ def test_an_answer_that_does_not_fit_names_its_field(field: str, value: object) 
         ("at", "2026-11-22T09:30:00.5+01:00"), ("some", ["g", "r"]), ("score", 7), ("many", []),
     ],
 )  # fmt: skip
-def test_an_answer_that_fits_is_taken(field: str, value: object) -> None:
+def test_a_valid_answer_is_accepted(field: str, value: object) -> None:
     assert fill_form(shown_form(), {"plain": "r", field: value})[field] == value
 
 
@@ -110,7 +110,7 @@ def test_an_answer_that_fits_is_taken(field: str, value: object) -> None:
         {**form(), "$comment": "x" * 33_000},
     ],
 )  # fmt: skip
-def test_a_schema_that_cannot_be_shown_and_checked_whole_is_refused(schema: object) -> None:
+def test_a_schema_that_cannot_be_fully_shown_and_checked_is_refused(schema: object) -> None:
     found = read_schema(schema)
     assert isinstance(found, UnfitForm)
     assert found.why

@@ -35,7 +35,7 @@ async def test_a_crash_in_the_middle_of_a_call_is_an_error_and_the_next_call_wor
             assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
 
 
-async def test_the_other_servers_go_on_when_one_dies(tmp_path: Path) -> None:
+async def test_the_other_servers_continue_when_one_dies(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile(name="one"), hostile(name="two")], wait=START)
         results: list[str] = []
@@ -50,7 +50,7 @@ async def test_the_other_servers_go_on_when_one_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["silence", "wrong_id"])
-async def test_a_server_that_never_answers_is_given_up_after_the_timeout(tmp_path: Path, name: str) -> None:
+async def test_a_server_that_never_answers_times_out(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, name, timeout=0.1)
@@ -59,7 +59,7 @@ async def test_a_server_that_never_answers_is_given_up_after_the_timeout(tmp_pat
         assert text_of(await call(toolset, "fine")) == "fine"
 
 
-async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) -> None:
+async def test_endless_progress_ends_at_the_hard_cap(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "flood_progress", timeout=0.1)
@@ -76,7 +76,7 @@ async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) 
         ("lone_surrogate", "a\ufffdb 😀 \\ud800"),
     ],
 )
-async def test_garbage_and_broken_text_cost_nothing_but_themselves(tmp_path: Path, name: str, expected: str) -> None:
+async def test_garbage_and_broken_text_affect_no_other_input(tmp_path: Path, name: str, expected: str) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, name)) == expected
@@ -93,7 +93,7 @@ async def test_json_nested_too_deep_ends_its_call_at_once(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("mib", [1, 200])
-async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(tmp_path: Path, mib: int) -> None:
+async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_stays_open(tmp_path: Path, mib: int) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "long_line", timeout=50, mib=mib)
@@ -103,7 +103,7 @@ async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(
         assert [status.state for status in hub.status()] == ["ready"]
 
 
-async def test_a_result_of_very_many_parts_is_refused_before_each_is_looked_at(tmp_path: Path) -> None:
+async def test_a_result_with_too_many_parts_is_refused_before_they_are_read(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "wide", timeout=50)
@@ -113,7 +113,7 @@ async def test_a_result_of_very_many_parts_is_refused_before_each_is_looked_at(t
         assert [status.state for status in hub.status()] == ["ready"]
 
 
-async def test_a_request_of_very_many_parts_costs_the_server_its_connection(tmp_path: Path) -> None:
+async def test_a_request_with_too_many_parts_closes_the_mcp_servers_connection(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "asks_widely", timeout=50)
@@ -121,7 +121,7 @@ async def test_a_request_of_very_many_parts_costs_the_server_its_connection(tmp_
         assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
 
 
-async def test_a_line_without_end_costs_the_server_its_connection(tmp_path: Path) -> None:
+async def test_an_endless_line_closes_the_mcp_servers_connection(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "endless", timeout=50)
@@ -145,7 +145,7 @@ async def test_answers_against_the_protocol_and_error_answers_are_error_results(
         assert [status.state for status in hub.status()] == ["ready"]
 
 
-async def test_a_changed_tool_list_counts_from_the_next_turn(tmp_path: Path) -> None:
+async def test_a_changed_tool_list_applies_from_the_next_turn(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         specs = [plain(), hostile()]
         first = await open_toolset(hub, specs, wait=START)
@@ -167,7 +167,7 @@ async def test_a_changed_tool_list_counts_from_the_next_turn(tmp_path: Path) -> 
         await until(vanished)
 
 
-async def test_a_slow_server_delays_a_turn_by_no_more_than_it_may(tmp_path: Path) -> None:
+async def test_a_slow_mcp_server_delays_a_turn_only_up_to_the_limit(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         await hub.acquire([hostile(name="quick")], wait=START)
         with anyio.fail_after(START / 2):
@@ -178,13 +178,13 @@ async def test_a_slow_server_delays_a_turn_by_no_more_than_it_may(tmp_path: Path
         assert {status.name: status.state for status in hub.status()} == {"quick": "ready", "slow": "starting"}
 
 
-async def test_a_server_silent_on_the_newer_era_is_asked_in_the_older_one(tmp_path: Path) -> None:
+async def test_a_server_silent_on_the_newer_protocol_is_asked_in_the_older_one(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, initialize=6, probe=30)) as hub:
         toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
         assert text_of(await call(toolset, "fine")) == "fine"
 
 
-async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_within_the_same_start(
+async def test_a_server_that_ignores_the_newer_protocol_is_asked_in_the_older_one_in_the_same_start(
     tmp_path: Path,
 ) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, probe=0.3, idle=0.2)) as hub:
@@ -207,7 +207,7 @@ async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_wit
         ("garbage", "lines that are no messages"),
     ],
 )
-async def test_a_server_that_floods_is_cut_off_with_a_reason_the_admin_sees(
+async def test_a_flooding_server_is_disconnected_with_a_reason_for_the_admin(
     tmp_path: Path, what: str, reason: str
 ) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
@@ -221,14 +221,14 @@ async def test_a_server_that_floods_is_cut_off_with_a_reason_the_admin_sees(
 
 
 @pytest.mark.parametrize("what", ["progress", "log", "changes"])
-async def test_many_messages_that_may_be_lost_cost_a_server_nothing(tmp_path: Path, what: str) -> None:
+async def test_many_ignorable_messages_do_not_slow_an_mcp_server(tmp_path: Path, what: str) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, "flood", timeout=50, what=what, count=6_000)) == "flooded"
         assert text_of(await call(toolset, "fine")) == "fine"
 
 
-async def test_a_server_that_changes_its_tools_all_the_time_is_not_asked_for_them_all_the_time(tmp_path: Path) -> None:
+async def test_frequent_tool_changes_are_listed_at_a_limited_rate(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         for _ in range(20):
             toolset = await open_toolset(hub, [hostile()], wait=START)
@@ -252,7 +252,7 @@ async def test_a_domain_with_too_many_servers_waits_and_others_do_not(tmp_path: 
         assert "2 servers of its domain run already" in str(toolset.notices)
 
 
-async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_path: Path) -> None:
+async def test_a_server_that_fails_three_times_stays_down_until_it_is_restarted(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile("dies")], wait=START)
         status = hub.status()[0]
@@ -274,7 +274,7 @@ async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
         assert any(line.startswith("stdout, not a message") for line in hub.status()[0].log)
 
 
-async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_and_no_more(tmp_path: Path) -> None:
+async def test_a_server_that_reads_nothing_delays_callers_only_by_their_timeout(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         with anyio.fail_after(12):  # the protocol library gives each last word to the server 5 s
@@ -283,7 +283,7 @@ async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_a
                 assert "within 0.2 s" in text_of(outcome)
 
 
-async def test_of_what_a_server_writes_to_stderr_the_last_lines_are_kept_and_cut(tmp_path: Path) -> None:
+async def test_the_last_stderr_lines_of_a_server_are_kept_and_cut(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, "chatter")) == "said"
@@ -327,7 +327,7 @@ async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Pa
         await until(lambda: "cancelled" in journal.read_text())
 
 
-async def test_a_timeout_cancels_the_call_at_the_server(tmp_path: Path) -> None:
+async def test_a_timeout_sends_a_cancellation_to_the_server(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with open_hub(tmp_path / "homes") as hub:
         toolset = await open_toolset(hub, [plain()], wait=START)
@@ -348,7 +348,7 @@ async def test_progress_renews_the_timeout_and_reaches_the_caller_in_order(tmp_p
         assert seen == [(step, 12, f"step {step}") for step in range(1, 13)]
 
 
-async def test_closing_the_hub_ends_calls_in_flight(tmp_path: Path) -> None:
+async def test_closing_the_pool_ends_running_calls(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     reasons: list[str] = []
     async with anyio.create_task_group() as calls, open_hub(tmp_path / "homes") as hub:
@@ -370,14 +370,14 @@ async def test_a_closed_hub_refuses_calls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"[", b'{"a":', rb"\ud800", b"\\", b'"', b" "])
-def test_a_hostile_megabyte_is_no_message(line: bytes) -> None:
+def test_a_hostile_megabyte_is_not_a_message(line: bytes) -> None:
     assert parse_line(line * (LINE_BYTES // len(line))) is None
 
 
 @pytest.mark.parametrize(
     "line", [b"[]", b"[1]", b"[{}", b'[{"a":1},2]', b"[" * 9_000, b'{"a":[{}]}', b"[" + b"{}," * 5_000 + b"{}]", b""]
 )
-def test_what_is_no_list_of_messages_is_no_batch(line: bytes) -> None:
+def test_an_invalid_batch_is_refused(line: bytes) -> None:
     assert read_batch(line) == []
 
 
@@ -392,7 +392,7 @@ def test_what_is_no_list_of_messages_is_no_batch(line: bytes) -> None:
         (b'{"jsonrpc":"2.0","id":7,"result":[1]}', {}),
     ],
 )
-def test_a_response_that_bends_the_protocol_is_read_as_far_as_possible(line: bytes, result: object) -> None:
+def test_a_response_that_violates_the_protocol_is_read_as_far_as_possible(line: bytes, result: object) -> None:
     read = parse_line(line)
     assert isinstance(read, JSONRPCResponse)
     assert (read.id, read.result) == (7, result)
@@ -407,12 +407,12 @@ def test_a_response_that_bends_the_protocol_is_read_as_far_as_possible(line: byt
         (b'{"code":1,"message":"' + b"y" * 9_000 + b'","data":NaN}', "y" * 2_000),
     ],
 )
-def test_an_error_that_bends_the_protocol_keeps_its_words(error: bytes, words: str) -> None:
+def test_an_error_that_violates_the_protocol_keeps_its_text(error: bytes, words: str) -> None:
     read = parse_line(b'{"jsonrpc":"2.0","id":7,"error":' + error + b"}")
     assert isinstance(read, JSONRPCError)
     assert (read.id, read.error.message) == (7, words)
 
 
 @pytest.mark.parametrize("ident", [b"true", b"null", b"[]", b"1.5"])
-def test_a_response_without_the_id_of_a_call_is_no_answer(ident: bytes) -> None:
+def test_a_response_without_a_call_id_is_ignored(ident: bytes) -> None:
     assert parse_line(b'{"id":' + ident + b',"result":{"a":NaN}}') is None

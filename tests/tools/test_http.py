@@ -88,13 +88,13 @@ class Compressing:
         await send({"type": "http.response.body", "body": self.body})
 
 
-async def test_an_answer_that_is_a_gigabyte_once_it_is_unpacked_is_not_unpacked(tmp_path: Path) -> None:
+async def test_a_compressed_gigabyte_is_not_unpacked(tmp_path: Path) -> None:
     async with serve(Compressing()) as base, open_hub(tmp_path) as hub:
         await open_toolset(hub, [web(base)], wait=START)
         assert "compresses its answers" in hub.status()[0].reason
 
 
-async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path: Path) -> None:
+async def test_a_server_over_streamable_http_is_called_in_the_newer_protocol(tmp_path: Path) -> None:
     async with serve(build().streamable_http_app()) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
         assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
@@ -103,7 +103,9 @@ async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path
 
 
 @pytest.mark.parametrize("json_response", [False, True])
-async def test_a_server_over_streamable_http_is_called_in_the_older_era(tmp_path: Path, json_response: bool) -> None:
+async def test_a_server_over_streamable_http_is_called_in_the_older_protocol(
+    tmp_path: Path, json_response: bool
+) -> None:
     app = OldEra(build().streamable_http_app(json_response=json_response))
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
@@ -129,7 +131,7 @@ class Altered:
 
 
 @pytest.mark.parametrize("json_response", [False, True])
-async def test_half_an_emoji_or_a_broken_byte_costs_that_character_alone(tmp_path: Path, json_response: bool) -> None:
+async def test_half_an_emoji_or_a_broken_byte_costs_only_that_character(tmp_path: Path, json_response: bool) -> None:
     other = rb"half \ud83d" + b" \xff, whole " + rb"\ud83d\ude00"
     app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), other)
     async with serve(app) as base, open_hub(tmp_path) as hub:
@@ -137,7 +139,7 @@ async def test_half_an_emoji_or_a_broken_byte_costs_that_character_alone(tmp_pat
         assert text_of(await call(toolset, "web__echo", text="CUT.")) == "half \ufffd \ufffd, whole \U0001f600."
 
 
-async def test_a_list_of_one_answer_is_that_answer(tmp_path: Path) -> None:
+async def test_a_batch_of_one_answer_is_that_answer(tmp_path: Path) -> None:
     class Listing(Altered):
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             async def enclose(message: Any) -> None:
@@ -154,7 +156,7 @@ async def test_a_list_of_one_answer_is_that_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("json_response", [False, True])
-async def test_an_answer_that_is_not_json_is_an_error_in_plain_words(tmp_path: Path, json_response: bool) -> None:
+async def test_an_answer_that_is_not_json_is_a_plain_error(tmp_path: Path, json_response: bool) -> None:
     app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), b'"')
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
@@ -231,7 +233,7 @@ async def test_a_body_beyond_the_cap_ends_its_call(tmp_path: Path, json_response
         assert text_of(await call(toolset, "echo", text="still here")) == "still here"
 
 
-async def test_a_session_the_http_server_forgot_is_opened_again(tmp_path: Path) -> None:
+async def test_a_session_forgotten_by_the_http_server_is_reopened(tmp_path: Path) -> None:
     app = Forgetful(OldEra(build().streamable_http_app()))
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
@@ -260,7 +262,7 @@ async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
 
 
 @pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://", "ftp://example.org"])
-def test_only_web_addresses_are_taken(tmp_path: Path, url: str) -> None:
+def test_only_web_addresses_are_accepted(tmp_path: Path, url: str) -> None:
     policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     with pytest.raises(InvalidInput):
         policy.endpoint(http_spec(url))

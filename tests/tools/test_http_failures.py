@@ -113,14 +113,14 @@ async def test_refused_credentials_are_named_and_registration_is_not(
     ],
     ids=["403", "404", "405", "429", "500", "page", "text"],
 )
-async def test_an_answer_that_is_no_mcp_is_explained(tmp_path: Path, answer: Answer, words: str) -> None:
+async def test_an_answer_that_is_not_mcp_is_explained(tmp_path: Path, answer: Answer, words: str) -> None:
     async with rig_with(tmp_path, answer) as (rig, domain, base):
         state = await tried(rig, domain, {"url": f"{base}/mcp"})
         assert state["state"] == "failed"
         assert words in state["reason"]
 
 
-async def test_a_server_that_begins_to_refuse_calls_is_explained_to_the_model_and_asked_again(tmp_path: Path) -> None:
+async def test_a_server_that_starts_to_refuse_calls_is_explained_to_the_model_and_retried(tmp_path: Path) -> None:
     failures = iter(
         [
             (JSONResponse({"error": "expired"}, 401), "the server refused the request (HTTP 401: expired)"),
@@ -159,7 +159,7 @@ async def test_a_json_rpc_error_keeps_its_own_message(tmp_path: Path) -> None:
         assert (await tried(rig, domain, {"url": f"{base}/mcp"}))["reason"] == "tenant is suspended"
 
 
-async def test_a_port_on_which_nothing_listens_a_name_without_address_and_a_port_without_tls_are_told_apart(
+async def test_closed_ports_unknown_hosts_and_missing_tls_have_different_errors(
     tmp_path: Path,
 ) -> None:
     with socket.socket() as unused:
@@ -174,7 +174,7 @@ async def test_a_port_on_which_nothing_listens_a_name_without_address_and_a_port
             assert "no TLS connection" in plain["reason"]
 
 
-async def test_a_key_in_the_query_and_path_reaches_the_server_encoded_and_is_shown_nowhere(tmp_path: Path) -> None:
+async def test_a_secret_in_query_and_path_reaches_the_server_encoded_and_is_never_shown(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def answer(request: Request, message: dict[str, Any]) -> Response:
@@ -213,7 +213,7 @@ async def test_a_secret_in_the_host_of_a_url_is_refused(tmp_path: Path) -> None:
             assert "${HOST} is a secret" in message
 
 
-async def test_an_entry_with_the_other_type_works_and_says_so(tmp_path: Path) -> None:
+async def test_an_entry_with_the_wrong_transport_type_works_with_a_note(tmp_path: Path) -> None:
     async with serve(build().streamable_http_app()) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
         domain = await rig.domain()
         state = await tried(rig, domain, {"type": "sse", "url": f"{base}/mcp"})

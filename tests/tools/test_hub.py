@@ -55,7 +55,7 @@ async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path
 
 
 @pytest.mark.parametrize("change", [{"domain": "b"}, {"workspace": "/b"}, {"env": {"KEY": "2"}}])
-def test_another_domain_workspace_or_secret_is_another_connection(change: dict[str, Any]) -> None:
+def test_each_domain_workspace_and_secret_has_its_own_connection(change: dict[str, Any]) -> None:
     first: dict[str, Any] = {"domain": "a", "workspace": "/a", "env": {"KEY": "1"}}
     assert plain(**{**first, **change}).key() != plain(**first).key()
 
@@ -83,7 +83,7 @@ async def test_an_idle_user_server_is_stopped_and_started_again_by_a_call(tmp_pa
         await until(lambda: hub.status() == ())
 
 
-async def test_a_call_in_flight_keeps_a_server_from_being_idle(tmp_path: Path) -> None:
+async def test_a_running_call_keeps_a_server_from_idling_out(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, idle=0.1)) as hub:
         toolset = await open_toolset(hub, [plain()], wait=START)
         assert text_of(await call(toolset, "count", upto=4, pause=0.2)) == "counted"
@@ -99,7 +99,7 @@ async def test_the_status_shows_the_domain_asked_for(tmp_path: Path) -> None:
         assert hub.restart("nobody") == 0
 
 
-async def test_a_corrected_entry_takes_the_place_of_its_failed_one(tmp_path: Path) -> None:
+async def test_a_corrected_entry_replaces_its_failed_one(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         await hub.acquire([hostile("dies")], wait=START)
         assert [status.state for status in hub.status()] == ["failed"]
@@ -116,13 +116,13 @@ async def test_a_cancelled_hub_leaves_no_child(tmp_path: Path) -> None:
     assert scope.cancelled_caught
 
 
-async def test_a_server_still_starting_does_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_a_starting_mcp_server_does_not_delay_the_shutdown(tmp_path: Path) -> None:
     with anyio.fail_after(START / 2):  # its own bound on starting would be longer
         async with open_hub(tmp_path) as hub:
             await hub.acquire([hostile("silent")], wait=0.2)
 
 
-async def test_a_restart_gives_up_a_start_that_hangs(tmp_path: Path) -> None:
+async def test_a_restart_abandons_a_hanging_start(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, initialize=1000)) as hub:
         await hub.acquire([hostile("silent")], wait=0.5)
         assert hub.restart("hostile") == 1
@@ -174,7 +174,7 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
     assert reports > HARD_CAP  # it lived longer than one timeout
 
 
-async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
+async def test_a_connection_stopped_before_its_start_starts_no_process() -> None:
     dialled: list[str] = []
 
     async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
@@ -191,7 +191,7 @@ async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
     assert connection.state == "stopped"
 
 
-async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_anew(tmp_path: Path) -> None:
+async def test_only_remaining_servers_keep_running_and_a_returning_one_restarts(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         kept, gone, elsewhere = hostile(name="kept", domain="a"), hostile(name="gone", domain="a"), hostile(domain="b")
         toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=START)
@@ -206,7 +206,7 @@ async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_a
         assert text_of(await call(again, "gone__fine")) == "fine"
 
 
-async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_which_then_ends(tmp_path: Path) -> None:
+async def test_a_turn_started_before_an_edit_keeps_the_older_server_until_its_end(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, retired=0.5)) as hub:
         older = await open_toolset(hub, [hostile(domain="a")], wait=START)
         connection = hub.connections()[0]
@@ -221,7 +221,7 @@ async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_wh
         assert text_of(await call(older, "fine", timeout=20)) == "fine"
 
 
-async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leaves_no_child(tmp_path: Path) -> None:
+async def test_a_trial_of_a_slow_server_times_out_and_leaves_no_child(tmp_path: Path) -> None:
     policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
 
     class Observer:

@@ -24,7 +24,7 @@ def why_not(folder: Path, *args: str) -> str:
     return str(refused.value)
 
 
-def test_a_file_stands_for_itself_and_one_in_a_folder_for_all_of_that_folder(tmp_path: Path) -> None:
+def test_a_script_pins_its_file_or_its_whole_folder(tmp_path: Path) -> None:
     (tmp_path / "own" / "lib").mkdir(parents=True)
     for name in ("alone.py", "beside.py", "own/main.py", "own/lib/part.py", "own/.hidden"):
         (tmp_path / name).write_text(name)
@@ -33,7 +33,7 @@ def test_a_file_stands_for_itself_and_one_in_a_folder_for_all_of_that_folder(tmp
     assert names(tmp_path, "./alone.py", "./beside.py") == {"alone.py", "beside.py"}
 
 
-def test_what_may_be_another_file_tomorrow_is_refused(tmp_path: Path) -> None:
+def test_links_pipes_and_missing_scripts_are_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside.py"
     outside.write_text("")
     folder = tmp_path / "local"
@@ -54,7 +54,7 @@ def test_what_may_be_another_file_tomorrow_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["/etc/x.py", "../x.py", "own/../../x.py", "~/x.py", "a\\..\\x.py", "", "C:/x.py"])
-def test_no_other_spelling_leads_out(tmp_path: Path, text: str) -> None:
+def test_no_other_spelling_leaves_the_folder(tmp_path: Path, text: str) -> None:
     assert local_name(text) is None
     if text:
         assert "leads out" in why_not(tmp_path, text)
@@ -68,5 +68,5 @@ def test_no_other_spelling_leads_out(tmp_path: Path, text: str) -> None:
         *(("./server", []), ("/opt/server", []), ("node", ["./x.js", "a\nb"]), ("node", ["x"] * 65)),
     ],
 )
-def test_a_line_whose_arguments_are_programs_stands_for_nothing(command: str, args: list[str]) -> None:
+def test_a_command_line_with_programs_as_arguments_cannot_be_pinned(command: str, args: list[str]) -> None:
     assert isinstance(plan_line(command, args, []), LineRefusal)

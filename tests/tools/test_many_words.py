@@ -67,7 +67,7 @@ def _dump(tools: Sequence[ToolSpec]) -> str:
     return json.dumps(tools, ensure_ascii=False, separators=(",", ":"))
 
 
-async def test_no_request_has_grown_since_its_tokens_were_counted() -> None:
+async def test_no_request_exceeds_its_counted_tokens() -> None:
     record = json.loads(RECORD.read_text())
     texts = await requests()
     assert texts.keys() == record.keys()
@@ -76,7 +76,7 @@ async def test_no_request_has_grown_since_its_tokens_were_counted() -> None:
 
 
 @pytest.mark.parametrize("way", MODELS)
-def test_a_hundred_tools_cost_what_was_promised_and_three_hundred_hardly_more(way: str) -> None:
+def test_a_hundred_deferred_tools_keep_the_token_budget_and_so_do_three_hundred(way: str) -> None:
     record = json.loads(RECORD.read_text())
     cost = {count: record[f"{count} tools, {way}"]["tokens"] * NEWER for count in COUNTS}
     assert cost[GOAL_COUNT] <= GOAL

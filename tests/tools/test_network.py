@@ -59,24 +59,24 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("text", PRIVATE)
-def test_an_address_that_is_not_public_is_refused(text: str) -> None:
+def test_a_private_address_is_refused(text: str) -> None:
     assert address_problem(ipaddress.ip_address(text))
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_a_public_address_is_taken(text: str) -> None:
+def test_a_public_address_is_accepted(text: str) -> None:
     assert address_problem(ipaddress.ip_address(text)) == ""
 
 
 @given(st.ip_addresses(v=4).filter(lambda each: not each.is_global))
-def test_no_dress_of_a_private_address_passes(inner: ipaddress.IPv4Address) -> None:
+def test_no_notation_of_a_private_address_is_accepted(inner: ipaddress.IPv4Address) -> None:
     number = int(inner)
     for dressed in (0xFFFF << 32 | number, 0x2002 << 112 | number << 80, 0x64FF9B << 96 | number):
         assert address_problem(ipaddress.IPv6Address(dressed))
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-async def test_every_spelling_of_this_machine_is_refused_and_nobody_knocks(host: str) -> None:
+async def test_every_spelling_of_this_machine_is_refused_without_a_connection(host: str) -> None:
     async with knocked() as (port, knocks):
         async with httpx2.AsyncClient(transport=CheckedTransport(CheckedBackend(frozenset()))) as client:
             with pytest.raises((httpx2.TransportError, httpx2.InvalidURL)):
@@ -102,7 +102,7 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
         assert told == ["both.test leads to 127.0.0.1, which is refused (loopback)"]
 
 
-async def test_a_name_that_changes_its_answer_is_asked_once_for_each_connection() -> None:
+async def test_a_host_is_resolved_once_for_each_connection() -> None:
     async with knocked() as (port, knocks):
         answers = [["198.51.100.7"], ["127.0.0.1"]]
         asked: list[str] = []
@@ -125,7 +125,7 @@ async def test_a_name_that_changes_its_answer_is_asked_once_for_each_connection(
         assert knocks() == 0
 
 
-async def test_tls_is_spoken_for_the_name_to_the_address_that_was_checked(tmp_path: Path) -> None:
+async def test_tls_uses_the_host_name_at_the_checked_address(tmp_path: Path) -> None:
     names: list[str | None] = []
     server, client = certificate(tmp_path, "mcp.example.org")
     server.sni_callback = lambda socket, name, context: names.append(name)
@@ -146,7 +146,7 @@ async def test_tls_is_spoken_for_the_name_to_the_address_that_was_checked(tmp_pa
     assert names == ["mcp.example.org", "other.example.org"]
 
 
-async def test_a_users_entry_to_this_machine_fails_with_the_reason_and_nobody_knocks(tmp_path: Path) -> None:
+async def test_a_users_entry_for_this_machine_fails_without_a_connection(tmp_path: Path) -> None:
     async with knocked() as (port, knocks):
         policy = LaunchPolicy(tmp_path)
         for kind in ("http", "sse"):
@@ -172,7 +172,7 @@ async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_othe
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed_and_no_header_goes_with_it(tmp_path: Path, status: int) -> None:
+async def test_a_redirect_is_not_followed_and_leaks_no_header(tmp_path: Path, status: int) -> None:
     async with knocked() as (elsewhere, knocks):
         seen: list[bytes | None] = []
 
@@ -223,7 +223,7 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
         *("https://h:99999/", "https://user:pw@h/", "https://user@h/", "javascript:1", "https:///h"),
     ],
 )
-def test_what_is_no_plain_web_address_is_refused(tmp_path: Path, url: str) -> None:
+def test_an_address_that_is_not_plain_http_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         LaunchPolicy(tmp_path).review(http_spec(url))
     assert refused.value.path == "mcpServers.web.url"
@@ -237,7 +237,7 @@ def test_what_is_no_plain_web_address_is_refused(tmp_path: Path, url: str) -> No
         *(("X\r\nY", "a"), ("X:", "a"), ("", "a"), ("X", "\u010d")),
     ],
 )
-def test_a_header_of_the_connection_itself_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_a_header_that_belongs_to_the_connection_is_refused(tmp_path: Path, name: str, text: str) -> None:
     spec = http_spec("https://mcp.example.org/mcp", {name: text})
     with pytest.raises(InvalidInput) as refused:
         LaunchPolicy(tmp_path).review(spec)
@@ -249,7 +249,7 @@ def test_a_public_https_address_may_be_saved(tmp_path: Path) -> None:
     assert LaunchPolicy(tmp_path).review(spec).target == spec.entry.target
 
 
-async def test_a_local_socket_is_no_address() -> None:
+async def test_a_local_socket_is_not_an_address() -> None:
     with pytest.raises(httpcore2.ConnectError):
         await CheckedBackend(frozenset()).connect_unix_socket("/run/docker.sock")
 
@@ -316,7 +316,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
     return server, client
 
 
-async def test_names_of_users_wait_for_no_thread_in_which_others_are_resolved() -> None:
+async def test_resolving_a_users_host_does_not_wait_for_other_lookups() -> None:
     answers, names = threading.Event(), ThreadPoolExecutor(1)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(names)

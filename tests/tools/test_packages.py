@@ -88,7 +88,7 @@ async def test_a_package_is_installed_from_wheels_alone_at_the_exact_version(tmp
     assert registry.calls[1].endswith("--only-binary :all: demo-server==1.2.3")
 
 
-async def test_no_other_user_may_read_what_a_client_opened_to_all(tmp_path: Path) -> None:
+async def test_files_that_a_client_opened_to_all_are_closed_to_other_users(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin", before='[ "$1" = pip ] && trap \'chmod -R a+rX,u+x "$tree"\' EXIT')
     found = await registry.packages(tmp_path / "mcp").install(DEMO)
     assert lent(Path(found.tree)) == []
@@ -96,7 +96,7 @@ async def test_no_other_user_may_read_what_a_client_opened_to_all(tmp_path: Path
     assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == found
 
 
-async def test_many_at_once_install_one_package_once(tmp_path: Path) -> None:
+async def test_concurrent_requests_install_a_package_once(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin", before="sleep 0.1")
     packages = registry.packages(tmp_path / "mcp")
     async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ async def test_many_at_once_install_one_package_once(tmp_path: Path) -> None:
     assert len(registry.calls) == 2
 
 
-async def test_two_processes_that_install_at_once_end_with_one_whole_package(tmp_path: Path) -> None:
+async def test_two_simultaneous_installations_leave_one_complete_package(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin", before="sleep 0.1")
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
@@ -132,7 +132,7 @@ async def test_an_unversioned_package_is_pinned_to_what_was_installed(tmp_path: 
         ("[ $1 = venv ] || exit 0", "has no program 'demo-server'"),
     ],
 )
-async def test_a_failed_installation_says_why_in_plain_words_and_leaves_nothing(
+async def test_a_failed_installation_gives_the_reason_and_leaves_nothing(
     tmp_path: Path, before: str, words: str
 ) -> None:
     packages = Registry(tmp_path / "bin", before).packages(tmp_path / "mcp")
@@ -149,7 +149,7 @@ async def test_a_missing_client_is_named(tmp_path: Path) -> None:
     assert left(tmp_path / "mcp") == []
 
 
-async def test_a_cancelled_installation_is_killed_with_all_it_started_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_installation_is_killed_with_its_children_and_leaves_nothing(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     registry = Registry(tmp_path / "bin", before=f"sleep 600 & echo $! > {pid}.new; mv {pid}.new {pid}; wait")
     async with anyio.create_task_group() as tasks:
@@ -160,7 +160,7 @@ async def test_a_cancelled_installation_is_killed_with_all_it_started_and_leaves
     assert left(tmp_path / "mcp") == []
 
 
-async def test_an_installation_that_hangs_is_given_up(tmp_path: Path) -> None:
+async def test_a_hanging_installation_times_out(tmp_path: Path) -> None:
     packages = Registry(tmp_path / "bin", before="sleep 600").packages(tmp_path / "mcp", 0.2)
     with pytest.raises(PackageProblem, match="took longer"):
         await packages.install(DEMO)
@@ -199,9 +199,7 @@ def broken_record(tree: Path) -> None:
 @pytest.mark.parametrize(
     "tampering", [changed_byte, added_file, removed_file, other_interpreter, other_record, broken_record]
 )
-async def test_a_package_that_was_tampered_with_is_refused_in_this_process_and_in_the_next(
-    tmp_path: Path, tampering: object
-) -> None:
+async def test_a_modified_package_is_refused_now_and_after_a_restart(tmp_path: Path, tampering: object) -> None:
     assert callable(tampering)
     registry = Registry(tmp_path / "bin")
     packages = registry.packages(tmp_path / "mcp")
@@ -211,7 +209,7 @@ async def test_a_package_that_was_tampered_with_is_refused_in_this_process_and_i
             each.find_installed(DEMO)
 
 
-async def test_what_a_dead_process_left_half_installed_is_removed(tmp_path: Path) -> None:
+async def test_an_incomplete_installation_of_a_dead_process_is_removed(tmp_path: Path) -> None:
     old, young = tmp_path / "mcp" / ".new-old", tmp_path / "mcp" / ".new-young"
     for folder in (old, young):
         folder.mkdir(parents=True)
@@ -221,7 +219,7 @@ async def test_what_a_dead_process_left_half_installed_is_removed(tmp_path: Path
     assert young.exists()
 
 
-async def test_a_wheel_is_installed_only_as_the_very_file_that_was_approved(tmp_path: Path) -> None:
+async def test_a_wheel_is_installed_only_with_the_approved_hash(tmp_path: Path) -> None:
     with package_registry() as index:
         index.publish_wheel("demo-server", "1.2.3")
         stand_in = Registry(tmp_path / "bin")
@@ -277,7 +275,7 @@ def outer_ids(mark: str) -> set[str]:
 
 @as_root
 @needs_bubblewrap
-async def test_a_client_of_a_server_that_runs_as_root_is_another_user_and_sees_its_own_folder_alone(
+async def test_a_command_run_for_a_root_server_is_another_user_limited_to_its_folder(
     tmp_path: Path,
 ) -> None:
     secret, outside, mcp = tmp_path / "secret", tmp_path / "outside", tmp_path / "mcp"
@@ -334,7 +332,7 @@ async def test_the_real_clients_work_in_the_sandbox_of_a_server_that_runs_as_roo
             assert (await packages.install(notes)).integrity.startswith("sha512-")
 
 
-async def test_root_without_a_sandbox_fetches_no_package_and_says_why(tmp_path: Path) -> None:
+async def test_root_without_a_sandbox_installs_no_package_and_gives_the_reason(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin")
     packages = Packages(tmp_path / "mcp", {"PATH": str(registry.folder)}, sandbox=lambda: "bubblewrap is not installed")
     with pytest.raises(PackageProblem, match="bubblewrap is not installed"):
@@ -343,7 +341,7 @@ async def test_root_without_a_sandbox_fetches_no_package_and_says_why(tmp_path: 
     assert left(tmp_path / "mcp") == []
 
 
-async def test_a_client_that_leaves_a_pipe_or_a_link_in_place_of_its_folder_is_refused(tmp_path: Path) -> None:
+async def test_a_pipe_or_a_link_in_place_of_the_import_folder_is_refused(tmp_path: Path) -> None:
     pipe = Registry(tmp_path / "pipe", before='[ "$1" = pip ] && trap \'mkfifo "$tree/bin/x"\' EXIT')
     with pytest.raises(PackageProblem, match="'bin/x', which is no file"):
         await pipe.packages(tmp_path / "mcp").install(DEMO)

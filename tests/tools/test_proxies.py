@@ -72,7 +72,7 @@ async def reason_of(rig: Rig, domain: str, url: str) -> tuple[str, str]:
     return found["items"][0]["state"], found["items"][0]["reason"]
 
 
-async def test_a_server_that_only_the_proxy_can_name_is_reached_through_it(
+async def test_a_host_that_only_the_proxy_can_resolve_is_reached_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = build().streamable_http_app(host="mcp.corp.test")
@@ -84,7 +84,7 @@ async def test_a_server_that_only_the_proxy_can_name_is_reached_through_it(
     assert {line.split(b" ")[1] for line in lines} == {b"http://mcp.corp.test/mcp"}
 
 
-async def test_https_is_a_tunnel_and_a_proxy_that_fails_is_named_without_its_password(
+async def test_https_uses_a_tunnel_and_a_failing_proxy_is_named_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with recording_proxy() as (address, lines), Rig(tmp_path) as rig:
@@ -110,7 +110,7 @@ async def test_https_is_a_tunnel_and_a_proxy_that_fails_is_named_without_its_pas
     ],
 )
 @pytest.mark.attack("network")
-async def test_the_proxy_is_not_asked_for_a_private_address_that_is_not_listed(
+async def test_unlisted_private_addresses_are_not_requested_through_the_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     async with recording_proxy() as (address, lines), Rig(tmp_path) as rig:
@@ -120,7 +120,7 @@ async def test_the_proxy_is_not_asked_for_a_private_address_that_is_not_listed(
     assert "AGENTIC_RAG_MCP_HOSTS" in reason
 
 
-async def test_a_name_that_leads_to_a_private_address_here_is_not_asked_for_either() -> None:
+async def test_a_host_that_resolves_to_a_private_address_is_not_requested() -> None:
     refusals: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -166,7 +166,7 @@ async def test_a_sign_in_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch)
         ("http://[::1]:8000/", "", True),
     ],
 )
-def test_no_proxy_and_this_machine_are_connected_to_directly(
+def test_no_proxy_hosts_and_this_machine_are_connected_directly(
     monkeypatch: pytest.MonkeyPatch, url: str, exceptions: str, direct: bool
 ) -> None:
     use_proxy(monkeypatch, "proxy.corp.test:3128", exceptions)
@@ -180,5 +180,5 @@ def test_a_proxy_of_another_kind_is_refused_by_name_without_its_password() -> No
 
 
 @pytest.mark.parametrize("host", ["mcp.example.org", "8.8.8.8", "xn--bcher-kva.example", "1.1.1.1.nip.io"])
-def test_a_public_name_may_be_asked_for(host: str) -> None:
+def test_a_public_host_can_be_requested(host: str) -> None:
     assert proxied_problem(host) == ""

@@ -31,7 +31,7 @@ def test_the_corpus_is_large_and_has_every_clients_shape() -> None:
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_a_configuration_that_people_have_is_read_as_expected(path: Path) -> None:
+def test_configurations_in_common_use_are_read(path: Path) -> None:
     case = json.loads(path.read_text("utf-8"))
     if "error" in case:
         with pytest.raises((InvalidInput, ServerReserved)) as caught:
@@ -75,7 +75,7 @@ def test_a_configuration_that_people_have_is_read_as_expected(path: Path) -> Non
         "https://x.example/delegate/",
     ],
 )
-def test_a_reserved_name_is_refused_in_every_unicode_dress(name: str) -> None:
+def test_a_reserved_name_is_refused_in_every_unicode_form(name: str) -> None:
     for entry in ({"command": "x"}, {"url": "https://x.example"}, None, 5):
         with pytest.raises(ServerReserved):
             read_entries({"fine": {"command": "x"}, name: entry})
@@ -84,7 +84,7 @@ def test_a_reserved_name_is_refused_in_every_unicode_dress(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["prompt", "promptxyz", "my-retriever-2", "delegates", "文件"])
-def test_a_name_of_its_own_is_not_reserved(name: str) -> None:
+def test_a_distinct_name_is_not_reserved(name: str) -> None:
     assert not is_reserved(name)
 
 
@@ -122,7 +122,7 @@ def test_another_kind_of_placeholder_is_refused_with_the_one_to_use(text: str, a
         "Bearer x{{HUNTER2}}",
     ],
 )
-def test_no_error_repeats_what_may_be_part_of_a_secret(value: str) -> None:
+def test_no_error_repeats_possible_parts_of_a_secret(value: str) -> None:
     for entry in (
         {"command": "npx", "env": {"A": value}},
         {"command": "npx", "env": [f"A={value}"]},
@@ -145,13 +145,13 @@ def test_no_error_repeats_what_may_be_part_of_a_secret(value: str) -> None:
         ("token ${{ secrets.GH_TOKEN }}", "${GH_TOKEN}"),
     ],
 )
-def test_a_placeholder_that_is_plainly_one_is_refused_with_the_one_to_use(value: str, advice: str) -> None:
+def test_a_misspelt_placeholder_is_refused_with_the_right_form(value: str, advice: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_entries({"x": {"url": "https://h/mcp", "headers": {"Authorization": value}}})
     assert f"use {advice} " in str(caught.value)
 
 
-def test_of_two_names_that_differ_in_case_the_one_that_is_there_is_named() -> None:
+def test_a_name_in_another_case_is_answered_with_the_existing_one() -> None:
     with pytest.raises(InvalidInput, match="another server is stored as 'a' already") as caught:
         read_entries({"a": {"command": "x"}, "A": {"command": "x"}})
     assert caught.value.path == "mcpServers.A"
@@ -176,7 +176,7 @@ def test_a_placeholder_is_replaced_once_and_never_from_the_environment() -> None
         ("", False),
     ],
 )
-def test_only_a_text_without_anything_secret_is_shown(text: str, only: bool) -> None:
+def test_only_a_text_without_secrets_is_shown(text: str, only: bool) -> None:
     assert refers_only(text) is only
 
 
@@ -200,7 +200,7 @@ def test_a_secret_in_the_arguments_is_refused_with_its_path(args: list[str]) -> 
 
 
 @pytest.mark.parametrize("args", [["--token-limit", "5"], ["-e", "API_KEY"], ["--token"], ["--tokens=5"], ["/a@b:c"]])
-def test_an_argument_that_only_speaks_of_secrets_is_kept(args: list[str]) -> None:
+def test_an_argument_that_only_mentions_secrets_is_kept(args: list[str]) -> None:
     assert read_entries({"x": {"command": "npx", "args": args}}).entries["x"].to_json()["args"] == args
 
 
@@ -211,7 +211,7 @@ def test_no_message_repeats_a_value_of_env_or_headers() -> None:
     assert "SECRET-1" not in told
 
 
-def test_reading_starts_nothing_and_connects_to_nothing(tmp_path: Path) -> None:
+def test_reading_starts_no_process_and_no_connection(tmp_path: Path) -> None:
     effects: list[str] = []
     own = threading.get_ident()  # threads of earlier tests may still open files
 
@@ -277,7 +277,7 @@ documents = anything | st.dictionaries(st.text(max_size=40) | st.sampled_from(KE
 
 
 @given(documents)
-def test_any_json_is_read_or_refused_and_what_was_written_reads_as_itself(document: Any) -> None:
+def test_any_json_is_read_or_refused_and_round_trips(document: Any) -> None:
     try:
         reading = read_entries(document)
     except (InvalidInput, ServerReserved):

@@ -97,7 +97,7 @@ def workspace(tmp_path: Path) -> Path:
     return made
 
 
-async def test_four_published_servers_work_side_by_side(installed: Packages, workspace: Path) -> None:
+async def test_four_published_servers_work_in_parallel(installed: Packages, workspace: Path) -> None:
     async with running(installed, workspace.parent.parent, *LINES) as (_, toolset):
         read = await call(toolset, "files__read_text_file", path=str(workspace / "a.txt"))
         assert text_of(read) == "inside"
@@ -116,7 +116,7 @@ async def test_four_published_servers_work_side_by_side(installed: Packages, wor
         assert not any(each.changed for each in toolset.tools)
 
 
-async def test_what_a_server_remembers_outlives_its_process(installed: Packages, workspace: Path) -> None:
+async def test_a_real_servers_stored_data_survives_its_process(installed: Packages, workspace: Path) -> None:
     fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
     async with running(installed, workspace.parent.parent, "notes") as (_, toolset):
         await call(toolset, "notes__create_entities", entities=[fact])
@@ -124,7 +124,7 @@ async def test_what_a_server_remembers_outlives_its_process(installed: Packages,
         assert "Article 17" in text_of(await call(toolset, "notes__read_graph"))
 
 
-async def test_a_published_server_killed_in_the_middle_of_a_call_is_an_error_and_comes_back(
+async def test_a_published_server_killed_during_a_call_is_an_error_and_restarts(
     installed: Packages, workspace: Path
 ) -> None:
     async with running(installed, workspace.parent.parent, "every", "clock") as (policy, toolset):

@@ -86,7 +86,7 @@ async def test_a_task_survives_the_loss_of_its_server(tmp_path: Path) -> None:
         assert (await caller.finish("lose"))["built by"] == ["lose"]
 
 
-async def test_questions_of_a_task_are_answered_one_after_the_other(tmp_path: Path) -> None:
+async def test_questions_of_a_task_are_answered_in_sequence(tmp_path: Path) -> None:
     async with calling(tmp_path) as caller:
         asked, given = await caller.run("form"), None
         for number, message in enumerate(("Which name?", "Which colour?")):

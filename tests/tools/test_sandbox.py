@@ -38,7 +38,7 @@ pytestmark = pytest.mark.attack(kind="spawning")
 
 
 @needs_bubblewrap
-async def test_a_child_sees_the_system_its_program_and_its_folder_alone(tmp_path: Path) -> None:
+async def test_a_child_sees_only_the_system_its_program_and_its_folder(tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("of the host")
     async with captive(tmp_path) as child:
@@ -56,14 +56,14 @@ async def test_a_child_sees_the_system_its_program_and_its_folder_alone(tmp_path
 
 @needs_bubblewrap
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up root")
-async def test_a_child_of_roots_is_an_unprivileged_user_outside_its_sandbox_too(tmp_path: Path) -> None:
+async def test_a_child_of_root_is_unprivileged_outside_its_sandbox_too(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         assert await child.try_to("write", "mine") == (True, "written")
         assert (child.home / "mine").stat().st_uid == NOBODY
 
 
 @needs_bubblewrap
-async def test_a_child_writes_in_its_own_folder_alone(tmp_path: Path) -> None:
+async def test_a_child_can_write_only_in_its_folder(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         assert await child.try_to("write", "mine") == (True, "written")
         assert (child.home / "mine").read_text() == "x"
@@ -76,7 +76,7 @@ async def test_a_child_writes_in_its_own_folder_alone(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
-async def test_a_child_changes_no_setting_of_the_kernel_nor_of_itself(tmp_path: Path) -> None:
+async def test_a_child_cannot_change_kernel_or_process_settings(tmp_path: Path) -> None:
     """They belong to root: where that runs the server, a child is their owner, whatever it is called inside."""
     async with captive(tmp_path) as child:
         for path in ("sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sys/kernel/domainname"):
@@ -87,7 +87,7 @@ async def test_a_child_changes_no_setting_of_the_kernel_nor_of_itself(tmp_path: 
 
 
 @needs_bubblewrap
-async def test_a_child_is_nobody_and_gets_no_descriptor_and_no_variable_of_ours(
+async def test_a_child_is_unprivileged_and_inherits_no_descriptor_or_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
@@ -116,7 +116,7 @@ async def test_the_network_is_off_unless_the_entry_declares_it(tmp_path: Path) -
 
 
 @needs_bubblewrap
-async def test_what_a_child_detaches_dies_with_it(tmp_path: Path) -> None:
+async def test_detached_processes_of_a_child_end_with_it(tmp_path: Path) -> None:
     async with captive(tmp_path, "--heartbeat") as child:
         assert await child.try_to("detach") == (True, "detached")
         await until(lambda: beats(child.policy.homes) > 10)
@@ -131,7 +131,7 @@ async def test_a_daemon_that_forked_twice_and_dropped_its_marker_dies_with_its_s
 
 
 @needs_bubblewrap
-async def test_a_child_reads_no_secret_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_cannot_read_secrets_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-the-host")
     for name in ("secret.key", "agentic-rag.db", "workspaces/law/documents/a.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ async def test_a_child_reads_no_secret_of_the_host(tmp_path: Path, monkeypatch: 
 
 
 @needs_bubblewrap
-async def test_a_child_of_the_workspace_sees_its_files_and_no_memory_prompt_or_document(tmp_path: Path) -> None:
+async def test_a_child_with_workspace_access_sees_no_memory_prompt_or_document(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     workspace = tmp_path / "workspaces" / "law"
     ours = (".promptx/cognition.user/anna/assistant/engrams.db", "prompt/a.md", "documents/a.md")
@@ -174,7 +174,7 @@ async def test_a_child_of_the_workspace_sees_its_files_and_no_memory_prompt_or_d
 
 
 @needs_bubblewrap
-async def test_a_child_reaches_no_local_socket(tmp_path: Path) -> None:
+async def test_a_child_cannot_reach_local_sockets(tmp_path: Path) -> None:
     name = f"agentic-rag-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         abstract.bind(f"\0{name}")
@@ -188,7 +188,7 @@ async def test_a_child_reaches_no_local_socket(tmp_path: Path) -> None:
 
 @needs_bubblewrap
 @pytest.mark.parametrize("network", [False, True])
-async def test_a_child_reaches_no_abstract_socket_of_the_host(tmp_path: Path, network: bool) -> None:
+async def test_a_child_cannot_reach_abstract_sockets_of_the_host(tmp_path: Path, network: bool) -> None:
     stream, datagrams = (f"agentic-rag-test-{kind}-{network}-{os.getpid()}" for kind in ("stream", "datagram"))
     with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         one.bind(f"\0{stream}")
@@ -202,7 +202,7 @@ async def test_a_child_reaches_no_abstract_socket_of_the_host(tmp_path: Path, ne
 
 
 @needs_bubblewrap
-async def test_a_bomb_of_processes_dies_with_its_child(tmp_path: Path) -> None:
+async def test_a_fork_bomb_ends_with_its_child(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         assert await child.try_to("breed", 200) == (True, "200")
 
@@ -216,14 +216,14 @@ async def test_a_file_beyond_the_limit_is_refused(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
-async def test_a_child_cannot_make_a_namespace_of_its_own(tmp_path: Path) -> None:
+async def test_a_child_cannot_create_a_namespace(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         could, seen = await child.try_to("run", '["/usr/bin/unshare", "-Ur", "/usr/bin/id"]')
         assert not could or "uid=" not in seen
 
 
 @needs_bubblewrap
-async def test_a_child_makes_no_program_that_runs_as_its_owner(tmp_path: Path) -> None:
+async def test_a_child_cannot_create_a_setuid_program(tmp_path: Path) -> None:
     ways = ("chmod", "fchmod", "fchmodat", "fchmodat2", "group", "open", "mknod", "openat2")
     async with captive(tmp_path) as child:
         for way in ways:
@@ -236,7 +236,7 @@ async def test_a_child_makes_no_program_that_runs_as_its_owner(tmp_path: Path) -
 
 
 @needs_bubblewrap
-async def test_a_child_may_not_ask_the_kernel_for_what_no_server_needs(tmp_path: Path) -> None:
+async def test_a_child_cannot_use_system_calls_that_no_server_needs(tmp_path: Path) -> None:
     calls = MACHINES[os.uname().machine].calls
     async with captive(tmp_path) as child:
         for name in ("io_uring_setup", "userfaultfd", "memfd_create", "clone3", "keyctl", "bpf", "ptrace", "setns"):
@@ -252,7 +252,7 @@ async def test_a_child_may_not_ask_the_kernel_for_what_no_server_needs(tmp_path:
 
 
 @needs_bubblewrap
-async def test_what_a_child_writes_into_memory_is_bounded(tmp_path: Path) -> None:
+async def test_a_childs_files_in_memory_are_bounded(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         for folder in ("/", "/dev", "/etc", "/home"):
             assert not (await child.try_to("write", f"{folder}/x"))[0], folder
@@ -261,7 +261,7 @@ async def test_what_a_child_writes_into_memory_is_bounded(tmp_path: Path) -> Non
 
 
 @needs_bubblewrap
-async def test_a_child_that_takes_more_memory_than_it_may_is_ended_with_the_reason(tmp_path: Path) -> None:
+async def test_a_child_beyond_its_memory_limit_is_ended_with_the_reason(tmp_path: Path) -> None:
     async with captive(tmp_path, limits={"memory_bytes": 64 << 20}) as child:
         could, seen = await child.try_to("hoard", 512)  # private memory: the kernel refuses it
         assert not could
@@ -290,9 +290,7 @@ async def test_a_child_with_too_many_processes_is_ended_with_the_reason(tmp_path
 
 @needs_bubblewrap
 @pytest.mark.parametrize("way", ["files", "names", "nameless", "closed"])
-async def test_a_child_that_keeps_more_on_the_disk_than_it_may_is_ended_with_the_reason(
-    tmp_path: Path, way: str
-) -> None:
+async def test_a_child_beyond_its_disk_limit_is_ended_with_the_reason(tmp_path: Path, way: str) -> None:
     async with captive(tmp_path, limits={"disk_bytes": 20 << 20}) as child:
         could, seen = await child.try_to("keep", way)
         assert not could
@@ -309,7 +307,7 @@ async def test_a_child_that_writes_while_the_disk_is_low_is_ended_with_the_reaso
 
 
 @needs_bubblewrap
-async def test_a_killed_child_takes_everything_with_it_and_is_started_again(tmp_path: Path) -> None:
+async def test_a_killed_child_ends_with_its_children_and_is_restarted(tmp_path: Path) -> None:
     async with captive(tmp_path, "--heartbeat") as child:
         pids = marked(child.policy.marker)
         assert len(pids) >= 4  # bubblewrap twice, the server, its grandchild
@@ -351,7 +349,7 @@ async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Pat
 
 
 @needs_bubblewrap
-async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path: Path) -> None:
+async def test_a_folder_swapped_for_a_link_after_its_check_is_not_mounted(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     workspace = tmp_path / "workspace"
     docs = workspace / "files" / "docs"
@@ -382,7 +380,7 @@ async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: 
         assert not policy.homes.exists()
 
 
-async def test_a_single_user_on_loopback_may_go_without_a_sandbox(tmp_path: Path) -> None:
+async def test_a_single_user_on_loopback_can_run_without_a_sandbox(tmp_path: Path) -> None:
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = await allow_captive(policy, "--heartbeat")
     async with Hub(policy=policy, patience=QUICK) as hub:
@@ -393,7 +391,7 @@ async def test_a_single_user_on_loopback_may_go_without_a_sandbox(tmp_path: Path
     await still(policy.homes)
 
 
-def test_a_bubblewrap_line_shares_no_namespace_but_a_declared_network() -> None:
+def test_a_bubblewrap_command_shares_no_namespace_except_a_declared_network() -> None:
     off, on = (Sandbox("/usr/bin/bwrap").options(network=network) for network in (False, True))
     for option in ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"):
         assert option in off

@@ -195,7 +195,7 @@ class Generator:
 
 
 @pytest.mark.parametrize("schemas", [400, pytest.param(2_000, marks=pytest.mark.nightly("five times as many schemas"))])
-def test_schemas_are_never_refused_by_a_service_and_none_that_takes_an_object_is_lost(schemas: int) -> None:
+def test_adapted_schemas_are_accepted_and_no_usable_tool_is_lost(schemas: int) -> None:
     lost = []
     for seed in range(schemas):
         schema = Generator(random.Random(seed)).top()
@@ -215,7 +215,7 @@ def test_schemas_are_never_refused_by_a_service_and_none_that_takes_an_object_is
     assert lost == []
 
 
-def test_the_stand_ins_rules_are_those_of_the_drafts_own_metaschema() -> None:
+def test_the_fakes_rules_match_the_drafts_metaschema() -> None:
     """Whatever the library's metaschema refuses, the stand-in refuses too."""
     for seed in range(40):
         schema = Generator(random.Random(seed)).top()
@@ -321,7 +321,7 @@ def test_a_plain_schema_stays_the_same_object() -> None:
         assert adapted(schema, family).schema is schema
 
 
-def test_branches_of_a_top_level_union_are_merged_and_the_alternatives_are_said() -> None:
+def test_branches_of_a_top_level_union_are_merged_and_described() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
@@ -334,7 +334,7 @@ def test_branches_of_a_top_level_union_are_merged_and_the_alternatives_are_said(
     assert made.notes == (made.schema["description"],)
 
 
-def test_what_all_branches_require_stays_required() -> None:
+def test_fields_required_by_all_branches_stay_required() -> None:
     circle = {"properties": {"kind": {"const": "circle"}, "r": {"type": "number"}}, "required": ["kind", "r"]}
     square = {"properties": {"kind": {"const": "square"}, "w": {"type": "number"}}, "required": ["kind", "w"]}
     schema = {"type": "object", "oneOf": [circle, {"$ref": "#/definitions/s"}], "definitions": {"s": square}}
@@ -346,7 +346,7 @@ def test_what_all_branches_require_stays_required() -> None:
         assert 'kind = "circle", r; or kind = "square", w' in made.schema["description"]
 
 
-def test_a_schema_that_is_only_a_reference_is_written_out_at_the_top() -> None:
+def test_a_schema_that_is_only_a_reference_is_inlined_at_the_top() -> None:
     arguments = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
     made = adapted({"$ref": "#/definitions/Args", "definitions": {"Args": arguments}})
     assert made.schema == arguments
@@ -380,14 +380,14 @@ def test_an_odd_property_is_converted(name: str, given: Any, expected: Any) -> N
     assert made.schema["properties"] == {"p": expected, "good": {"type": "string"}}
 
 
-def test_a_property_that_says_of_itself_that_it_is_required_is() -> None:
+def test_a_property_that_marks_itself_as_required_is_required() -> None:
     made = adapted(
         {"type": "object", "properties": {"a": {"type": "string", "required": True}, "b": {"required": False}}}
     )
     assert made.schema == {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}
 
 
-def test_references_are_kept_or_written_out_as_the_family_takes_them() -> None:
+def test_references_are_kept_or_inlined_by_model_family() -> None:
     tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/definitions/tree"}}}}
     schema = {"type": "object", "properties": {"root": {"$ref": "#/definitions/tree"}}, "definitions": {"tree": tree}}
     kept = adapted(schema, MESSAGES).schema
@@ -407,7 +407,7 @@ def test_references_are_kept_or_written_out_as_the_family_takes_them() -> None:
         ({"type": ["array", "null"]}, "its inputSchema describes no object"),
     ],
 )
-def test_what_can_hold_no_arguments_is_refused_with_the_reason(schema: Any, reason: str) -> None:
+def test_a_schema_that_cannot_hold_arguments_is_refused_with_the_reason(schema: Any, reason: str) -> None:
     assert adapt(schema, MESSAGES) == Refused(reason)
 
 
@@ -440,7 +440,7 @@ BOOKING = {
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_names_that_a_service_refuses_come_back_as_the_servers_own_at_any_depth(family: SchemaFamily) -> None:
+def test_renamed_argument_names_are_restored_at_any_depth(family: SchemaFamily) -> None:
     made = adapted(BOOKING, family)
     names = {own: shown for shown, own in made.argument_map.items()}
     assert names["出发 城市"].isascii()
@@ -463,7 +463,7 @@ def test_names_that_a_service_refuses_come_back_as_the_servers_own_at_any_depth(
     }
 
 
-def test_names_that_fold_to_the_same_one_stay_different() -> None:
+def test_names_that_fold_to_the_same_name_stay_different() -> None:
     own = ["a b", "a/b", "a_b", "a~b", "a+b", "城", "誠"]
     made = adapted({"type": "object", "properties": {name: {"type": "string"} for name in own}})
     shown = list(made.schema["properties"])

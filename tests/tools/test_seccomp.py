@@ -45,7 +45,7 @@ def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_way_to_a_set_id_bit_is_allowed(machine: str) -> None:
+def test_no_system_call_that_sets_id_bits_is_allowed(machine: str) -> None:
     denied, calls = FAIL | errno.EPERM, MACHINES[machine].calls
     for bits in (0o4000, 0o2000, 0o6000):
         ways: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
@@ -69,7 +69,7 @@ def test_no_way_to_a_set_id_bit_is_allowed(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_that_no_server_needs_fail_and_those_it_needs_do_not(machine: str) -> None:
+def test_unneeded_system_calls_fail_and_needed_ones_work(machine: str) -> None:
     for call in (
         "mount",
         "setns",
@@ -93,7 +93,7 @@ def test_calls_that_no_server_needs_fail_and_those_it_needs_do_not(machine: str)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_child_with_network_makes_no_unix_socket_but_connected_pairs(machine: str) -> None:
+def test_a_child_with_network_can_create_only_connected_unix_socket_pairs(machine: str) -> None:
     families = {family for family in range(64) if verdict(machine, "socket", family, 1, network=True) == ALLOW}
     assert families == {2, 10, 16}
     assert verdict(machine, "socket", 1, 1, network=True) == FAIL | errno.EAFNOSUPPORT
@@ -108,11 +108,11 @@ def test_a_child_with_network_makes_no_unix_socket_but_connected_pairs(machine: 
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_call_in_another_machines_name_is_none(machine: str) -> None:
+def test_a_system_call_of_another_architecture_is_refused(machine: str) -> None:
     assert verdict(machine, "openat", 1, 2, 0, audit=0x40000003) == KILL  # 32 bits, by ``int 0x80``
     assert verdict(machine, X32 | 1) == FAIL | errno.ENOSYS
     assert verdict(machine, 1) == ALLOW
 
 
-def test_a_machine_that_is_not_known_has_no_filter() -> None:
+def test_an_unknown_architecture_has_no_system_call_filter() -> None:
     assert filter_program("riscv64") == b""

@@ -23,7 +23,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_a_request_of_a_server_is_refused_and_its_call_goes_on(tmp_path: Path, method: str) -> None:
+async def test_an_mcp_servers_request_is_refused_and_its_call_continues(tmp_path: Path, method: str) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "request", method=method, params=REQUESTS[method])

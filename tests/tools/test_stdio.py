@@ -34,7 +34,7 @@ async def test_a_stdio_server_is_called_in_both_protocol_eras(tmp_path: Path) ->
         }
 
 
-async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
+async def test_a_child_gets_a_new_environment_and_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
@@ -51,7 +51,7 @@ async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
         assert "hello from stderr" in hub.status()[0].log
 
 
-async def test_closing_the_hub_kills_the_child_and_all_it_started(tmp_path: Path) -> None:
+async def test_closing_the_pool_kills_the_child_and_its_children(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [plain()], wait=START)
         pids = [int(text_of(await call(toolset, "breed", detach=detach))) for detach in (False, True)]
@@ -89,7 +89,7 @@ async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
         assert int(again.structured["(pid)"]) != pid
 
 
-def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path) -> None:
+def test_without_the_operators_permission_no_user_server_is_started(tmp_path: Path) -> None:
     for anything, loopback in ((False, False), (True, False), (False, True)):
         policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=anything, loopback=loopback))
         with pytest.raises(CommandNotAllowed) as refusal:

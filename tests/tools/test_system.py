@@ -13,7 +13,7 @@ WORDS = frozenset(name for name in BY_NAME if "_" not in name)
 """Names that are words: only a text that is nothing else means the tool."""
 
 
-def test_no_other_source_names_a_tool_of_ours() -> None:
+def test_no_other_module_names_our_tools() -> None:
     long_names = re.compile("|".join(map(re.escape, BY_NAME.keys() - WORDS)))
     statements = {id(node.value) for path in SOURCES for node in nodes(path, ast.Expr)}
     named = [

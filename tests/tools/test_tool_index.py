@@ -49,15 +49,15 @@ def test_the_best_tool_comes_first(query: str, best: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "   ", "zzz", "?!", "\x00", "\ud800"])
-def test_words_that_no_tool_has_find_nothing(query: str) -> None:
+def test_words_in_no_tool_find_nothing(query: str) -> None:
     assert ToolIndex(TOOLS).find(query, 5) == []
 
 
-def test_nothing_is_found_among_no_tools() -> None:
+def test_a_search_among_no_tools_finds_nothing() -> None:
     assert ToolIndex[ToolInfo](()).find("file", 5) == []
 
 
-def test_every_tool_of_many_is_the_first_found_by_what_it_does() -> None:
+def test_every_tool_of_many_is_found_first_by_its_description() -> None:
     tools = many_tools(300)
     index = ToolIndex(tools)
     missed = [
@@ -68,7 +68,7 @@ def test_every_tool_of_many_is_the_first_found_by_what_it_does() -> None:
     assert missed == []
 
 
-def test_a_long_description_and_a_deep_schema_cost_no_more_than_what_is_read() -> None:
+def test_a_long_description_and_a_deep_schema_cost_only_the_part_that_is_read() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     inner = schema
     for _ in range(500):
@@ -80,7 +80,7 @@ def test_a_long_description_and_a_deep_schema_cost_no_more_than_what_is_read() -
     assert index.find("deep", 5) == [long]
 
 
-def test_names_are_read_as_their_words() -> None:
+def test_names_are_split_into_words() -> None:
     assert list(words_in("readFile get_HTTP_status2 Categories")) == [
         "read",
         "file",

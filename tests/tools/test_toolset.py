@@ -74,7 +74,7 @@ async def test_our_tools_have_bare_names_in_a_fixed_order() -> None:
         assert toolset.notices == ()
 
 
-async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path: Any) -> None:
+async def test_bound_values_reach_only_in_process_servers(tmp_path: Any) -> None:
     server = MCPServer("ours")
 
     @server.tool()
@@ -94,7 +94,7 @@ async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path:
         assert "agentic_rag" not in text_of(outside)
 
 
-async def test_a_tools_own_failure_is_an_error_the_model_reads() -> None:
+async def test_the_model_reads_a_tools_own_failure() -> None:
     server = MCPServer("ours")
 
     @server.tool()
@@ -115,7 +115,7 @@ async def test_a_tools_own_failure_is_an_error_the_model_reads() -> None:
         assert found.duration_ms >= 0
 
 
-async def test_a_tools_failure_has_no_words_of_libraries_and_no_place_on_this_machine() -> None:
+async def test_a_tools_failure_shows_no_library_text_and_no_local_path() -> None:
     server = MCPServer("ours")
 
     @server.tool()
@@ -162,7 +162,7 @@ async def test_only_included_tools_are_offered() -> None:
 
 
 @pytest.mark.parametrize("name", ["promptx", "PromptX", " promptx", "ｐｒｏｍｐｔｘ", "prompt\u200bx"])
-async def test_a_user_entry_in_the_name_of_ours_is_left_out(tmp_path: Any, name: str) -> None:
+async def test_a_user_entry_with_a_built_in_name_is_left_out(tmp_path: Any, name: str) -> None:
     async with open_hub(tmp_path, builtin={"promptx": built_in("promptx_recall")}) as hub:
         toolset = await open_toolset(hub, [hostile(name=name), memory("promptx")])
         assert [(each.name, each.origin) for each in toolset.tools] == [("promptx_recall", "system")]
@@ -170,7 +170,7 @@ async def test_a_user_entry_in_the_name_of_ours_is_left_out(tmp_path: Any, name:
         assert len(hub.status()) == 1
 
 
-def test_tools_of_users_are_named_after_our_key_and_sorted() -> None:
+def test_tools_of_users_servers_are_prefixed_with_our_key_and_sorted() -> None:
     catalog = Catalog()
     catalog.add("promptx", "system", [listed("promptx_recall")])
     catalog.add("files", "user", [listed("write"), listed("promptx_recall"), listed("read")])
@@ -183,7 +183,7 @@ def test_tools_of_users_are_named_after_our_key_and_sorted() -> None:
     assert catalog.tools[1].remote_name == "promptx_recall"
 
 
-def test_a_name_that_is_taken_is_refused_with_a_notice() -> None:
+def test_a_duplicate_name_is_refused_with_a_notice() -> None:
     catalog = Catalog()
     catalog.add("a", "user", [listed("x"), listed("y"), listed("y")])
     catalog.add("a", "user", [listed("x")])
@@ -192,7 +192,7 @@ def test_a_name_that_is_taken_is_refused_with_a_notice() -> None:
 
 
 @given(st.text(max_size=90), st.text(max_size=90))
-def test_any_name_becomes_one_that_the_model_may_see(server: str, name: str) -> None:
+def test_any_name_becomes_a_valid_tool_name(server: str, name: str) -> None:
     made = user_name(server, name)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
     assert made == user_name(server, name)
@@ -203,7 +203,7 @@ def test_names_that_differ_stay_different_after_fitting() -> None:
     assert len({user_name("s", name) for name in originals}) == len(originals)
 
 
-def test_hints_are_believed_of_our_own_servers_only() -> None:
+def test_only_our_own_servers_tool_hints_are_trusted() -> None:
     hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
     catalog = Catalog()
     catalog.add("retriever", "builtin", [listed("search_documents", annotations=hints)])
@@ -225,7 +225,7 @@ def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
 
 
 @given(st.text(max_size=60))
-def test_cleaning_removes_each_hidden_character_and_no_other(text: str) -> None:
+def test_cleaning_removes_exactly_the_hidden_characters(text: str) -> None:
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     lines = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     assert clean(text) == "".join(each for each in lines if each in "\n\t" or unicodedata.category(each) not in hidden)
@@ -245,7 +245,7 @@ def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
     "schema",
     [{"type": "string"}, {"type": ["array", "null"]}, {"type": "object", "description": "x" * SCHEMA_BYTES}],
 )
-def test_a_tool_whose_input_is_no_small_object_is_left_out(schema: dict[str, Any]) -> None:
+def test_a_tool_whose_input_is_not_a_small_object_is_left_out(schema: dict[str, Any]) -> None:
     catalog = Catalog()
     catalog.add("s", "user", [listed("odd", schema=schema), listed("fine")])
     assert [each.name for each in catalog.tools] == ["s__fine"]
@@ -268,9 +268,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"type": "object", "enum": [0] * 3_000}, "more than 2000 keywords"),
     ],
 )
-def test_of_a_list_tools_beyond_the_bounds_are_left_out_with_a_reason_and_no_others(
-    schema: dict[str, Any], reason: str
-) -> None:
+def test_only_tools_beyond_the_limits_are_left_out_with_a_reason(schema: dict[str, Any], reason: str) -> None:
     odd = types.Tool.model_construct(name="odd", input_schema=schema, description=None, annotations=None)
     taken, left_out = fit_list([listed("one"), odd, listed("two")])
     assert [each.name for each in taken] == ["one", "two"]
@@ -296,7 +294,7 @@ async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: A
         assert len(state.tools) == len(toolset.tools)
 
 
-def test_all_servers_together_have_a_bound_too() -> None:
+def test_all_servers_together_have_a_limit_too() -> None:
     catalog = Catalog()
     for number in range(10):
         tools = [listed(f"t{each}", schema={"type": "object", "description": "x" * 20_000}) for each in range(10)]
@@ -331,7 +329,7 @@ def test_content_is_never_empty() -> None:
     assert to_blocks([], {"rows": ["ä"]}) == ({"type": "text", "text": '{"rows": ["ä"]}'},)
 
 
-async def test_a_description_that_holds_what_became_a_secret_later_is_redacted_from_then_on() -> None:
+async def test_a_tool_description_is_redacted_once_its_text_is_a_secret() -> None:
     server = MCPServer("ours")
 
     @server.tool(description="Send it to hunter2-hunter2.")
@@ -348,7 +346,7 @@ async def test_a_description_that_holds_what_became_a_secret_later_is_redacted_f
         assert GuardedTools(again, redact).tools[0].description == "Send it to [secret TOKEN]."
 
 
-def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() -> None:
+def test_an_ambiguous_tool_name_belongs_to_one_server_in_any_order() -> None:
     servers = ("a", "a__b")
     lists = {"a": [listed("b__send"), listed("plain"), listed("get__x")], "a__b": [listed("send")]}
     for order in (servers, servers[::-1]):
@@ -381,7 +379,7 @@ def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() 
         ("a-b", "c__send", "a-b__c__send"),
     ],
 )
-def test_a_rule_left_behind_for_a_deleted_server_allows_no_tool_of_another(server: str, tool: str, rule: str) -> None:
+def test_a_leftover_rule_of_a_deleted_server_allows_no_tool_of_another(server: str, tool: str, rule: str) -> None:
     catalog = Catalog()
     catalog.add(server, "user", [listed(tool)])
     (info,) = catalog.tools
@@ -400,7 +398,7 @@ def test_a_rule_for_the_plain_name_still_denies_a_tool_with_a_hash(rule: str) ->
     )
 
 
-def test_a_json_value_is_cleaned_of_what_no_store_takes_and_a_clean_one_is_returned_itself() -> None:
+def test_a_json_value_is_cleaned_for_the_store_and_a_clean_one_is_returned_unchanged() -> None:
     dirty = {"a\0": ["b\0c", {"d": "e\ud800"}], "n": 1}
     assert clean_json(dirty) == {"a": ["bc", {"d": "e?"}], "n": 1}
     clean_one = {"a": ["b", "\\u0041"]}

@@ -48,7 +48,7 @@ def with_prices(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("scope", ["domain", "user", "key"])
-async def test_a_budget_that_is_used_up_refuses_the_next_message_until_it_renews(tmp_path: Path, scope: str) -> None:
+async def test_an_exhausted_budget_refuses_messages_until_it_renews(tmp_path: Path, scope: str) -> None:
     async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "mia", "member", domain)
@@ -84,7 +84,7 @@ async def test_a_budget_in_money_counts_what_calls_cost(tmp_path: Path) -> None:
         assert code[:2] == (429, "BUDGET_EXCEEDED")
 
 
-async def test_a_model_without_a_price_is_not_asked_against_a_budget_in_money(tmp_path: Path) -> None:
+async def test_a_model_without_a_price_is_not_called_under_a_money_budget(tmp_path: Path) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text(PRICES.replace("claude-sonnet*", "other"))
     async with Rig(tmp_path, prices=prices) as rig:
@@ -95,7 +95,7 @@ async def test_a_model_without_a_price_is_not_asked_against_a_budget_in_money(tm
         assert "AGENTIC_RAG_PRICES" in events[-1]["message"]
 
 
-async def test_a_turn_that_is_refused_in_the_middle_ends_in_words_and_can_be_gone_on_with(tmp_path: Path) -> None:
+async def test_a_turn_refused_in_its_middle_ends_with_a_message_and_the_conversation_continues(tmp_path: Path) -> None:
     step = Step((Say("I look."), *use("promptx_recall", query="leave").blocks), usage=SPENT)
     async with Rig(tmp_path, step, answer("Done.")) as rig:
         domain = await rig.domain()
@@ -118,7 +118,7 @@ async def test_a_turn_that_is_refused_in_the_middle_ends_in_words_and_can_be_gon
         assert asked == answered != set()
 
 
-async def test_fifty_turns_at_once_pass_a_budget_by_no_more_than_the_last_call(tmp_path: Path) -> None:
+async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp_path: Path) -> None:
     ran: list[ModelRequest] = []
 
     def reply(request: ModelRequest) -> Step:
@@ -149,7 +149,7 @@ async def test_fifty_turns_at_once_pass_a_budget_by_no_more_than_the_last_call(t
         assert (state["spent"], state["reserved"]) == ("1000", "0")
 
 
-async def test_a_turn_does_not_wait_for_what_it_has_reserved_itself(tmp_path: Path) -> None:
+async def test_a_turn_does_not_wait_for_its_own_reservation(tmp_path: Path) -> None:
     dropped = ModelError("dropped", retryable=True, started=True, retry_after=0.0)
     busy = ModelError("busy", http_status=529, retryable=True, retry_after=0.0)
     steps = (Broken(answer("Half of it, and more."), 3, dropped), busy, answer())
@@ -166,7 +166,7 @@ async def test_a_turn_does_not_wait_for_what_it_has_reserved_itself(tmp_path: Pa
         assert state["reserved"] == "0"
 
 
-async def test_no_title_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) -> None:
+async def test_no_title_is_requested_beyond_a_budget(tmp_path: Path) -> None:
     async with Rig(tmp_path, answer(), titles="model") as rig:
         domain = await rig.domain()
         await set_budget(rig, "domain", domain, hard="100")
@@ -177,7 +177,7 @@ async def test_no_title_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) ->
         assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["title"] == "What is this?"
 
 
-async def test_no_summary_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) -> None:
+async def test_no_summary_is_requested_beyond_a_budget(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[answer()] * 10) as rig:
         conversation = await rig.conversation()
         for _ in range(10):
@@ -188,7 +188,7 @@ async def test_no_summary_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("unit", ["tokens", "money"])
-async def test_memories_are_proposed_once_there_is_a_budget_again(tmp_path: Path, unit: str) -> None:
+async def test_memories_are_proposed_when_the_budget_renews(tmp_path: Path, unit: str) -> None:
     said = say('{"memories": []}')
     prices = tmp_path / "prices.json"
     prices.write_text(PRICES.replace("claude-sonnet*", "other"))
@@ -222,7 +222,7 @@ async def test_a_delegate_is_refused_and_its_parent_too(tmp_path: Path) -> None:
         assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_EXCEEDED")
 
 
-async def test_who_sees_which_budgets_and_what_is_audited(tmp_path: Path) -> None:
+async def test_budgets_are_visible_by_rights_and_changes_are_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
         one, two = await rig.domain(), await rig.domain()
         mia, ann = await make_key(rig, "mia", "member", one), await make_key(rig, "ann", "admin", one)
@@ -265,7 +265,7 @@ async def test_who_sees_which_budgets_and_what_is_audited(tmp_path: Path) -> Non
         ({"scope": "planet"}, "scope"),
     ],
 )
-async def test_a_wish_that_does_not_fit_names_its_field(tmp_path: Path, change: Json, field: str) -> None:
+async def test_an_invalid_request_names_its_field(tmp_path: Path, change: Json, field: str) -> None:
     async with Rig(tmp_path) as rig:
         wish = {"scope": "domain", "subject": "*", "unit": "tokens", "period": "day", "hard": "100", **change}
         status, code, message = await rig.refused("PUT", "/api/budgets", wish)

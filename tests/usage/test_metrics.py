@@ -83,7 +83,7 @@ def budget_of(domain: str) -> dict[str, str]:
     return {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1000"}
 
 
-async def test_a_scrape_looks_at_the_budgets_that_it_shows_and_at_no_other(tmp_path: Path) -> None:
+async def test_a_scrape_reads_only_the_budgets_that_it_shows(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", "/api/budgets", budget_of(domain))
@@ -115,7 +115,7 @@ async def test_a_scrape_looks_at_the_budgets_that_it_shows_and_at_no_other(tmp_p
         assert sum("budget_reservations" in each for each in asked) == 2
 
 
-async def test_a_name_that_a_model_invented_is_no_label(tmp_path: Path) -> None:
+async def test_a_name_invented_by_a_model_is_not_used_as_a_metric_label(tmp_path: Path) -> None:
     steps = (use("invented_by_a_model", query="leave"), use("promptx_recall", query="leave"), say("No."))
     async with Rig(tmp_path, *steps) as rig:
         await rig.say(await rig.conversation(), "Hi")
@@ -141,7 +141,7 @@ async def test_metrics_are_for_operators_and_can_be_off(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.floats(0, 1000)), max_size=50))
-def test_a_distribution_has_every_value_once(noted: list[tuple[str, float]]) -> None:
+def test_a_distribution_counts_every_value_once(noted: list[tuple[str, float]]) -> None:
     series = Distributions("x", "", ("a",))
     for label, each in noted:
         series.note(each, label)

@@ -85,9 +85,7 @@ PRICED = """{
         ("openai:other", 9),
     ],
 )
-def test_every_name_goes_before_every_pattern_and_a_long_pattern_before_a_short_one(
-    tmp_path: Path, model: str, price: int
-) -> None:
+def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: Path, model: str, price: int) -> None:
     found = read(tmp_path, PRICED).find(model, "2026-11-23")
     assert found is not None
     assert found.input == price
@@ -116,7 +114,7 @@ def test_an_error_names_the_field_or_the_line(tmp_path: Path, text: str, said: s
     assert str(caught.value).startswith("AGENTIC_RAG_PRICES: ")
 
 
-def test_a_command_checks_a_file_and_a_start_refuses_a_wrong_one(tmp_path: Path) -> None:
+def test_a_command_checks_the_model_file_and_a_start_refuses_a_wrong_one(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(GOOD)
     bad.write_text(GOOD.replace("15}", "fifteen}"))

@@ -42,7 +42,7 @@ async def traced(tmp_path: Path, collector: Collector, *, content: bool = False)
     return conversation
 
 
-async def test_a_turn_is_one_trace_that_goes_on_from_the_clients(tmp_path: Path) -> None:
+async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     with collecting() as collector:
         conversation = await traced(tmp_path, collector)
     assert {each.trace for each in collector.spans} == {GIVEN.split("-")[1]}
@@ -77,7 +77,7 @@ async def test_a_turn_is_one_trace_that_goes_on_from_the_clients(tmp_path: Path)
     assert "Twenty-five" not in str(collector.spans), "nothing of what was said"
 
 
-async def test_content_is_recorded_where_the_operator_wants_it_and_without_secrets(tmp_path: Path) -> None:
+async def test_content_is_recorded_only_by_setting_and_without_secrets(tmp_path: Path) -> None:
     with collecting() as collector:
         steps = (use("promptx_recall", query="leave"), say("The word is hunter2-hunter2."))
         async with Rig(tmp_path, *steps, otlp_endpoint=collector.url, trace_content=True) as rig:
@@ -94,7 +94,7 @@ async def test_content_is_recorded_where_the_operator_wants_it_and_without_secre
     assert "hunter2" not in str(collector.spans)
 
 
-async def test_calls_outside_of_turns_are_their_domains_and_show_no_secret_of_it(tmp_path: Path) -> None:
+async def test_calls_outside_turns_belong_to_their_domain_and_show_no_secret(tmp_path: Path) -> None:
     summary = '{"facts": [{"fact": "The word is hunter2-hunter2.", "documents": []}]}'
     turns = [say("The word is hunter2-hunter2.")] * 10
     steps = (turns[0], say("Of hunter2-hunter2"), *turns[1:], say('{"memories": []}'), say(summary))
@@ -117,7 +117,7 @@ async def test_calls_outside_of_turns_are_their_domains_and_show_no_secret_of_it
     assert 'domain=""' not in metrics
 
 
-def test_what_belongs_to_no_domain_is_traced_without_what_is_said() -> None:
+def test_calls_without_a_domain_are_traced_without_content() -> None:
     with collecting() as collector:
         tracing = Tracing(collector.url, Redactor(), content=True)
         step = Observer(time.monotonic, tracer=tracing).begin(WorkKind.STEP, "a")
@@ -128,7 +128,7 @@ def test_what_belongs_to_no_domain_is_traced_without_what_is_said() -> None:
     assert "gen_ai.output.messages" not in collector.named("chat a").attributes
 
 
-async def test_a_delegates_turn_is_inside_of_the_call_that_asked_for_it(tmp_path: Path) -> None:
+async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> None:
     task = use("delegate", role="researcher", task="Find it.")
     with collecting() as collector:
         async with Rig(tmp_path, task, say("Found."), say("Done."), otlp_endpoint=collector.url) as rig:
@@ -151,7 +151,7 @@ async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_it
     assert (turn.failed, turn.attributes["error.type"], turn.above) == (True, "LLM_SERVICE_ERROR", "")
 
 
-async def test_a_frame_of_a_socket_brings_its_own_trace(tmp_path: Path) -> None:
+async def test_each_socket_frame_can_carry_a_trace_context(tmp_path: Path) -> None:
     with collecting() as collector:
         async with (
             Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig,
@@ -167,7 +167,7 @@ async def test_a_frame_of_a_socket_brings_its_own_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refusing", [503, 400])
-async def test_a_collector_that_refuses_costs_no_turn(tmp_path: Path, refusing: int) -> None:
+async def test_a_trace_collector_that_refuses_affects_no_turn(tmp_path: Path, refusing: int) -> None:
     with collecting() as collector:
         collector.refusing = refusing
         with anyio.fail_after(240):
@@ -178,7 +178,7 @@ async def test_a_collector_that_refuses_costs_no_turn(tmp_path: Path, refusing: 
                 assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
 
 
-async def test_what_is_asked_of_an_mcp_server_carries_the_trace(tmp_path: Path) -> None:
+async def test_requests_to_mcp_servers_carry_the_trace(tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "meta_server.py")]}
     asked = use("notes__show_trace")
     with collecting() as collector:

@@ -58,7 +58,9 @@ def desk() -> Desk:
     ],
     ids=lambda value: str(value)[:60] or "empty",
 )
-async def test_a_frame_that_does_not_fit_is_refused_in_words_and_the_socket_lives(sent: str | bytes, said: str) -> None:
+async def test_an_invalid_frame_is_refused_with_a_message_and_the_socket_stays_open(
+    sent: str | bytes, said: str
+) -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as c:
         await c.connection.send(sent)
@@ -82,7 +84,7 @@ async def test_a_frame_that_does_not_fit_is_refused_in_words_and_the_socket_live
         ("interrupt", {"conversationId": "conv_x"}, "CONVERSATION_NOT_FOUND"),
     ],
 )
-async def test_what_the_business_layer_refuses_is_answered_with_its_code_and_the_ids_it_came_with(
+async def test_refusals_have_their_code_and_the_ids_of_their_frame(
     kind: str, fields: dict[str, str], code: str
 ) -> None:
     it = desk()
@@ -105,7 +107,7 @@ async def test_a_turn_of_another_conversation_is_unknown_here() -> None:
         assert refused["code"] == "TURN_NOT_FOUND"
 
 
-async def test_a_second_message_during_a_turn_is_refused_and_the_turn_goes_on() -> None:
+async def test_a_second_message_during_a_turn_is_refused_and_the_turn_continues() -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
@@ -144,7 +146,7 @@ async def test_a_socket_follows_a_bounded_number_of_conversations() -> None:
         assert (await c.ask("subscribe", conversationId=names[-1]))["type"] == "subscribed"
 
 
-async def test_a_bug_is_answered_with_a_reference_and_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_is_answered_with_a_reference_and_no_detail(caplog: pytest.LogCaptureFixture) -> None:
     it = desk()
     it.broken = True
     async with serving(application(it, it)) as address, client(address) as c:
@@ -157,7 +159,7 @@ async def test_a_bug_is_answered_with_a_reference_and_nothing_of_it(caplog: pyte
     assert logged.getMessage().split()[1] in refused["message"]
 
 
-async def test_an_oversize_frame_closes_the_socket_with_1009_and_the_server_lives() -> None:
+async def test_an_oversize_frame_closes_the_socket_with_1009() -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
         await c.ask("message", conversationId="conv_1", content="Hi")

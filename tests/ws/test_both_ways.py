@@ -91,7 +91,7 @@ async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_c
         assert await c.ask("ping") == {"type": "pong"}
 
 
-async def test_an_oversize_frame_is_refused_whatever_the_server_takes() -> None:
+async def test_an_oversize_frame_is_refused_at_every_limit() -> None:
     it = desk()
     async with serving(application(it, it), ws_max_size=16 * 1024 * 1024, **PLAIN) as address, client(address) as c:
         await c.say("ping", padding="x" * (1024 * 1024))
@@ -124,7 +124,7 @@ async def accepted(peer: Peer, send_seconds: float = PATIENCE) -> PlainConnectio
     return made
 
 
-async def test_writing_never_waits_and_what_a_peer_does_not_take_does_not_pile_up() -> None:
+async def test_writing_never_waits_and_unread_data_is_bounded() -> None:
     peer = Peer()
     connection = await accepted(peer)
     async with anyio.create_task_group() as tasks:
@@ -146,7 +146,7 @@ async def test_writing_never_waits_and_what_a_peer_does_not_take_does_not_pile_u
         tasks.cancel_scope.cancel()
 
 
-async def test_a_peer_that_takes_nothing_for_too_long_is_given_up() -> None:
+async def test_a_peer_that_reads_nothing_for_too_long_is_disconnected() -> None:
     connection = await accepted(Peer(), send_seconds=0.01)
     connection.write([b"x" * BUFFER_BYTES])
     with anyio.fail_after(PATIENCE):

@@ -14,7 +14,7 @@ from tests.ws.memory import Desk
 from tests.ws.serving import application, serving
 
 
-def test_a_subprotocol_counts_before_the_address_and_the_address_before_the_operators_default() -> None:
+def test_the_subprotocol_precedes_the_address_which_precedes_the_operators_default() -> None:
     offered = ["ticket.x", "agentic-rag.klingon", "agentic-rag.native"]
     assert choose_dialect(offered, "klingon", "klingon") == ("native", "agentic-rag.native")
     assert choose_dialect(["ticket.x"], "native", "klingon") == ("native", None)
@@ -22,9 +22,7 @@ def test_a_subprotocol_counts_before_the_address_and_the_address_before_the_oper
 
 
 @pytest.mark.parametrize(("offered", "parameter"), [(["agentic-rag.klingon"], "native"), ([], "klingon"), ([], "")])
-def test_a_dialect_that_is_asked_for_and_not_known_is_refused_by_naming_the_known_ones(
-    offered: list[str], parameter: str
-) -> None:
+def test_an_unknown_dialect_is_refused_with_the_list_of_dialects(offered: list[str], parameter: str) -> None:
     with pytest.raises(InvalidInput, match="Known: native"):
         choose_dialect(offered, parameter)
 
@@ -40,7 +38,7 @@ async def test_a_client_that_offers_compression_gets_none() -> None:
         assert await connection.recv() == '{"type":"pong"}'
 
 
-async def test_an_operators_default_that_does_not_exist_stops_the_start_with_its_name(tmp_path: Path) -> None:
+async def test_an_unknown_default_of_the_operator_prevents_the_start_by_name(tmp_path: Path) -> None:
     settings = load_settings(data=tmp_path / "data", ws_dialect="klingon")
     with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_WS_DIALECT.*klingon.*native"):
         async with open_application(settings):

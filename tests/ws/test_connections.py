@@ -34,7 +34,7 @@ def desk() -> Desk:
 
 
 @pytest.mark.parametrize("dropped_after", range(1, LAST + 1))
-async def test_a_client_dropped_at_any_event_resumes_to_the_stream_it_would_have_had(dropped_after: int) -> None:
+async def test_a_client_dropped_at_any_event_resumes_to_the_uninterrupted_stream(dropped_after: int) -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as witness:
         await witness.ask("subscribe", conversationId="conv_1")
@@ -58,7 +58,7 @@ async def test_a_client_dropped_at_any_event_resumes_to_the_stream_it_would_have
 
 
 @pytest.mark.parametrize("after", range(LAST + 1))
-async def test_a_replay_from_any_number_gives_exactly_what_follows_it(after: int) -> None:
+async def test_a_replay_from_any_number_gives_exactly_the_later_events(after: int) -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id, *TEXTS)
     async with serving(application(it, it)) as address, client(address) as c:
@@ -83,7 +83,7 @@ async def test_a_dropped_client_never_ends_a_turn() -> None:
             assert numbers(await c.hear_turn()) == [1, 2, 3]
 
 
-async def test_many_clients_of_one_turn_all_get_all_of_it() -> None:
+async def test_many_clients_of_one_turn_all_get_every_event() -> None:
     it = desk()
     heard: list[list[int]] = []
 
@@ -106,7 +106,7 @@ async def test_many_clients_of_one_turn_all_get_all_of_it() -> None:
     assert heard == [list(range(1, LAST + 1))] * 50
 
 
-async def test_a_client_that_reads_later_gets_every_event_and_delays_nobody() -> None:
+async def test_a_slow_reader_gets_every_event_and_delays_no_other() -> None:
     it = desk()
     async with serving(application(it, it)) as address:
         slow = await deaf_client(address)
@@ -132,7 +132,7 @@ class Impatient(SocketProtocol):
         self.lost.set()
 
 
-async def test_a_client_that_never_reads_is_cut_and_others_live_on() -> None:
+async def test_a_client_that_never_reads_is_disconnected_and_others_are_not() -> None:
     it = desk()
     Impatient.lost = anyio.Event()
     async with serving(application(it, it), ws=Impatient) as address:
@@ -158,7 +158,7 @@ class Measured(SocketProtocol):
         Measured.last = self
 
 
-async def test_what_a_client_that_never_reads_is_pushed_does_not_pile_up() -> None:
+async def test_pushes_to_a_client_that_never_reads_are_bounded() -> None:
     it = desk()
     async with serving(application(it, it), ws=Measured) as address:
         deaf = await deaf_client(address)
@@ -171,7 +171,7 @@ async def test_what_a_client_that_never_reads_is_pushed_does_not_pile_up() -> No
         deaf.transport.abort()
 
 
-async def test_a_client_that_never_reads_its_answers_is_cut_too() -> None:
+async def test_a_client_that_never_reads_its_answers_is_disconnected() -> None:
     it = desk()
     Impatient.lost = anyio.Event()
     async with serving(application(it, it), ws=Impatient) as address:
@@ -183,7 +183,7 @@ async def test_a_client_that_never_reads_its_answers_is_cut_too() -> None:
         assert Impatient.lost.is_set()
 
 
-async def test_a_client_without_pongs_is_cut() -> None:
+async def test_a_client_without_pongs_is_disconnected() -> None:
     it = desk()
     Impatient.lost = anyio.Event()
     async with serving(application(it, it), ws=Impatient, ws_ping_interval=0.01, ws_ping_timeout=0.01) as address:
@@ -215,7 +215,7 @@ async def deaf_client(address: str) -> ClientConnection:
     return await connect(f"ws://{address}/ws", sock=sock, compression=None, proxy=None, max_queue=1)
 
 
-async def test_a_server_stops_while_a_client_that_has_said_goodbye_has_not_read_all() -> None:
+async def test_a_server_stops_although_a_closing_client_has_unread_data() -> None:
     made: list[SocketProtocol] = []
 
     class Noted(SocketProtocol):

@@ -9,7 +9,7 @@ from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.dialects import dialect_names, get_dialect
 
 
-def test_native_frames_are_the_events_json_as_it_is() -> None:
+def test_native_frames_are_the_events_json_unchanged() -> None:
     event = encode(Text("día\n\n"), conversation_id="conv_1", turn_id="turn_1", seq=3, ts="t")
     assert get_dialect("native").frames(event)[0] is event.data
 
@@ -28,7 +28,7 @@ def test_native_field_names_are_camel_case() -> None:
     assert (frame["toolCallId"], frame["toolName"], frame["arguments"]) == ("call_1", "search", {"top_k": 1})
 
 
-def test_an_unknown_dialect_is_refused_by_naming_the_known_ones() -> None:
+def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="native"):
         get_dialect("klingon")
     assert [get_dialect(name).name for name in dialect_names()] == list(dialect_names())

@@ -34,7 +34,7 @@ async def test_a_message_is_accepted_before_its_events_and_followed_to_its_end()
     assert all(event["conversationId"] == "conv_1" and event["turnId"] == "turn_1" for event in events)
 
 
-async def test_snake_case_frames_are_understood() -> None:
+async def test_snake_case_frames_are_accepted() -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id)
     async with serving(application(it, it)) as address, client(address) as c:
@@ -67,7 +67,7 @@ async def test_subscribing_without_a_turn_starts_at_event_1_of_the_running_one()
         assert numbers(await c.hear_turn()) == [1, 2, 3]
 
 
-async def test_subscribing_while_nothing_runs_waits_for_the_next_turn_and_then_for_the_one_after() -> None:
+async def test_subscribing_to_an_idle_conversation_follows_its_next_turns() -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
         subscribed = await c.ask("subscribe", conversationId="conv_1")
@@ -80,7 +80,7 @@ async def test_subscribing_while_nothing_runs_waits_for_the_next_turn_and_then_f
             await other.hear_turn()
 
 
-async def test_subscribing_to_a_finished_turn_replays_it_and_goes_on_with_the_next_one() -> None:
+async def test_subscribing_to_a_finished_turn_replays_it_and_follows_the_next() -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id, "a", "b")
     async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
@@ -174,7 +174,7 @@ async def test_a_repeated_send_of_a_waiting_message_does_not_disturb_the_turn_be
         assert types(await c.hear_turn()) == ["turn_started", "done"]
 
 
-async def test_a_log_that_is_gone_asks_the_client_to_reload_and_the_socket_goes_on_with_the_next_turn() -> None:
+async def test_a_deleted_log_asks_the_client_to_reload_and_the_socket_continues() -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id, "a")
     async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
@@ -214,7 +214,7 @@ async def test_one_socket_serves_many_conversations_at_once() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["native", None])
-async def test_native_is_spoken_when_asked_for_and_when_nothing_is_asked_for(dialect: str | None) -> None:
+async def test_native_is_the_default_dialect(dialect: str | None) -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address, dialect) as c:
         assert c.connection.subprotocol == (f"agentic-rag.{dialect}" if dialect else None)

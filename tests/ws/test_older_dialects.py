@@ -40,7 +40,7 @@ async def hear_types(c: Client, *ends: str) -> list[str]:
     return types(heard)
 
 
-async def test_an_unmodified_message_client_talks_on_plain_ws_and_aborts(tmp_path: object) -> None:
+async def test_an_unmodified_message_client_chats_on_plain_ws_and_aborts(tmp_path: object) -> None:
     it = desk()
     async with serving(spoken_to_in("message", it)) as address, client(address, None) as c:
         assert c.connection.subprotocol is None
@@ -68,7 +68,7 @@ async def test_an_unmodified_message_client_talks_on_plain_ws_and_aborts(tmp_pat
 
 
 @pytest.mark.parametrize("named", [{}, {"messageId": "msg_a"}, {"message_id": "msg_a"}, {"conversation_id": "conv_1"}])
-async def test_an_abort_names_its_conversation_its_message_or_means_the_last_one(named: dict[str, str]) -> None:
+async def test_an_abort_without_a_target_stops_the_last_message(named: dict[str, str]) -> None:
     it = desk()
     async with serving(spoken_to_in("message", it)) as address, client(address, None) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
@@ -76,7 +76,7 @@ async def test_an_abort_names_its_conversation_its_message_or_means_the_last_one
         assert it.turns["turn_1"].ended
 
 
-async def test_an_abort_that_names_an_ended_message_leaves_the_next_one_alone() -> None:
+async def test_an_abort_of_an_ended_message_does_not_affect_the_next() -> None:
     it = desk()
     async with serving(spoken_to_in("message", it)) as address, client(address, None) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
@@ -107,7 +107,7 @@ BAD_ABORTS = [
 
 
 @pytest.mark.parametrize("dialect", ["native", *OLDER])
-async def test_a_bad_frame_is_refused_in_the_dialects_shape_and_the_next_one_is_answered(dialect: str) -> None:
+async def test_a_bad_frame_is_refused_in_the_dialects_form_and_the_next_is_answered(dialect: str) -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id, "Still here.")
     async with serving(application(it, it)) as address, client(address, dialect) as c:
@@ -143,7 +143,7 @@ async def test_observable_answers_frames_in_snake_case() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["message", "agentx", "knowledge", "chat"])
-async def test_a_stream_that_ended_with_a_reset_ends_alone_the_next_turn_is_heard(dialect: str) -> None:
+async def test_a_stream_that_ended_with_a_reset_does_not_affect_the_next_turn(dialect: str) -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address, dialect) as c:
         await c.say("message", conversationId="conv_1", content="Hi")
@@ -163,7 +163,7 @@ async def test_a_stream_that_ended_with_a_reset_ends_alone_the_next_turn_is_hear
         assert "turn_1" not in orjson.dumps(frame).decode()
 
 
-async def test_a_dialect_is_chosen_by_the_address_and_a_subprotocol_goes_before_it() -> None:
+async def test_a_subprotocol_overrides_the_dialect_of_the_address() -> None:
     it = desk()
     it.on_start = lambda turn_id: it.answer(turn_id, "a b")
     async with serving(spoken_to_in("message", it)) as address:

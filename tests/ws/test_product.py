@@ -90,7 +90,7 @@ async def test_concurrent_and_repeated_sends_of_one_message_make_one_turn(tmp_pa
     assert all(turn == turns[0] for turn in turns)
 
 
-async def test_a_replay_after_a_restart_is_the_stream_as_it_was(tmp_path: Path) -> None:
+async def test_a_replay_after_a_restart_equals_the_stream(tmp_path: Path) -> None:
     async with Rig(tmp_path, say(ANSWER)) as rig, serving(rig.application.app) as address, client(address) as c:
         conversation = await rig.conversation()
         accepted = await c.ask("message", conversationId=conversation, content="Hi", clientMessageId="mine")
@@ -114,7 +114,7 @@ async def test_a_replay_after_a_restart_is_the_stream_as_it_was(tmp_path: Path) 
         ({"content": "Hi", "conversationId": "conv_unknown"}, "CONVERSATION_NOT_FOUND"),
     ],
 )
-async def test_a_message_that_is_refused_leaves_the_socket_and_the_subscription_alive(
+async def test_a_refused_message_keeps_the_socket_and_the_subscription(
     tmp_path: Path, fields: dict[str, str], code: str
 ) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig, serving(rig.application.app) as address:
@@ -128,7 +128,7 @@ async def test_a_message_that_is_refused_leaves_the_socket_and_the_subscription_
             assert types(await ended(c))[-1] == "done"
 
 
-async def test_a_client_that_is_ahead_of_a_finished_turn_is_told_to_resync(tmp_path: Path) -> None:
+async def test_a_client_ahead_of_a_finished_turn_gets_a_resync(tmp_path: Path) -> None:
     async with Rig(tmp_path, say(ANSWER)) as rig, serving(rig.application.app) as address:
         conversation = await rig.conversation()
         async with client(address) as c:

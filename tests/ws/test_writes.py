@@ -66,7 +66,7 @@ async def hear_turn(c: Client, it: Desk, turn_id: str) -> None:
     assert [(frame["turnId"], frame["seq"]) for frame in await c.hear_turn()] == [(turn_id, 2), (turn_id, 3)]
 
 
-async def test_the_answer_to_a_message_goes_with_its_turns_first_event_to_who_waits_for_it() -> None:
+async def test_the_acceptance_is_sent_with_the_turns_first_event() -> None:
     it = desk()
     async with serving(application(it, it), ws=Written) as address, client(address) as c:
         await hear_turn(c, it, "turn_1")
@@ -86,7 +86,7 @@ async def test_turns_follow_each_other_on_one_socket(kind: type[Desk], prompt: b
             await hear_turn(c, it, f"turn_{number}")
 
 
-async def test_what_is_held_goes_alone_where_nothing_follows() -> None:
+async def test_held_frames_are_sent_when_no_write_follows() -> None:
     it = desk()
     async with serving(application(it, it), ws=Written) as address, client(address) as c:
         await c.ask("ping")
@@ -98,7 +98,7 @@ async def test_what_is_held_goes_alone_where_nothing_follows() -> None:
         assert len(Written.last.written) == before + 1
 
 
-async def test_what_is_held_comes_before_what_is_written_and_before_the_end() -> None:
+async def test_held_frames_are_sent_before_later_writes_and_the_close() -> None:
     it = desk()
     async with serving(application(it, it), ws=Written) as address, client(address) as c:
         await c.ask("ping")
@@ -110,7 +110,7 @@ async def test_what_is_held_comes_before_what_is_written_and_before_the_end() ->
         assert await c.close_code() == 1012
 
 
-async def test_what_is_held_for_a_connection_that_is_gone_is_dropped() -> None:
+async def test_held_frames_of_a_closed_connection_are_dropped() -> None:
     it = desk()
     async with serving(application(it, it), ws=Written) as address, client(address) as c:
         await c.ask("ping")

@@ -53,7 +53,7 @@ def kinds(said: list[Json]) -> list[str]:
 
 @pytest.mark.parametrize("fed", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize("history", [None, [ASKED]], ids=["", "history"])
-def test_each_event_is_what_the_official_model_writes(fed: list[AgentEvent], history: list[Json] | None) -> None:
+def test_each_event_matches_the_official_model(fed: list[AgentEvent], history: list[Json] | None) -> None:
     for each in parse_sse(stream(AgUi(history=history), fed)):
         model = OFFICIAL.validate_json(each.data)
         assert model.model_dump_json(by_alias=True) == each.data
@@ -61,7 +61,7 @@ def test_each_event_is_what_the_official_model_writes(fed: list[AgentEvent], his
 
 
 @pytest.mark.parametrize("wait", ["wait_1", "wait_2", "wait_3"])
-def test_a_run_that_goes_on_is_what_the_official_model_writes_and_its_snapshot_has_nothing_twice(wait: str) -> None:
+def test_a_resumed_run_matches_the_official_model_and_its_snapshot_has_no_duplicates(wait: str) -> None:
     reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), done(), first=WAITING[-1].seq)
     history = [ASKED, {"id": "msg_a.1", "role": "assistant", "content": "I will write it. "}]
     known = KnownWaits(frozenset({"wait_1", "wait_2", "wait_3"}), frozenset({wait}))
@@ -81,14 +81,14 @@ def test_the_protocols_version_is_the_packages() -> None:
     assert PROTOCOL_VERSION == OFFICIAL_VERSION
 
 
-def test_ids_are_the_clients_where_it_has_chosen_some() -> None:
+def test_ids_chosen_by_the_client_are_used() -> None:
     (mine, *_) = chunks(AgUi("thread", "run"), INTERRUPTED)
     assert (mine["threadId"], mine["runId"], mine["metadata"]["conversationId"]) == ("thread", "run", "conv_1")
     (ours, *_) = chunks(AgUi(), INTERRUPTED)
     assert (ours["threadId"], ours["runId"]) == ("conv_1", "mine")
 
 
-def test_no_offset_is_given_twice_and_each_gives_what_follows_it() -> None:
+def test_offsets_are_unique_and_each_leads_to_the_later_events() -> None:
     whole = parse_sse(stream(AgUi(), FULL))
     numbered = [each for each in whole if each.data.find("STORAGE_STALLED") < 0]
     offsets = [each.id or "" for each in numbered]
@@ -102,12 +102,12 @@ def test_no_offset_is_given_twice_and_each_gives_what_follows_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "turn_1", "turn_1:", "turn_1:x", "turn_1:1.", "turn_1:-1", "a:b:1", "t:1.2.3"])
-def test_what_is_no_offset_is_refused(text: str) -> None:
+def test_an_invalid_offset_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="offset"):
         Offset.parse(text)
 
 
-def test_a_client_that_has_a_reset_already_is_not_told_of_it_again() -> None:
+def test_a_client_gets_each_reset_once() -> None:
     at = next(event.seq for event in RESET if event.type == "step_reset")
     encoder = AgUi(after=Offset("turn_1", at))
     said = chunks(encoder, RESET)
@@ -115,7 +115,7 @@ def test_a_client_that_has_a_reset_already_is_not_told_of_it_again() -> None:
     assert [each["delta"] for each in said if each["type"] == "TEXT_MESSAGE_CONTENT"] == ["Other words."]
 
 
-def test_a_snapshot_keeps_what_other_steps_and_other_agents_said() -> None:
+def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
     fed = events(
         started(),
         IterationStart(1),
@@ -150,7 +150,7 @@ def test_a_snapshot_keeps_what_other_steps_and_other_agents_said() -> None:
     assert snapshot[3]["subagentRunId"] == "msg_a/researcher"
 
 
-def test_a_delegate_is_a_subagent_of_the_call_that_it_works_for() -> None:
+def test_a_delegate_is_a_subagent_of_its_call() -> None:
     (begun, second) = [each for each in chunks(AgUi(), FULL) if each["type"] == "SUBAGENT_STARTED"]
     assert begun == {
         "type": "SUBAGENT_STARTED",
@@ -163,7 +163,7 @@ def test_a_delegate_is_a_subagent_of_the_call_that_it_works_for() -> None:
     assert second["subagentRunId"] == "msg_a/researcher-2"
 
 
-def test_arguments_that_were_cut_off_are_told_whole_at_the_end_of_the_call() -> None:
+def test_truncated_arguments_are_sent_completely_at_the_end_of_the_call() -> None:
     cut = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
     fed = events(started(), IterationStart(1), *cut)
     (end,) = [each for each in chunks(AgUi(), fed) if each["type"] == "TOOL_CALL_END"]
@@ -176,7 +176,7 @@ def test_a_call_that_never_ran_has_a_result_that_says_so() -> None:
     assert kinds(said)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
 
 
-def test_a_log_that_is_complete_is_read_without_what_was_taken_back() -> None:
+def test_a_complete_log_is_read_without_reset_text() -> None:
     settled = settle(RESET)
     assert [each.fields()["text"] for each in settled if each.type == "text"] == ["Other words."]
     assert {"step_reset", "tool_call_started", "tool_arguments"}.isdisjoint(each.type for each in settled)

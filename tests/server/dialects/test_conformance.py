@@ -22,7 +22,7 @@ def test_the_streams_have_every_kind_of_event() -> None:
 
 @everywhere
 @every_stream
-def test_each_answer_to_an_event_is_whole_sse_and_whole_frames(name: str, events: list[AgentEvent]) -> None:
+def test_each_encoded_event_is_complete_sse_and_complete_frames(name: str, events: list[AgentEvent]) -> None:
     by_sse, by_frames = make_encoder(name), make_encoder(name)
     for event in events:
         body = by_sse.sse(event)
@@ -46,7 +46,7 @@ def test_an_encoder_is_a_function_of_its_stream_alone(name: str, events: list[Ag
 
 @everywhere
 @every_stream
-def test_the_end_of_a_turn_is_said(name: str, events: list[AgentEvent]) -> None:
+def test_the_end_of_a_turn_is_announced(name: str, events: list[AgentEvent]) -> None:
     by_sse, by_frames = make_encoder(name), make_encoder(name)
     last = [by_sse.sse(event) for event in events][-1]
     assert last or by_sse.ended
@@ -57,7 +57,7 @@ def test_the_end_of_a_turn_is_said(name: str, events: list[AgentEvent]) -> None:
 @everywhere
 @every_stream
 @pytest.mark.parametrize("share", [0.3, 0.7])
-def test_going_on_later_gives_exactly_what_follows(name: str, events: list[AgentEvent], share: float) -> None:
+def test_continuing_later_gives_exactly_the_rest(name: str, events: list[AgentEvent], share: float) -> None:
     at = max(1, int(len(events) * share))
     after = events[at - 1].seq
     whole = make_encoder(name)
@@ -69,7 +69,7 @@ def test_going_on_later_gives_exactly_what_follows(name: str, events: list[Agent
 
 
 @everywhere
-def test_a_step_is_taken_back_or_the_stream_ends_with_its_error(name: str) -> None:
+def test_a_step_is_retracted_or_the_stream_ends_with_its_error(name: str) -> None:
     for events in (RESET, RESUMED):
         encoder = make_encoder(name)
         said = stream(encoder, events)
@@ -81,20 +81,20 @@ def test_a_step_is_taken_back_or_the_stream_ends_with_its_error(name: str) -> No
 
 
 @everywhere
-def test_a_delegates_reset_does_not_end_the_answer_of_a_dialect_that_shows_no_delegates_text(name: str) -> None:
+def test_a_delegates_reset_does_not_end_the_answer_in_dialects_without_delegate_text(name: str) -> None:
     encoder = make_encoder(name)
     said = stream(encoder, RESET_OF_DELEGATE)
     assert encoder.ended == ("STEP_RESET" in said)
 
 
 @everywhere
-def test_an_interrupt_is_said(name: str) -> None:
+def test_an_interrupt_is_reported(name: str) -> None:
     said = stream(make_encoder(name), INTERRUPTED).lower()
     assert any(word in said for word in ("interrupt", "generation_aborted", "abort"))
 
 
 @everywhere
-def test_headers_are_header_lines(name: str) -> None:
+def test_cells_marked_as_headers_are_header_lines(name: str) -> None:
     for key, value in make_encoder(name).headers:
         assert key == key.lower()
         assert b"\n" not in key + value

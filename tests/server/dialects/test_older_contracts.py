@@ -89,7 +89,7 @@ def test_observable_is_native_with_snake_case_fields_and_cards() -> None:
     assert observable["done"]["references"][1]["cited_text"] == "by train"
 
 
-def test_observable_leaves_the_keys_of_tools_as_they_are_and_has_no_empty_retrieval() -> None:
+def test_observable_keeps_the_keys_of_tools_and_sends_no_empty_retrieval() -> None:
 
     call = ToolCall("c", "t", "s", {"topK": 1, "inner": {"maxAge": 2}})
     said = items("observable", events(started(), call, Retrieval("r", "documents", "q", ())))
@@ -97,7 +97,7 @@ def test_observable_leaves_the_keys_of_tools_as_they_are_and_has_no_empty_retrie
     assert said[1][1]["arguments"] == {"topK": 1, "inner": {"maxAge": 2}}
 
 
-def test_observable_leaves_the_keys_of_what_is_asked_as_they_are() -> None:
+def test_observable_keeps_the_keys_of_questions() -> None:
     schema = {"type": "object", "properties": {"fullName": {"type": "string", "maxLength": 5}}}
     asked = replace(approval("wait_1", "c"), arguments={"fullName": "Ann"}, schema=schema)
     ((_, _), (kind, data)) = items("observable", events(started(), asked))
@@ -110,7 +110,7 @@ def test_observable_leaves_the_keys_of_what_is_asked_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat", "openai"])
-def test_a_contract_without_a_word_for_it_says_nothing_of_a_wait_and_goes_on(name: str) -> None:
+def test_a_dialect_without_waits_sends_none_and_the_turn_continues(name: str) -> None:
     encoder = get_dialect(name)
     told = [(event.type, encoder.sse(event)) for event in WAITING]
     assert not encoder.ended
@@ -142,7 +142,7 @@ def test_message_streams_deltas_and_each_source_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
-def test_the_answer_is_that_of_the_main_agent_with_a_blank_line_between_its_steps(name: str) -> None:
+def test_the_answer_is_the_main_agents_with_blank_lines_between_steps(name: str) -> None:
     text = text_of(name, FULL).replace("[[Leave policy.md]]", "")
     assert text == (ANSWER.replace("\r\n", "\n") if name == "knowledge" else ANSWER)  # SSE has one kind of line end
     assert "From one." not in stream(get_dialect(name), FULL)
@@ -177,7 +177,7 @@ def text_of(name: str, stream_of: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("name", ["message", "knowledge"])
-def test_an_end_that_is_none_is_said_as_an_error_with_its_code(name: str, turn: Any, code: str) -> None:
+def test_an_unknown_end_is_an_error_with_its_code(name: str, turn: Any, code: str) -> None:
     kind, data = items(name, turn)[-1]
     assert (kind, data["code"]) == ("error", code)
     assert data["error" if name == "message" else "message"]
@@ -185,13 +185,13 @@ def test_an_end_that_is_none_is_said_as_an_error_with_its_code(name: str, turn: 
 
 
 @pytest.mark.parametrize("name", ["message", "knowledge", "agentx", "chat"])
-def test_a_step_that_has_said_nothing_may_run_again_and_so_may_a_delegates(name: str) -> None:
+def test_a_step_without_output_can_run_again_and_so_can_a_delegates(name: str) -> None:
     for turn in (RESET_BEFORE_TEXT, RESET_OF_DELEGATE):
         assert "STEP_RESET" not in stream(get_dialect(name), turn)
 
 
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
-def test_a_reset_of_a_step_that_never_began_takes_nothing_back(name: str) -> None:
+def test_a_reset_of_a_step_that_never_started_retracts_nothing(name: str) -> None:
     """A server that goes on with another's turn resets the step that would have come next."""
     before = events(started(), IterationStart(1), Text("I look."), *searched())
     after = events(StepReset(2), IterationStart(2), Text("Found."), done(), first=1_000_000_001)
@@ -199,14 +199,14 @@ def test_a_reset_of_a_step_that_never_began_takes_nothing_back(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
-def test_a_server_that_goes_away_in_the_middle_says_so_as_an_error(name: str) -> None:
+def test_a_server_lost_in_mid_call_is_an_error(name: str) -> None:
     leaving = Notice(ServerStopping.code, "The server stops.")
     encoder = get_dialect(name)
     assert "SERVER_STOPPING" in stream(encoder, events(started(), IterationStart(1), Text("I look"), leaving))
     assert encoder.ended
 
 
-def test_the_answer_for_who_waits_has_nothing_that_was_taken_back_and_fails_as_the_turn_does() -> None:
+def test_a_waiting_callers_answer_has_no_retracted_text_and_fails_like_the_turn() -> None:
     def wait(turn: Any) -> Any:
         collector = MessageAnswer()
         for event in turn:
@@ -231,7 +231,7 @@ def test_the_answer_for_who_waits_has_nothing_that_was_taken_back_and_fails_as_t
 # agentx
 
 
-def test_agentx_says_what_the_agent_is_at() -> None:
+def test_agentx_reports_the_agents_activity() -> None:
     turn = events(
         started("Hi"), IterationStart(1), *searched(), IterationStart(2), Text("25"), Text(" days"), done(CITED)
     )
@@ -265,7 +265,7 @@ def test_agentx_says_what_the_agent_is_at() -> None:
     assert sent("agentx", turn)[-1]["data"]["reason"] == "completed"
 
 
-def test_agentx_tells_the_tools_of_delegates_apart_and_ends_those_that_are_taken_back() -> None:
+def test_agentx_distinguishes_tools_of_delegates_and_ends_retracted_ones() -> None:
     said = items("agentx", FULL)
     of_tools = [(kind, data["data"].get("agent", "")) for kind, data in said if kind.startswith("tool_")]
     for agent in ("researcher", "researcher-2"):
@@ -279,7 +279,7 @@ def test_agentx_tells_the_tools_of_delegates_apart_and_ends_those_that_are_taken
     assert kinds("agentx", RESET)[-2:] == ["error", "conversation_end"]
 
 
-def test_agentx_forgets_a_delegates_planned_calls_when_its_step_is_taken_back() -> None:
+def test_agentx_forgets_a_delegates_planned_calls_after_a_reset() -> None:
     started_call = searched()[0]
     inner = Delegate("researcher/summariser", "call_i")
     steps: list[Step] = [started(), IterationStart(1)]
@@ -346,7 +346,7 @@ def test_chat_is_data_lines_and_done_after_the_last() -> None:
     ]
 
 
-def test_chat_thinks_once_an_iteration_and_an_error_ends_with_done_too() -> None:
+def test_chat_sends_one_thinking_event_an_iteration_and_done_even_after_an_error() -> None:
     again = events(started(), IterationStart(1), StepReset(1), IterationStart(1), Text("a"), Interrupted())
     text = stream(get_dialect("chat"), again)
     assert text.count('"thinking"') == 1
@@ -357,7 +357,7 @@ def test_chat_thinks_once_an_iteration_and_an_error_ends_with_done_too() -> None
 # knowledge
 
 
-def test_knowledge_says_what_was_found_before_the_first_chunk_and_again_whenever_there_is_more() -> None:
+def test_knowledge_sends_sources_before_the_first_chunk_and_when_there_are_more() -> None:
     said = items("knowledge", FULL)
     assert [kind for kind, _ in said][:4] == ["user_message", "context_ready", "chunk", "context_ready"]
     assert said[0][1] == {"id": "msg_u"}
@@ -435,7 +435,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.lists(st.integers(0, 30), max_size=4))
-def test_any_text_in_any_pieces_reaches_both_kinds_of_parsers(pieces: list[str], cited: list[int]) -> None:
+def test_any_text_in_any_chunking_reaches_both_kinds_of_parsers(pieces: list[str], cited: list[int]) -> None:
     cites = SourceReference(1, 1, 0, 1, "doc_1", "The  name.md", "chunk_1", "x", 0.5)
     steps: list[Step] = [started(), IterationStart(1)]
     whole = ""
@@ -456,14 +456,14 @@ def test_any_text_in_any_pieces_reaches_both_kinds_of_parsers(pieces: list[str],
         assert after[0].isalnum()
 
 
-def test_words_stream_while_they_come() -> None:
+def test_text_is_streamed_as_it_arrives() -> None:
     chunks = Chunks()
     said = [chunks.add(word) for word in ("The", " quick", " brown", " fox")]
     assert said == ["Th", "e quic", "k brow", "n fo"]
     assert chunks.end() == "x"
 
 
-def test_what_is_held_back_is_looked_at_once() -> None:
+def test_held_back_text_is_scanned_once() -> None:
     class Counted(str):
         looked = 0
 

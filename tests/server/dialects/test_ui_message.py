@@ -56,14 +56,14 @@ def test_citations_count_as_javascript_does() -> None:
     assert citation["source"]["mediaType"] == "application/pdf"
 
 
-def test_each_cited_passage_is_a_source_once_those_of_delegates_at_the_end() -> None:
+def test_each_cited_passage_is_one_source_with_those_of_delegates_last() -> None:
     sources = [each for each in chunks(FULL) if each["type"] == "source-document"]
     assert [each["sourceId"] for each in sources] == ["1:chunk_1", "2:chunk_2"]
     assert sources[1]["providerMetadata"]["agentic-rag"]["agent"] == OF_DELEGATE.agent
     assert sources[0]["providerMetadata"]["agentic-rag"]["citedText"] == CITED.cited_text
 
 
-def test_a_source_that_was_taken_back_is_told_again() -> None:
+def test_a_retracted_source_is_sent_again() -> None:
     reference = SourceReference(1, 1, 0, 2, "doc_1", "Travel.md", "chunk_1", "train", 0.5)
     again = (Text("By train."), reference)
     fed = events(started(), IterationStart(1), *again, StepReset(1), IterationStart(1), *again, done(CITED))
@@ -72,7 +72,7 @@ def test_a_source_that_was_taken_back_is_told_again() -> None:
     assert said.count("start-step") == said.count("reset-step") == said.count("finish-step") == 1
 
 
-def test_a_result_without_its_call_has_a_part_to_stand_in() -> None:
+def test_a_result_without_its_call_gets_a_placeholder_part() -> None:
     result = ToolResult("c", "x", "y", ToolStatus.OK, "out", False, 1, None, {"a": 1})
     said = chunks(events(started(), IterationStart(1), result, done()))
     assert [each["type"] for each in said[2:4]] == ["tool-input-available", "tool-output-available"]
@@ -80,7 +80,7 @@ def test_a_result_without_its_call_has_a_part_to_stand_in() -> None:
     assert all(each["providerExecuted"] and each["dynamic"] for each in said[2:4])
 
 
-def test_an_answer_that_came_before_all_else_of_the_step_had_ended_is_gone_on_from_there() -> None:
+def test_an_early_answer_is_used_when_the_rest_of_the_step_has_ended() -> None:
     found = ToolResult("call_x", "search", "files", ToolStatus.OK, "1 hit", False, 1)
     calls = (write_call("call_w"), ToolCall("call_x", "search", "files", {}))
     answered = (approval("wait_1", "call_w"), InputAnswered("wait_1", WaitAction.ACCEPT, "ann"))
