@@ -58,6 +58,7 @@ TOOLS: dict[str, ToolSpec] = {
         "description": "Remember.",
         "input_schema": schema("role", "engrams", engrams=ENGRAMS),
     },
+    "read_document": {"name": "read_document", "description": "Read.", "input_schema": schema("document")},
     "search_documents": {
         "name": "search_documents",
         "description": "Search.",
@@ -78,14 +79,22 @@ def request(messages: Sequence[Message], tools: Sequence[str] = tuple(TOOLS), **
     return ModelRequest(**(values | more))
 
 
-def search_result(title: str, *sentences: str, source: str = "doc_1") -> Block:
-    """Return a ``search_result`` block as the runtime makes them."""
+def search_result(title: str, *sentences: str, source: str = "doc_1", score: float = 0.6, rows: int = 0) -> Block:
+    """Return a ``search_result`` block as the runtime makes them; the last ``rows`` sentences are rows of a table.
+
+    The header of the table is the sentence before the rows.
+    """
+    passage: Block = {"documentId": source, "documentName": title, "chunkIds": ["c"] * len(sentences), "score": score}
+    if rows:
+        first, last = len(sentences) - rows, len(sentences)
+        passage["tables"] = [{"first": first, "last": last, "header": sentences[first - 1].split(" | ")}]
     return {
         "type": "search_result",
         "source": source,
         "title": title,
         "content": [text_block(sentence) for sentence in sentences],
         "citations": {"enabled": True},
+        "_passage": passage,
     }
 
 

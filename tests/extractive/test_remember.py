@@ -116,11 +116,6 @@ def test_memories_are_read_without_their_map_and_cues() -> None:
     assert contents == ["The unit is in the loft (beside the tank)", "Filters: buy two"]
 
 
-def test_memories_of_an_unknown_server_are_read_from_its_list() -> None:
-    text = "Found:\n* the unit is in the loft\n2. the tank is blue\n"
-    assert [content for content, _ in memories_in(text)] == ["the unit is in the loft", "the tank is blue"]
-
-
 async def test_a_memory_found_by_its_cues_is_quoted_although_its_text_has_other_words() -> None:
     found = "- [ATOMIC 0.8] The user likes teal (colour · favourite)"
     answer = await Conversation({"promptx_recall": answering(found)}).ask("What is my favourite colour?")
