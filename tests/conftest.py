@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests that share a fixture, and apply the markers ``nightly``, ``slow`` and ``sqlite``.
 
-    A group runs in one worker. So do the source rules, which share one parse of all sources.
+    A group runs in one worker. So do the source rules, which share one parse of all sources (`test_layers.sources`).
     """
     root = Path(__file__).parent
     for item in items:
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(name))
         if "playwright_driver" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group(f"console.{item.path.stem}"))
-        if item.path.parent == root:
+        if item.path.parent == root and hasattr(item.module, "sources"):
             item.add_marker(pytest.mark.xdist_group("sources"))
         if (reason := SLOW_FOLDERS.get(item.path.relative_to(root).parts[0])) is not None:
             item.add_marker(pytest.mark.slow(reason))
