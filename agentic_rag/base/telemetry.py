@@ -223,9 +223,9 @@ class Span:
             self._trace.end(self)
 
 
-NOBODY: Final = Observer(lambda: 0.0)
+NO_OBSERVER: Final = Observer(lambda: 0.0)
 """The observer that measures nothing."""
-NO_SPAN: Final = Span(NOBODY, WorkKind.TURN, "", {}, "")
+NO_SPAN: Final = Span(NO_OBSERVER, WorkKind.TURN, "", {}, "")
 """The span of work that is not measured. All its methods do nothing."""
 
 _running: ContextVar[Span] = ContextVar("running_span", default=NO_SPAN)

@@ -91,7 +91,7 @@ class ImportOptions:
 class Imports:
     """Imports bundles.
 
-    An import has four steps: `Reception` receives and checks the bundle in a folder of its own, the report is made (a
+    An import has four steps: `Reception` receives and checks the bundle in a separate folder, the report is written (a
     dry run ends here), the files are placed, and one transaction stores the records.
 
     Invariants:
@@ -100,7 +100,7 @@ class Imports:
       files or completes the import. A reader of the domain sees the state before or after, never a part.
     - A bundle starts no program and brings no secret. ``bind`` names the servers that may get the domain's secrets.
 
-    ``owners`` choose whose the imported memories are, ``pending`` finishes the imports that were cut off, and
+    ``owners`` choose the owner of each imported memory, ``pending`` finishes the imports that were cut off, and
     ``max_bytes`` is the maximum size of a bundle in bytes.
     """
 

@@ -1049,7 +1049,7 @@ def _title(title: str) -> str:
 
 
 def _folder(name: str) -> str:
-    """Return the name of a folder as it is stored; empty: no folder."""
+    """Return the stored name of a folder; empty: no folder."""
     name = name.strip()
     if len(name) > READ_TITLE:
         raise InvalidInput("folder", f"{len(name)} characters; at most {MAX_FOLDER} are possible.")

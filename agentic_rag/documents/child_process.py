@@ -138,7 +138,7 @@ class ChildProcess:
                 stderr=subprocess.DEVNULL,
                 env=await anyio.to_thread.run_sync(_environment),
                 cwd="/",
-                start_new_session=True,  # a group of its own, which `end_process` kills with all its children
+                start_new_session=True,  # a new process group, which `end_process` kills with all its children
             )
         # Bytes of a dead predecessor must not be read as the beginning of a frame.
         self._reader, self._received = FrameReader(), deque()

@@ -142,7 +142,7 @@ class ContextLines:
     async def _advance(self, writer: LineWriter, domain_id: str) -> bool:
         """Take the next steps for a domain; return whether more can be done at once."""
         settings = await self._directory.settings(domain_id)
-        # First, whatever the settings say now: ended batches are paid for, and running ones may have to be cancelled.
+        # Before the settings are checked: ended batches are paid for, and running ones may need a cancellation.
         await self._collect(writer, domain_id, wanted=settings.context_lines)
         row = await self._reindexing.state(domain_id)
         if not settings.context_lines:

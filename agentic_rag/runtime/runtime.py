@@ -16,7 +16,7 @@ from agentic_rag.base.errors import NotFound, StorageError, StorageUnavailable
 from agentic_rag.base.events import AgentEvent, Interrupted
 from agentic_rag.base.ids import SessionId, TurnId, WaitId
 from agentic_rag.base.redaction import Redactor
-from agentic_rag.base.telemetry import NOBODY, Observer
+from agentic_rag.base.telemetry import NO_OBSERVER, Observer
 from agentic_rag.base.workers import attempt
 from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.log.fanout import InProcessFanout
@@ -108,7 +108,7 @@ class Runtime:
         replica: Replica | None = None,
         transcript_bytes: int = DEFAULT_BYTES,
         spending: Spending | None = None,
-        observer: Observer = NOBODY,
+        observer: Observer = NO_OBSERVER,
         hidden_documents: HiddenDocuments = hide_nothing,
     ) -> None:
         self._database = database

@@ -359,7 +359,7 @@ class EvaluationRoutes:
     async def summary(self, domain: str) -> Redacted[EvaluationSummary]:
         """Show the state of the domain's evaluation."""
         newest = await self._runs.list_of(domain, 100)
-        own = [run for run in newest if not run.draft_id]  # the others judge a change, not the domain as it is
+        own = [run for run in newest if not run.draft_id]  # runs of a draft judge a change, not the live domain
         drafts = await self._gate.drafts(domain, 300)
         counts = await self._cases.counts(domain)
         last = {tier: next((run for run in own if run.tier == tier), None) for tier in ("retrieval", "answers")}
@@ -469,7 +469,7 @@ _ORDER = ("failed", "gone", "unknown", "passed", "unchecked")
 
 
 def _case(line: CaseLine) -> Case:
-    # A result of an earlier version does not judge the case as it is now.
+    # A result of an earlier version says nothing about the current case.
     last = {
         tier: answer_from(LastResult, result)
         for tier, result in line.last.items()

@@ -61,7 +61,7 @@ class CollectedAnswer(Response):
                 except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
                     refused = exc
                 group.cancel_scope.cancel()
-        if left.is_set():  # nobody reads an answer
+        if left.is_set():  # no client reads an answer
             return
         if lifetime.cancelled_caught:
             raise Unauthenticated("The key was revoked.")

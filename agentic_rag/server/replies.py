@@ -271,7 +271,7 @@ def refusal(
     if error.status == 401:
         response.headers["www-authenticate"] = f"Bearer {challenge}".strip()
     elif isinstance(error, InsufficientScope) and challenge:
-        # Only the address of the metadata is taken over: the scope is the one that this request lacks.
+        # Only the address of the metadata is used. The scope is the one that this request lacks.
         metadata = challenge[challenge.index("resource_metadata=") :].partition(",")[0]
         response.headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}", {metadata}'
     return response

@@ -46,7 +46,7 @@ from agentic_rag.base.errors import (
     refused_write,
 )
 from agentic_rag.base.forms import MAX_VALUES, check_size, read_form
-from agentic_rag.base.telemetry import NOBODY, Observer
+from agentic_rag.base.telemetry import NO_OBSERVER, Observer
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.replies import Attachment, Headed, Replies, json_response, request_id
@@ -220,7 +220,7 @@ class Edge:
         audit: AuditLog,
         thread: DomainThreads,
         views: DocumentViews,
-        observer: Observer = NOBODY,
+        observer: Observer = NO_OBSERVER,
         note_refused: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """Take the collaborators. ``thread`` encodes large answers; ``observer`` counts refusals.

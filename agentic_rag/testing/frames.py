@@ -50,7 +50,7 @@ NO_FACTS = Facts()
 
 def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> list[bytes]:
     """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
-    # `message_start`, the first frame, shows the input's usage, so the last event is looked at first.
+    # The last event comes first, because `message_start`, the first frame, shows the input's usage.
     usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
     result: list[bytes] = []
     written = {event.index for event in events if isinstance(event, InputDelta)}

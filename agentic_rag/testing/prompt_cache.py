@@ -72,7 +72,7 @@ class PromptCache:
             prefixes.append((digest.digest(), -(-size // BYTES_PER_TOKEN)))
         total = prefixes[-1][1]
         hits = [at for at in self._readable(breakpoints) if self._lives(prefixes[at][0], present)]
-        # Reading an entry renews it, and comes before the writes: what this call writes is no hit of its own.
+        # The entries are read before the writes. Otherwise this call's own writes would count as cache hits.
         for at in hits:
             entry = self._known[prefixes[at][0]]
             entry.until = present + entry.seconds

@@ -338,7 +338,7 @@ class Memory:
         best = nsmallest(
             limit,
             (key for key in fits if key in self._traces),
-            # Rounded, so that the order of the network decides between fits that hardly differ.
+            # Rounded, so that the order of the network decides between almost equal fits.
             key=lambda key: (-round(fits[key], 2), places.get(key, last), -self._traces[key][2]),
         )
         by_id = {engram.id: engram for engram in engrams}
@@ -627,7 +627,7 @@ class MemoryCache:
             while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
                 evicted.append(self._memories.popitem(last=False)[1])
                 engrams -= evicted[-1].size
-        # Closing writes files. On a slow disk the caller waits only for so long, and the thread goes on.
+        # Closing writes files. On a slow disk the caller stops waiting after a time limit, and the thread continues.
         if evicted:
             closing = threading.Thread(target=_close_all, args=(evicted,), name=CLOSER, daemon=True)
             closing.start()

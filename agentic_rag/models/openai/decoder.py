@@ -313,7 +313,7 @@ def _usage(usage: Json) -> Usage:
     details = usage.get("prompt_tokens_details") or {}
     cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
     sent = _number(usage.get("prompt_tokens"))
-    cached = min(cached, sent)  # a count must not become negative, whatever the endpoint reports
+    cached = min(cached, sent)  # an endpoint may report impossible counts, and none must become negative
     return Usage(input=sent - cached, cache_read=cached, output=_number(usage.get("completion_tokens")))
 
 

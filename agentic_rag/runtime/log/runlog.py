@@ -32,7 +32,7 @@ from agentic_rag.base.errors import LeaseLost, ServerStopping, StorageError
 from agentic_rag.base.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice
 from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.base.redaction import Redaction
-from agentic_rag.base.telemetry import NOBODY, Observer, given_traceparent
+from agentic_rag.base.telemetry import NO_OBSERVER, Observer, given_traceparent
 from agentic_rag.runtime.log.encoder import Encoder, TextKind
 from agentic_rag.runtime.log.groups import EventGroup, Groups
 from agentic_rag.runtime.log.remote_logs import RemoteLogs
@@ -451,7 +451,9 @@ class Journal:
     A log is open while its turn runs or waits.
     """
 
-    def __init__(self, database: Database, remote_logs: RemoteLogs | None = None, observer: Observer = NOBODY) -> None:
+    def __init__(
+        self, database: Database, remote_logs: RemoteLogs | None = None, observer: Observer = NO_OBSERVER
+    ) -> None:
         """``remote_logs``: sends and receives live events of the other processes of a shared store."""
         self.database = database
         self.groups: Groups[RunLog] = Groups()

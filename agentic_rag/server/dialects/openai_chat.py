@@ -106,7 +106,7 @@ class OpenAiChat:
         if client_calls:
             return self._pause(client_calls, str(fields["ts"]))
         own_reset = fields["type"] == "step_reset" and not fields.get("agent")
-        # A chunk cannot be taken back, so an answer that begins anew fails, except with a form: no text was sent yet.
+        # A sent chunk cannot be retracted, so a repeated answer fails. With a form no text was sent yet.
         if own_reset and self._answer.sent_in_step and self._form is None:
             self.ended = True
             return self._fail(failure_of(StepTakenBack()))

@@ -338,7 +338,7 @@ class _OpenDocumentReader:
             mark = ""
             if item.tag == f"{_TEXT}list-item":
                 first = next((child for child in item if local(child)), None)
-                # An item that begins with a deeper list has no number of its own.
+                # An item that begins with a deeper list has no separate number.
                 if first is None or first.tag != f"{_TEXT}list":
                     mark = items.number(depth, item.get(f"{_TEXT}start-value"))
             indentation = "  " * min(depth, 8)

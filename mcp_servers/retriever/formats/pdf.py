@@ -299,7 +299,7 @@ def _read_page(document: pypdfium2.PdfDocument, index: int, unread: _Unread) -> 
         lines, turn = _arrange(_lines(text_page, rules))
         marks = read_marks(document, page)
         lines = _with_marks(lines, marks, FRAMES[turn])
-        if lines:  # the image of a page without text is a scan, which has notes of its own
+        if lines:  # the image of a page without text is a scan, which has separate notes
             unread.images += images
         unread.marks.update(marks.unread)
         unread.files += marks.files
