@@ -40,11 +40,14 @@ NOTHING: Mapping[str, str] = {}
 _HEAD = 4
 """Number of first bytes by which forms are grouped."""
 
-_NEVER = tuple(b"\xff" + bytes(pair) for pair in product(range(12), repeat=2))
-"""Patterns that occur in no UTF-8 text, added to every search.
+_NO_UTF8 = bytes.fromhex("c0 c1 f5 f6 f7 f8 f9 fa fb fc fd fe")
+"""Bytes that UTF-8 never uses."""
+_NEVER = tuple(b"\xff" + bytes(pair) + _NO_UTF8[::-1] for pair in product(_NO_UTF8, repeat=2))
+"""Patterns that occur in no UTF-8 text and hardly in other files, added to every search.
 
 With few patterns, the library compares each one again at every place where it may begin, which is slow for a periodic
-value in a periodic text. With this many it runs the automaton alone.
+value in a periodic text. With this many it runs the automaton alone. No form contains a byte of them, so in a binary
+file a match of one cannot hide a form.
 """
 
 _CODING = "utf-8", "surrogatepass"
@@ -74,10 +77,13 @@ class _Automaton:
     def replace(self, text: str, *, named: bool) -> str:
         """Return the text with each form replaced by a mark, which contains its name if ``named``."""
         data = text.encode(*_CODING)
+        redacted = self.replace_bytes(data, named=named)
+        return text if redacted is data else redacted.decode(*_CODING)
+
+    def replace_bytes(self, data: bytes, *, named: bool) -> bytes:
+        """Return the data with each form replaced by a mark. Without a form, the same object."""
         matches = self._search.find_matches_as_indexes(data) if self.glance(data) else ()
-        if not matches:
-            return text
-        return self._join(data, matches, 0, len(data), named=named)
+        return self._join(data, matches, len(data), named=named) if matches else data
 
     def split(self, text: str) -> tuple[str, str]:
         """Return the part that may be sent now, redacted, and the rest: the longest end that begins a longer form."""
@@ -96,14 +102,18 @@ class _Automaton:
                 safe = self._safe(data, match[2])
         if not matches and safe == len(data):
             return text, ""
-        return self._join(data, matches, 0, safe, named=True), data[safe:].decode(*_CODING)
+        return self._join(data, matches, safe, named=True).decode(*_CODING), data[safe:].decode(*_CODING)
 
-    def _join(self, data: bytes, matches: Iterable[tuple[int, int, int]], at: int, end: int, *, named: bool) -> str:
-        parts: list[str] = []
+    def _join(self, data: bytes, matches: Iterable[tuple[int, int, int]], end: int, *, named: bool) -> bytes:
+        parts: list[bytes] = []
+        at = 0
         for number, start, stop in matches:
-            parts += data[at:start].decode(*_CODING), f"[secret {self._names[number]}]" if named else "[secret]"
+            if number >= len(self._names):  # a pattern of `_NEVER`, which a binary file may hold after all
+                continue
+            mark = f"[secret {self._names[number]}]" if named else "[secret]"
+            parts += data[at:start], mark.encode(*_CODING)
             at = stop
-        return "".join([*parts, data[at:end].decode(*_CODING)])
+        return b"".join([*parts, data[at:end]])
 
     def _safe(self, data: bytes, at: int) -> int:
         """Return the index from which the data is the beginning of a longer form; the length if there is none.
@@ -190,6 +200,10 @@ class Redaction:
     def __call__(self, text: str) -> str:
         """Return the text without any known value."""
         return self._current().replace(text, named=True) if self._values else text
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """Return a file's bytes without the UTF-8 of any known value. All other bytes stay, also in binary formats."""
+        return self._current().replace_bytes(data, named=True) if self._values else data
 
     def without_names(self, text: str) -> str:
         """Return the text without any known value, for readers who may not learn the secret's name."""

@@ -138,6 +138,17 @@ def test_lone_surrogates_are_handled() -> None:
     assert known("12345678")("\ud800 12345678 \udfff") == "\ud800 [secret TOKEN] \udfff"
 
 
+@given(st.binary(max_size=40), st.binary(max_size=40), st.sampled_from((VALUE, "\x01\x02 binary", "\U0010ffff" * 8)))
+def test_a_value_is_cut_out_of_any_bytes(before: bytes, after: bytes, value: str) -> None:
+    assert known(value).redact_bytes(before + value.encode() + after) == before + b"[secret TOKEN]" + after
+
+
+def test_bytes_without_a_value_stay_as_they_are() -> None:
+    every_pair = bytes(byte for pair in product(range(256), repeat=2) for byte in pair)
+    assert known(VALUE).redact_bytes(every_pair + VALUE[:4].encode()) == every_pair + VALUE[:4].encode()
+    assert Redaction().redact_bytes(every_pair) == every_pair
+
+
 def test_the_token_after_bearer_is_redacted_alone_too() -> None:
     assert known("Bearer abcdefgh1")("x abcdefgh1 y") == "x [secret TOKEN] y"
 

@@ -31,3 +31,21 @@ async def test_a_stored_result_is_a_file_that_no_browser_renders(tmp_path: Path)
         await database.write(lambda conn: payloads.put(conn, elsewhere))
         refused = await rig.http.get(f"/api/payloads/{elsewhere.ref}")
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "PAYLOAD_NOT_FOUND")
+
+
+async def test_a_secret_is_cut_out_of_a_binary_file_and_all_other_bytes_stay(tmp_path: Path) -> None:
+    secret, every_byte = "s3cret-of-the-domain", bytes(range(256))
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": secret})
+        conversation = await rig.conversation(domain)
+        database = rig.application.database
+        record = await database.read(lambda conn: conversations.get(conn, ConversationId(conversation)))
+        assert record is not None
+        for media_type in ("application/pdf", "application/zip", "image/png", "text/plain"):
+            ref, data = new_id("ref"), every_byte + secret.encode() + b"\xff" * 50 + every_byte[::-1]
+            await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
+            kept = payloads.record_of(ref, record.session_id, media_type, data)
+            await database.write(lambda conn, kept=kept: payloads.put(conn, kept))  # type: ignore[misc]
+            answer = await rig.http.get(f"/api/payloads/{ref}")
+            assert answer.content == data.replace(secret.encode(), b"[secret TOKEN]")
