@@ -13,7 +13,7 @@ import typer
 
 from agentic_rag.base.json_form import to_json
 from agentic_rag.commands.line import AsJson, say, table
-from agentic_rag.models.model_checks import CALL_SECONDS, Finding, check_model
+from agentic_rag.models.model_checks import CALL_SECONDS, AbilityResult, check_model
 from agentic_rag.models.profiles import profile_of
 
 models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
@@ -40,13 +40,13 @@ def check(
     if not checked:
         say("error: no language model is set up: see docs/providers.md", err=True)
         raise typer.Exit(1)
-    rows = [_row(name, finding) for name, findings in checked for finding in findings]
+    rows = [_row(name, result) for name, results in checked for result in results]
 
-    answer = [{"model": name, **to_json(finding)} for name, findings in checked for finding in findings]
+    answer = [{"model": name, **to_json(result)} for name, results in checked for result in results]
     table(["model", "what", "", "code", "said"], rows, answer, as_json)
     for retirement in retirements_of([name for name, _ in checked], today()):
         say(f"warning: {retirement.text(today())}", err=True)
-    if not all(finding.works for _, findings in checked for finding in findings):
+    if not all(result.works for _, results in checked for result in results):
         raise typer.Exit(1)
 
 
@@ -74,7 +74,7 @@ def show_prices(
     table(head, [(*row, prices.currency) for row in rows], answer, as_json)
 
 
-async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[Finding]]]:
+async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[AbilityResult]]]:
     """Test the models concurrently; the calls of one model run one after the other."""
     from agentic_rag.base.redaction import Redactor
     from agentic_rag.base.settings import load_settings
@@ -87,12 +87,12 @@ async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequen
     choice = choose_model(settings, providers)
     redact = Redactor(secrets_of(settings, providers))
     models = list(dict.fromkeys(map(choice.names.keep, names))) or configured_models(settings, choice, providers)
-    by_model: dict[str, Sequence[Finding]] = {}
+    by_model: dict[str, Sequence[AbilityResult]] = {}
 
     async def check_one(name: str) -> None:
-        findings = await check_model(choice.model, name, profile_of(name), seconds)
+        results = await check_model(choice.model, name, profile_of(name), seconds)
         by_model[name] = [
-            Finding(finding.ability, finding.code, redact(finding.note), finding.seconds) for finding in findings
+            AbilityResult(result.ability, result.code, redact(result.note), result.seconds) for result in results
         ]
 
     try:
@@ -104,7 +104,7 @@ async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequen
     return [(name, by_model[name]) for name in models]
 
 
-def _row(name: str, finding: Finding) -> list[str]:
-    took = f"{finding.seconds:.1f} s"
-    note = f"{took}: {finding.note}" if finding.note else took
-    return [name, str(finding.ability), "works" if finding.works else "FAILS", str(finding.code or "-"), note]
+def _row(name: str, result: AbilityResult) -> list[str]:
+    took = f"{result.seconds:.1f} s"
+    note = f"{took}: {result.note}" if result.note else took
+    return [name, str(result.ability), "works" if result.works else "FAILS", str(result.code or "-"), note]

@@ -37,7 +37,7 @@ from agentic_rag.conversations.exchanges import BROUGHT, Exchange, store_exchang
 from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
 from agentic_rag.conversations.sent_images import GivenImage, read_images
 from agentic_rag.conversations.shown_messages import ShownMessage
-from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
+from agentic_rag.conversations.transcripts import ConversationBranch, DelegateRecords, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import (
     Definitions,
@@ -705,7 +705,7 @@ class Conversations:
         hidden = await self.hidden_documents(user, conversation.domain_id, conversation.id)
         return hide_in_message(message, hidden) if hidden else message
 
-    async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
+    async def branches(self, user: User, conversation_id: ConversationId) -> list[ConversationBranch]:
         """Return the branches, oldest first.
 
         Raises:
@@ -839,7 +839,7 @@ class Conversations:
         turn = await self.turn(user, turn_id)
         return await self._db.read(lambda conn: turns.is_first(conn, turn))
 
-    async def children(self, user: User, turn_id: TurnId) -> list[Child]:
+    async def children(self, user: User, turn_id: TurnId) -> list[DelegateRecords]:
         """Return the delegates of a turn. Raises as `turn`."""
         turn = await self.turn(user, turn_id)
         children = await self._transcripts.children(turn)

@@ -33,7 +33,7 @@ _MARKUP = re.compile(r"[*_`#>~]+|\[\^?[\d, ]+\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class MessageExcerpt:
     """Text around a hit. ``marks`` are the first and the next character of each hit in it, in Unicode code points."""
 
     text: str
@@ -46,7 +46,7 @@ class MessageHit:
 
     id: MessageId
     role: Literal["user", "assistant"]
-    excerpt: Excerpt
+    excerpt: MessageExcerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ConversationHit:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class ConversationHits:
     """The conversations found, newest message first. ``more``: there are others that were not read."""
 
     items: Sequence[ConversationHit]
@@ -73,17 +73,17 @@ class ConversationSearch:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def search(self, user: User, query: str, domain_id: str | None, limit: int) -> SearchResult:
+    async def search(self, user: User, query: str, domain_id: str | None, limit: int) -> ConversationHits:
         """Return the user's conversations in which all words of a query occur: in the title, or in one message.
 
         A word may be the beginning of a longer one. Part of a Chinese or Japanese text is found as written.
         """
         terms = SearchTerms.of(query)
         if not terms.phrases:
-            return SearchResult((), more=False)
+            return ConversationHits((), more=False)
         domain_ids = None if user.operator else user.domains
 
-        def read(conn: Connection) -> SearchResult:
+        def read(conn: Connection) -> ConversationHits:
             matches = message_texts.search(conn, TextScope(user.id, domain_id), terms)
             by_conversation: dict[ConversationId, list[TextMatch]] = {}
             for match in matches:
@@ -93,7 +93,7 @@ class ConversationSearch:
             ids = {*islice(by_conversation, MAX_CONVERSATIONS), *islice(titled, MAX_CONVERSATIONS)}
             records = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
             items = [_hit(conn, record, by_conversation.get(record.id, ()), terms) for record in records[:limit]]
-            return SearchResult(items, len(records) > limit or len(matches) == message_texts.MAX_MATCHES)
+            return ConversationHits(items, len(records) > limit or len(matches) == message_texts.MAX_MATCHES)
 
         return await self._db.read(read)
 
@@ -122,7 +122,7 @@ def _message_hit(
     return None
 
 
-def excerpt_of(text: str, terms: SearchTerms) -> Excerpt:
+def excerpt_of(text: str, terms: SearchTerms) -> MessageExcerpt:
     """Return the text around the first hit, or the beginning of a text without one, on one line without Markdown."""
     text = text[: message_texts.MAX_CHARACTERS]
     spans = terms.spans_in(text)
@@ -139,7 +139,7 @@ def excerpt_of(text: str, terms: SearchTerms) -> Excerpt:
             length += len(plain)
         at = last
     pieces.append("…" if end < len(text) else "")
-    return Excerpt("".join(pieces).rstrip(), marks)
+    return MessageExcerpt("".join(pieces).rstrip(), marks)
 
 
 def _word_start(text: str, at: int) -> int:

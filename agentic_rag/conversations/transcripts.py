@@ -38,7 +38,7 @@ class ShownPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class DelegateRecords:
     """A delegate's records: its path, the tool call that started it, its turn, messages and tool calls."""
 
     agent: str
@@ -49,7 +49,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class ConversationBranch:
     """One path through a conversation. ``leaf`` is its last answer, the id to read or activate the branch.
 
     ``parent_message_id`` is the last answer shared with another branch (None: it shares nothing). ``first_message_id``
@@ -142,10 +142,10 @@ class Transcripts:
                 return message
         raise NotFound("message", message_id)
 
-    async def branches(self, conversation: ConversationRecord) -> list[Branch]:
+    async def branches(self, conversation: ConversationRecord) -> list[ConversationBranch]:
         """Return the branches, oldest first."""
 
-        def read(conn: Connection) -> list[Branch]:
+        def read(conn: Connection) -> list[ConversationBranch]:
             session = sessions.get(conn, conversation.session_id)
             tree = branches.read_tree(conn, conversation.session_id)
             active = None if session is None else session.leaf_message_id
@@ -156,7 +156,7 @@ class Transcripts:
                 of = turns.by_ids(conn, [own[0].turn_id, leaf.turn_id])
                 first, last = of[own[0].turn_id], of[leaf.turn_id]
                 listed.append(
-                    Branch(
+                    ConversationBranch(
                         leaf=leaf.message_id,
                         parent_message_id=own[0].parent_message_id,
                         first_message_id=own[0].user_message_id,
@@ -203,7 +203,7 @@ class Transcripts:
 
         return await self._db.read(read)
 
-    async def children(self, turn: TurnRecord) -> list[Child]:
+    async def children(self, turn: TurnRecord) -> list[DelegateRecords]:
         """Return the delegates of a turn, in the order in which they began."""
 
         def read(conn: Connection) -> list[tuple[SessionRecord, TurnRecord, list[MessageRecord], list[ToolCallRecord]]]:
@@ -217,7 +217,9 @@ class Transcripts:
         for session, own, rows, calls in await self._db.read(read):
             objects = {ref: await self._object(session.id, ref) for ref in sorted(refs_in(rows))}
             messages = shown_messages(turn.conversation_id, rows, {own.id: own}, objects)
-            children.append(Child(session.labels.agent, session.tool_call_id or "", own, tuple(messages), tuple(calls)))
+            children.append(
+                DelegateRecords(session.labels.agent, session.tool_call_id or "", own, tuple(messages), tuple(calls))
+            )
         return children
 
     async def _object(self, session_id: SessionId, ref: str) -> Any:

@@ -42,7 +42,7 @@ from agentic_rag.documents.line_writer import (
 from agentic_rag.documents.reindexing import PAGE, Reindexing, SwapGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.batches import MAX_REQUESTS, BatchAnswer
-from agentic_rag.runtime.paid_calls import Answer
+from agentic_rag.runtime.paid_calls import PaidAnswer
 from agentic_rag.store import collections, context_lines, documents, domains, usage
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.collections import CollectionRecord, CollectionState, LinesUse
@@ -431,7 +431,7 @@ def custom_id(row: ContextLineRecord) -> str:
     return hashlib.sha256(f"{row.document_id}\0{row.digest}".encode()).hexdigest()[:40]
 
 
-def _keep(writer: LineWriter, row: ContextLineRecord, conn: Connection, answer: Answer) -> None:
+def _keep(writer: LineWriter, row: ContextLineRecord, conn: Connection, answer: PaidAnswer) -> None:
     """Store a single answer. In the same transaction, its document is marked to get the line."""
     line, failure = read_answer(writer.redact(row.domain_id, answer.text), answer.stop_reason)
     context_lines.change(conn, _failed_row(row, failure) if failure else _made_row(row, line))

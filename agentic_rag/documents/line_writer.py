@@ -23,7 +23,7 @@ from agentic_rag.base.redaction import Redactor
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.batches import NO_BATCHES, BatchAnswer, BatchingModel, BatchState
-from agentic_rag.runtime.paid_calls import Answer, PaidCalls
+from agentic_rag.runtime.paid_calls import PaidAnswer, PaidCalls
 from agentic_rag.runtime.spending import Spending, request_tokens
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.context_lines import LineBatch
@@ -169,7 +169,7 @@ class LineWriter:
         """Return a text without the domain's secrets."""
         return self._redactor.of(domain_id)(text)
 
-    async def ask(self, domain_id: str, request: ModelRequest, keep: Callable[[Connection, Answer], None]) -> None:
+    async def ask(self, domain_id: str, request: ModelRequest, keep: Callable[[Connection, PaidAnswer], None]) -> None:
         """Ask for one line. ``keep`` stores the answer in the transaction that stores the cost.
 
         Raises like `PaidCalls.ask`.

@@ -23,7 +23,7 @@ from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.page_job import PageFrame, PageJob
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.runtime.paid_calls import Answer, PaidCalls
+from agentic_rag.runtime.paid_calls import PaidAnswer, PaidCalls
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.usage import UsageLabels
 from mcp_servers.retriever.errors import DocumentError
@@ -121,7 +121,7 @@ class PageModel:
             return answer.text, None
         return "", error
 
-    async def _ask_patiently(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> Answer:
+    async def _ask_patiently(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> PaidAnswer:
         """Ask a model, and again after errors that may pass."""
         for delay in RETRY_SECONDS:
             try:
@@ -132,7 +132,7 @@ class PageModel:
                 await anyio.sleep(max(delay, min(getattr(exc, "retry_after", None) or 0.0, CALL_SECONDS)))
         return await self._ask(calls, name, image, document)
 
-    async def _ask(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> Answer:
+    async def _ask(self, calls: PaidCalls, name: str, image: Block, document: DocumentRecord) -> PaidAnswer:
         question = text_block("Transcribe this page.")
         request = ModelRequest(
             name,

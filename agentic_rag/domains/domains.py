@@ -57,7 +57,7 @@ MAX_DESCRIPTION = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class DomainView:
+class DomainDetails:
     """A domain as a client sees it: settings with defaults, and the merged server map."""
 
     record: DomainRecord
@@ -250,7 +250,7 @@ class Domains:
         if sealed:
             check_limits(conn, domain_id, "mcpServers")
 
-    async def view(self, record: DomainRecord, documents: DocumentView) -> DomainView:
+    async def view(self, record: DomainRecord, documents: DocumentView) -> DomainDetails:
         """Return a domain as a client sees it. The number of documents counts the searchable ones in the view."""
         facts = await self._directory.facts(record.id)
         if documents.visible is not None:
@@ -259,7 +259,7 @@ class Domains:
         document = to_json(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
         document["mcpServers"] = server_map(record, settings, facts, masks)
-        return DomainView(record, document, facts.count)
+        return DomainDetails(record, document, facts.count)
 
     async def settings_after(self, domain_id: str, settings: Json, *, replace_maps: bool = False) -> DomainSettings:
         """Return the settings after a change (`update`). Nothing is stored, sealed or installed.

@@ -135,7 +135,7 @@ class FoundPassage:
 
 
 @dataclass(slots=True)
-class Turn:
+class QuestionState:
     """The user's newest message and the tool results since.
 
     ``before``: the earlier questions that a follow-up refers to. ``activate``: the role must be activated now.
@@ -177,7 +177,7 @@ class Turn:
         return "roles" if self.role.lower() == "nuwa" else next(talk, "")
 
 
-def read(request: base.ModelRequest) -> Turn:
+def read(request: base.ModelRequest) -> QuestionState:
     """Parse a request."""
     messages, prompt = request.messages, plain_text(request.system)
     asked = [
@@ -196,7 +196,7 @@ def read(request: base.ModelRequest) -> Turn:
     is_active = any(use["id"] in results and not results[use["id"]][0].get("is_error") for _, use in actions)
     named = _ROLE.search(f"{notes}\n{prompt}")
     answers = [plain_text(message["content"]) for message in messages if message["role"] == "assistant"]
-    turn = Turn(
+    turn = QuestionState(
         question=question,
         before=_before(question, [_split_notes(messages[place])[1] for place in asked[:-1]]),
         language=language_of(question if any(map(str.isalpha, question)) else prompt),
@@ -293,7 +293,7 @@ def _before(question: str, earlier: Sequence[str]) -> str:
 # Tool calls
 
 
-def _calls(turn: Turn, request: base.ModelRequest) -> list[Block]:
+def _calls(turn: QuestionState, request: base.ModelRequest) -> list[Block]:
     choice = request.tool_choice or {"type": "auto"}
     schemas = {tool["name"]: tool["input_schema"] for tool in request.tools if choice["type"] != "none"}
     plan = list(_plan(turn))
@@ -315,7 +315,7 @@ def _calls(turn: Turn, request: base.ModelRequest) -> list[Block]:
     return blocks
 
 
-def _plan(turn: Turn) -> Iterator[tuple[str, Json]]:
+def _plan(turn: QuestionState) -> Iterator[tuple[str, Json]]:
     """Yield the remaining calls of this turn, each with all possible arguments."""
     if turn.role and turn.activate:
         yield ACTION, {"role": turn.role}
@@ -361,7 +361,7 @@ def _fit(schema: Json | None, values: Json) -> Json | None:
 # Answers
 
 
-def _reply(turn: Turn) -> list[Block]:
+def _reply(turn: QuestionState) -> list[Block]:
     texts = {key: versions[turn.language == "zh"] for key, versions in _TEXTS.items()}
     lines = [texts.get(f"failed {name}", texts["failed"]).format(reason) for name, reason in turn.problems.items()]
     if turn.to_remember:
@@ -396,7 +396,7 @@ class _Choice(NamedTuple):
     evidence: float
 
 
-def _quotes(turn: Turn) -> list[Block]:
+def _quotes(turn: QuestionState) -> list[Block]:
     """Return the quotes: those about as good as the best one, or for a question of several parts one for each part."""
     if turn.wants_summary:
         starts = turn.beginnings or _documents(turn)
@@ -415,7 +415,7 @@ def _quotes(turn: Turn) -> list[Block]:
     return [_quote(choice.hit, choice.span) for choice in list(chosen.values())[:MAX_QUOTES]]
 
 
-def _documents(turn: Turn) -> list[FoundPassage]:
+def _documents(turn: QuestionState) -> list[FoundPassage]:
     """Return the best passage of each document to summarise: of those whose title the message names best."""
     wanted, hits = terms(turn.question), turn.hits or []
     shared = [len(wanted & hit.title_terms) for hit in hits]
@@ -440,7 +440,7 @@ def question_parts(question: str, unmatched: Sequence[str] = ()) -> list[str]:
     return [part for part in parts if not any(words <= terms(part) for words in missing)] or [question]
 
 
-def _rank(turn: Turn, question: str) -> list[_Choice]:
+def _rank(turn: QuestionState, question: str) -> list[_Choice]:
     """Return the passages that may answer a part of the question, best first."""
     form, wanted = asked_form(question), question_terms(question, turn.before)
     least = 0.0 if turn.by_meaning else LEAST
@@ -522,7 +522,7 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _fitting_memories(turn: Turn) -> list[str]:
+def _fitting_memories(turn: QuestionState) -> list[str]:
     recalled = FoundPassage("", tuple(with_cues for _, with_cues in turn.memories))
     shares = rate(question_terms(turn.question, turn.before), recalled)
     floor = max(ENOUGH, NEAR * max(shares, default=0.0))

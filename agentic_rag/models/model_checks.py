@@ -65,7 +65,7 @@ class Shortfall(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AbilityResult:
     """The result of one check.
 
     ``code``: None if the feature works. ``note``: text for people. ``seconds``: duration of the call.
@@ -128,12 +128,12 @@ def _red_square(size: int = 64) -> Block:
     return {"type": "image", "source": source}
 
 
-_Judge = Callable[[_TrialAnswer], Sequence[Finding]]
+_Judge = Callable[[_TrialAnswer], Sequence[AbilityResult]]
 
 
 async def check_model(
     model: Model, name: str, profile: ModelProfile, seconds: float = CALL_SECONDS
-) -> Sequence[Finding]:
+) -> Sequence[AbilityResult]:
     """Check the features of a model that turns need and its profile declares.
 
     If the first call gets no answer, the check ends. Otherwise at most three more calls follow.
@@ -145,22 +145,22 @@ async def check_model(
         seconds: timeout of each call.
     """
     question = [text_block("Say one short sentence about the sea.")]
-    findings = [*await _ask(model, name, question, seconds, _answers)]
-    if not findings[0].works:
-        return findings
+    results = [*await _ask(model, name, question, seconds, _answers)]
+    if not results[0].works:
+        return results
     named = [text_block("My favourite colour is blue. Note it with the tool.")]
-    findings += await _ask(model, name, named, seconds, _calls, (TOOL,))
+    results += await _ask(model, name, named, seconds, _calls, (TOOL,))
     sought = [_PASSAGE, text_block("Which colour has the pump in the cellar? Answer in one sentence from the passage.")]
-    findings += await _ask(model, name, sought, seconds, _cites)
+    results += await _ask(model, name, sought, seconds, _cites)
     if profile.images:
         shown = [_red_square(), text_block("Which colour has this picture? Answer with one word.")]
-        findings += await _ask(model, name, shown, seconds, _sees)
-    return findings
+        results += await _ask(model, name, shown, seconds, _sees)
+    return results
 
 
 async def _ask(
     model: Model, name: str, content: list[Block], seconds: float, judge: _Judge, tools: tuple[ToolSpec, ...] = ()
-) -> list[Finding]:
+) -> list[AbilityResult]:
     message: Message = {"role": "user", "content": content}
     system = (text_block("You are being tried. Do exactly what the user asks."),)
     request = ModelRequest(name, MAX_TOKENS, system, (message,), tools, thinking="off")
@@ -173,13 +173,13 @@ async def _ask(
                     heard.take(event)
     except TimeoutError:
         note = f"No end came within {seconds:g} s" + (f"; {heard.pieces} parts had." if heard.pieces else ".")
-        findings = [Finding(ability, Shortfall.SILENT, note)]
+        results = [AbilityResult(ability, Shortfall.SILENT, note)]
     except ModelError as error:
-        findings = [Finding(ability, _code_of(error), str(error))]
+        results = [AbilityResult(ability, _code_of(error), str(error))]
     else:
-        findings = list(judge(heard))
+        results = list(judge(heard))
     took = round(time.monotonic() - began, 3)
-    return [Finding(finding.ability, finding.code, finding.note, took) for finding in findings]
+    return [AbilityResult(result.ability, result.code, result.note, took) for result in results]
 
 
 def _code_of(error: ModelError) -> Shortfall:
@@ -198,42 +198,49 @@ def _code_of(error: ModelError) -> Shortfall:
     return by_status.get(status, Shortfall.SERVICE_FAILED if status >= 500 else Shortfall.REQUEST_REFUSED)
 
 
-def _answers(heard: _TrialAnswer) -> list[Finding]:
+def _answers(heard: _TrialAnswer) -> list[AbilityResult]:
     ended = heard.ended
     if ended is None or not heard.text.strip():
         reason = ended.stop_reason if ended else "no end"
-        return [Finding(ModelAbility.ANSWERS, Shortfall.NO_ANSWER, f"It said nothing ({reason}).")]
-    answers = Finding(ModelAbility.ANSWERS, note=f"streamed, {heard.pieces} parts")
+        return [AbilityResult(ModelAbility.ANSWERS, Shortfall.NO_ANSWER, f"It said nothing ({reason}).")]
+    answers = AbilityResult(ModelAbility.ANSWERS, note=f"streamed, {heard.pieces} parts")
     if ended.usage.sent and ended.usage.output:
-        return [answers, Finding(ModelAbility.USAGE, note=f"{ended.usage.sent} tokens in, {ended.usage.output} out")]
+        return [
+            answers,
+            AbilityResult(ModelAbility.USAGE, note=f"{ended.usage.sent} tokens in, {ended.usage.output} out"),
+        ]
     return [
         answers,
-        Finding(ModelAbility.USAGE, Shortfall.NO_USAGE, "It does not say what a call costs: nothing is counted."),
+        AbilityResult(ModelAbility.USAGE, Shortfall.NO_USAGE, "It does not say what a call costs: nothing is counted."),
     ]
 
 
-def _calls(heard: _TrialAnswer) -> list[Finding]:
+def _calls(heard: _TrialAnswer) -> list[AbilityResult]:
     call = next((tool_call for tool_call in heard.calls if tool_call["name"] == TOOL["name"]), None)
     if call is None:
         note = "It called no tool: it cannot search, remember or take its role."
-        return [Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, note)]
+        return [AbilityResult(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, note)]
     if BROKEN_INPUT in call or not isinstance(call["input"].get("colour"), str):
         return [
-            Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, "It called the tool with arguments that do not fit.")
+            AbilityResult(
+                ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, "It called the tool with arguments that do not fit."
+            )
         ]
-    return [Finding(ModelAbility.TOOLS)]
+    return [AbilityResult(ModelAbility.TOOLS)]
 
 
-def _cites(heard: _TrialAnswer) -> list[Finding]:
+def _cites(heard: _TrialAnswer) -> list[AbilityResult]:
     if heard.cited:
-        return [Finding(ModelAbility.CITATIONS)]
+        return [AbilityResult(ModelAbility.CITATIONS)]
     return [
-        Finding(ModelAbility.CITATIONS, Shortfall.NO_CITATION, "It cited nothing: its answers would name no sources.")
+        AbilityResult(
+            ModelAbility.CITATIONS, Shortfall.NO_CITATION, "It cited nothing: its answers would name no sources."
+        )
     ]
 
 
-def _sees(heard: _TrialAnswer) -> list[Finding]:
+def _sees(heard: _TrialAnswer) -> list[AbilityResult]:
     if "red" in heard.text.casefold():
-        return [Finding(ModelAbility.IMAGES)]
+        return [AbilityResult(ModelAbility.IMAGES)]
     note = "It did not see what the picture shows; say images = false in its profile."
-    return [Finding(ModelAbility.IMAGES, Shortfall.IMAGE_NOT_SEEN, note)]
+    return [AbilityResult(ModelAbility.IMAGES, Shortfall.IMAGE_NOT_SEEN, note)]

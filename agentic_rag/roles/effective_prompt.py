@@ -43,7 +43,7 @@ class PromptPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerCost:
+class ServerTokens:
     """Estimated tokens per request for the tool definitions of a server.
 
     ``deferred`` tools cost tokens only after the model has found them. ``tools`` is 0 for a server that has never
@@ -76,7 +76,7 @@ class EffectivePrompt:
     role: RoleView | None
     tools: tuple[str, ...]
     tool_tokens: int
-    servers: tuple[ServerCost, ...]
+    servers: tuple[ServerTokens, ...]
     context_tokens: int
 
 
@@ -147,12 +147,12 @@ async def effective_prompt(
     )
 
 
-def _costs(definition: Definition, tools: Sequence[ToolInfo]) -> Iterator[ServerCost]:
+def _costs(definition: Definition, tools: Sequence[ToolInfo]) -> Iterator[ServerTokens]:
     """Yield the cost of each server: built-in ones first, then users'."""
     deferred = {tool.name for tool in list_deferred(tools, many_tokens(definition.model))}
     names = dict.fromkeys([*(tool.server for tool in tools), *(entry.name for entry in definition.entries)])
     for name in names:
         own = [tool for tool in tools if tool.server == name]
-        yield ServerCost(
+        yield ServerTokens(
             name, len(own), tokens_of(tool_specs(definition, own)) if own else 0, any(t.name in deferred for t in own)
         )

@@ -67,7 +67,7 @@ class MemoryOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPage:
+class EngramPage:
     """A page of memories, newest first, each with its role. ``total`` counts all matches."""
 
     scope: str
@@ -118,7 +118,7 @@ class Memories:
         offset: int,
         limit: int,
         which: Which = "current",
-    ) -> MemoryPage:
+    ) -> EngramPage:
         """Return a page of the memories of one role or of all roles. ``q`` searches contents and keywords.
 
         ``which`` selects current, replaced or proposed memories, or all.
@@ -130,7 +130,7 @@ class Memories:
         """
         place = await self._place(user, domain_id)
 
-        def work() -> MemoryPage:
+        def work() -> EngramPage:
             role_ids = place.roles()
             pages = []
             for role_id in [role] if role else role_ids:
@@ -139,7 +139,7 @@ class Memories:
             items = [(name, engram) for name, page in pages for engram in page.engrams]
             items.sort(key=lambda item: item[1].created_at, reverse=True)  # a stable sort keeps each role's order
             total = sum(page.total for _, page in pages)
-            return MemoryPage(place.scope, role_ids, total, tuple(items[offset : offset + limit]))
+            return EngramPage(place.scope, role_ids, total, tuple(items[offset : offset + limit]))
 
         with _own_errors():
             return await self._threads.read(str(place.workspace), work)

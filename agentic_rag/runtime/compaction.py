@@ -30,7 +30,7 @@ from agentic_rag.runtime.core.sent_messages import SentMessages
 from agentic_rag.runtime.core.summary import (
     CARRIED_SHARE,
     MINIMUM,
-    Summary,
+    CheckedSummary,
     answer_room,
     ask_apart,
     ask_inside,
@@ -41,7 +41,7 @@ from agentic_rag.runtime.core.summary import (
 )
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
-from agentic_rag.runtime.core.window import Entry, tokens_of
+from agentic_rag.runtime.core.window import TranscriptEntry, tokens_of
 from agentic_rag.runtime.missing_passages import chunks_of, find_hidden
 from agentic_rag.runtime.payload_reader import Pictures
 from agentic_rag.runtime.services import Resources
@@ -149,7 +149,7 @@ class Compaction:
 
     # The summary
 
-    async def _summary(self) -> Summary:
+    async def _summary(self) -> CheckedSummary:
         """Ask the model for a summary. An unusable one is requested again, with the problem as a note.
 
         The first request continues the conversation (``inside``), so that the service's cache applies. If the service
@@ -175,7 +175,7 @@ class Compaction:
             try:
                 summary = read_summary(answer.text, answer.stop_reason, documents, most)
                 redact = self._resources.redactor.of(self._definition.domain_id)
-                return Summary(redact(summary.text), redact.json(summary.sources))
+                return CheckedSummary(redact(summary.text), redact.json(summary.sources))
             except UnusableSummary as error:
                 problem = error.reason
                 if attempt + 1 == TRIES:
@@ -241,7 +241,9 @@ class Compaction:
 
     # Storing
 
-    async def _store(self, summary: Summary, archived: Sequence[Entry], remaining: Sequence[Entry]) -> CompactionRecord:
+    async def _store(
+        self, summary: CheckedSummary, archived: Sequence[TranscriptEntry], remaining: Sequence[TranscriptEntry]
+    ) -> CompactionRecord:
         transcript, turn = self._transcript, self._turn
         messages = [entry.message for entry in archived]
         user_texts = [words_of(entry.message) for entry in archived if entry.step == 0 and transcript.is_sent(entry)]
@@ -258,7 +260,7 @@ class Compaction:
             created_by=self._created_by,
             created_at=now(),
         )
-        changed: list[tuple[Entry, list[Block]]] = list_rewrites(remaining)
+        changed: list[tuple[TranscriptEntry, list[Block]]] = list_rewrites(remaining)
         to_seq = remaining[0].seq - 1 if remaining else transcript.last_seq
         gap = (0, 0)
         if archived[-1].seq > to_seq:  # steps of the running turn, after its question

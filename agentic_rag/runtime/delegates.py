@@ -41,7 +41,7 @@ MIN_STEPS = 2
 """Fewest steps of a delegate, which has half of its parent's steps."""
 
 
-class ChildRequest(Protocol):
+class DelegatedTask(Protocol):
     """One task of a running turn. After a restart, ``call_id`` tells a resumed call from a new one."""
 
     @property
@@ -85,7 +85,7 @@ class Delegations:
         """Allow a turn's calls to delegate."""
         self._agents[agent.row.id] = agent
 
-    async def run(self, request: ChildRequest) -> ChildAnswer:
+    async def run(self, request: DelegatedTask) -> ChildAnswer:
         """Do a task of a running turn as another role. Return the answer, or the reason why there is none.
 
         A repeated call resumes the same delegate, or returns the answer at once if that has ended. Cancelling
@@ -114,7 +114,7 @@ class Delegations:
             root = root.parent
         return self._slots.setdefault(root, {}).setdefault(parent.depth, anyio.Semaphore(MAX_AT_ONCE))
 
-    async def _work(self, parent: Agent, request: ChildRequest) -> TurnRecord:
+    async def _work(self, parent: Agent, request: DelegatedTask) -> TurnRecord:
         """Start or resume a delegate, wait for its end and return its turn."""
         database = parent.resources.database
         with anyio.CancelScope(shield=True):  # a stored delegate must also run
@@ -135,7 +135,7 @@ class Delegations:
             raise
         return child.row
 
-    async def _begin(self, parent: Agent, request: ChildRequest) -> Agent:
+    async def _begin(self, parent: Agent, request: DelegatedTask) -> Agent:
         """Create and start a delegate with its session and turn."""
         resources = parent.resources
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
@@ -179,7 +179,7 @@ class Delegations:
         transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, user_message(row.content))
         return self._start(Agent(resources, transcript, row, definition, log, parent))
 
-    async def _resume(self, parent: Agent, request: ChildRequest, row: TurnRecord) -> Agent:
+    async def _resume(self, parent: Agent, request: DelegatedTask, row: TurnRecord) -> Agent:
         """Resume a delegate that a stopped server left. The parent counts the resumes."""
         resources = parent.resources
 

@@ -22,7 +22,7 @@ from agentic_rag.store.usage import UsageLabels
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PaidAnswer:
     """The text of an answer, and why the model stopped."""
 
     text: str
@@ -44,8 +44,8 @@ class PaidCalls:
         labels: UsageLabels,
         action: str,
         seconds: float,
-        keep: Callable[[Connection, Answer], None] | None = None,
-    ) -> Answer:
+        keep: Callable[[Connection, PaidAnswer], None] | None = None,
+    ) -> PaidAnswer:
         """Return a model's answer. The cost is stored in any case.
 
         ``labels`` name the call in the usage, and the budgets that pay it. ``action``: the action that a timeout error
@@ -58,7 +58,7 @@ class PaidCalls:
         """
         account = self._spending.account(Payer(labels.domain_id, labels.user_id, labels.key_id))
         received = PartialAnswer(request.model)
-        answer: Answer | None = None
+        answer: PaidAnswer | None = None
         try:
             await account.reserve(request, seconds + PATIENCE_SECONDS)
         except BaseException:
@@ -72,7 +72,7 @@ class PaidCalls:
                             received.add(event)
                 if waited.cancelled_caught:
                     raise GenerationTimeout(action, seconds)
-            answer = Answer(received.text, received.stop_reason)
+            answer = PaidAnswer(received.text, received.stop_reason)
         finally:
             cost = usage.row_of(labels, received.model, received.usage)
 

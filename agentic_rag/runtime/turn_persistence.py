@@ -21,7 +21,7 @@ from agentic_rag.runtime.core.prompt_state import Prompt, PromptState
 from agentic_rag.runtime.core.results import FinishedCall
 from agentic_rag.runtime.core.transcript import Measure, Transcript, without_bound
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
-from agentic_rag.runtime.core.window import Entry
+from agentic_rag.runtime.core.window import TranscriptEntry
 from agentic_rag.store import (
     budgets,
     conversations,
@@ -67,7 +67,12 @@ def end_of(final: Terminal) -> str:
 
 
 def store_commit(
-    conn: Connection, transcript: Transcript, row: TurnRecord, entries: Sequence[Entry], commit: Commit, model: str
+    conn: Connection,
+    transcript: Transcript,
+    row: TurnRecord,
+    entries: Sequence[TranscriptEntry],
+    commit: Commit,
+    model: str,
 ) -> None:
     """Store a commit's messages, calls and usage."""
     at = now()
@@ -182,7 +187,9 @@ def usage_row(transcript: Transcript, turn_id: TurnId | None, spent: Spent, at: 
     )
 
 
-def _message_row(row: TurnRecord, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
+def _message_row(
+    row: TurnRecord, entry: TranscriptEntry, commit: Commit, model: str, at: str
+) -> sessions.MessageRecord:
     assistant = entry.message["role"] == "assistant"
     return sessions.MessageRecord(
         session_id=row.session_id,
@@ -385,7 +392,7 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
     transcript = Transcript(
         session_id,
         session.labels,
-        entries=[Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row)) for row in rows],
+        entries=[TranscriptEntry(row.seq, row.turn_id, row.step, row.message_id, _message(row)) for row in rows],
         window_start=session.window_start,
         head=session.head or (),
         base_seq=session.last_seq,

@@ -432,7 +432,7 @@ def show_turn(record: TurnRecord) -> Turn:
     return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
 
 
-def show_child(child: transcripts.Child) -> Child:
+def show_child(child: transcripts.DelegateRecords) -> Child:
     messages = [show_message(message) for message in child.messages]
     calls = [show_tool_call(call) for call in child.tool_calls]
     return Child(child.agent, child.parent_tool_call_id, show_turn(child.turn), messages, calls)

@@ -29,7 +29,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.starters import draft_starters
-from agentic_rag.domains.domains import Domains, DomainView, Saved
+from agentic_rag.domains.domains import DomainDetails, Domains, Saved
 from agentic_rag.evaluation.gate import DomainChangeForm, Gate
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.birth import DomainCreation, first_message
@@ -278,7 +278,7 @@ class DomainRoutes:
     async def _models(self, domain: str) -> Sequence[str] | None:
         return await self._conversations.model_choices(domain) or None
 
-    async def _show(self, view: DomainView, user: User) -> Domain:
+    async def _show(self, view: DomainDetails, user: User) -> Domain:
         settings = view.settings if user.administers(view.record.id) else {}
         models = await self._models(view.record.id)
         apps = (await self._directory.settings(view.record.id)).mcp_apps or None

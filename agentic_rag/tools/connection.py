@@ -70,7 +70,7 @@ from agentic_rag.tools.oauth.discovery import Challenge
 from agentic_rag.tools.oauth.errors import SignInNeeded
 from agentic_rag.tools.remote_tasks import TasksExtension
 from agentic_rag.tools.server_answers import ANSWER, NOT_READABLE, DroppedTool
-from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ConnectionTimeouts, ListedTool, OpenSignIn, State
+from agentic_rag.tools.status import LISTED_TWICE, AwaitedSignIn, ConnectionState, ConnectionTimeouts, ListedTool, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
@@ -794,6 +794,6 @@ class Connection:
         self._changed = anyio.Event()
 
 
-def open_sign_in(needed: SignInNeeded) -> OpenSignIn:
+def open_sign_in(needed: SignInNeeded) -> AwaitedSignIn:
     """Return the details of an open sign-in that a person is shown."""
-    return OpenSignIn(needed.sign_in, needed.address, needed.begin, needed.who, needed.host, needed.expires_at)
+    return AwaitedSignIn(needed.sign_in, needed.address, needed.begin, needed.who, needed.host, needed.expires_at)

@@ -77,28 +77,30 @@ class AdaptedSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedSchema:
     """The reason why a schema cannot be adapted, as a text that follows the tool's name."""
 
     reason: str
 
 
-def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | Refused:
+def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | RefusedSchema:
     """Return a tool's input schema in a form that a family accepts; the same object if nothing changes."""
     problem = find_top_problem(schema)
     if problem:
-        return Refused(problem)
+        return RefusedSchema(problem)
     assert isinstance(schema, dict)
     if not _is_bounded(schema):
-        return Refused(f"its input schema has more than {MAX_VISITED} parts or is nested too deeply to be read")
+        return RefusedSchema(f"its input schema has more than {MAX_VISITED} parts or is nested too deeply to be read")
     work = _SchemaConversion(schema, family)
     try:
         converted, notes = work.top()
         size = len(json.dumps(converted, allow_nan=False))
     except (RecursionError, TypeError, ValueError):
-        return Refused("its input schema is not plain JSON")
+        return RefusedSchema("its input schema is not plain JSON")
     if size > MAX_BYTES:
-        return Refused(f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most")
+        return RefusedSchema(
+            f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most"
+        )
     return AdaptedSchema(schema if converted == schema else converted, work.argument_map(), tuple(notes))
 
 

@@ -104,7 +104,7 @@ class PendingTools:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSignIn:
+class AwaitedSignIn:
     """A sign-in that a server waits for; see `SignInNeeded`. Only for the person who signs in."""
 
     id: str
@@ -133,7 +133,7 @@ class ConnectionState:
     protocol: str = ""
     tools: tuple[ListedTool, ...] = ()
     log: tuple[str, ...] = ()
-    sign_in: OpenSignIn | None = None
+    sign_in: AwaitedSignIn | None = None
     dropped_tools: tuple[DroppedTool, ...] = ()
     """Tools of that list that no model sees."""
     notes: tuple[str, ...] = ()

@@ -23,7 +23,14 @@ from agentic_rag.base.messages import Message, plain_text, text_block, user_mess
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits
-from agentic_rag.runtime.core.summary import Documents, Summary, ask_apart, head_after, read_summary, said_before
+from agentic_rag.runtime.core.summary import (
+    CheckedSummary,
+    ConversationDocuments,
+    ask_apart,
+    head_after,
+    read_summary,
+    said_before,
+)
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.compactions import CompactionRecord
@@ -310,15 +317,15 @@ def test_a_request_for_a_summary_is_answered_by_extracts(pairs: list[tuple[str, 
     assert block["type"] == "text"
     assert block["text"].strip()
     assert tokens_of(block["text"]) <= request.max_tokens + 300
-    assert read_summary(block["text"], "end_turn", Documents(), 1_000_000).text
+    assert read_summary(block["text"], "end_turn", ConversationDocuments(), 1_000_000).text
 
 
 @given(st.lists(words, max_size=12), st.lists(words, max_size=12), st.integers(50, 2_000))
 def test_the_newest_messages_are_kept_verbatim_as_far_as_they_fit(
     before: list[str], said: list[str], limit: int
 ) -> None:
-    earlier: list[Message] = [{"role": "user", "content": head_after(Summary("s"), [], before, 1_000_000)}]
-    head = head_after(Summary("Summary."), earlier, said, limit)
+    earlier: list[Message] = [{"role": "user", "content": head_after(CheckedSummary("s"), [], before, 1_000_000)}]
+    head = head_after(CheckedSummary("Summary."), earlier, said, limit)
     carried = said_before([{"role": "user", "content": head}])
     every = [*before, *said]
     assert carried == every[len(every) - len(carried) :]

@@ -7,7 +7,7 @@ from agentic_rag.base.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.window import Entry, message_tokens
+from agentic_rag.runtime.core.window import TranscriptEntry, message_tokens
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 
@@ -50,7 +50,9 @@ def test_a_changed_message_is_counted_again() -> None:
     session = Transcript(
         SessionId("sess_1"),
         SessionLabels(),
-        entries=[Entry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), each) for seq, each in enumerate(messages)],
+        entries=[
+            TranscriptEntry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), each) for seq, each in enumerate(messages)
+        ],
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     session.rewrite(session.entries[0], [text_block("a longer note " * 20), *messages[0]["content"]])

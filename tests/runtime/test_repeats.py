@@ -24,7 +24,7 @@ from agentic_rag.runtime.core.passage_dedup import Repeats, without_repeats_in
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.window import Entry, cited_chunks, last_activation, message_tokens, shed_results
+from agentic_rag.runtime.core.window import TranscriptEntry, cited_chunks, last_activation, message_tokens, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -101,14 +101,14 @@ runs = st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4))
 searches = st.lists(st.lists(runs, max_size=4), min_size=1, max_size=5)
 
 
-def entries_of(messages: Sequence[Message]) -> list[Entry]:
+def entries_of(messages: Sequence[Message]) -> list[TranscriptEntry]:
     return [
-        Entry(2 * place + 1, TurnId(f"turn_{place // 2}"), 0, MessageId("msg_1"), {**message})
+        TranscriptEntry(2 * place + 1, TurnId(f"turn_{place // 2}"), 0, MessageId("msg_1"), {**message})
         for place, message in enumerate(messages)
     ]
 
 
-def transcript_with(entries: Sequence[Entry], start: int) -> Transcript:
+def transcript_with(entries: Sequence[TranscriptEntry], start: int) -> Transcript:
     return Transcript(SessionId("sess_1"), SessionLabels(), entries=entries, window_start=start)
 
 

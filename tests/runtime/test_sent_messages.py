@@ -35,7 +35,7 @@ from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
-from agentic_rag.runtime.core.window import Entry, choose_to_shed, cited_chunks, last_activation, shed_results
+from agentic_rag.runtime.core.window import TranscriptEntry, choose_to_shed, cited_chunks, last_activation, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 from tests.runtime.test_repeats import chunks_in, hit, runs
@@ -400,4 +400,4 @@ def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:
         assert entry.message["content"][0] != text_block("Other."), "who has the old one keeps it"
         assert talk.in_window() == talk.entries
         assert [each.seq for each in talk.entries] == list(range(1, 9))
-        assert isinstance(talk.entries[place], Entry)
+        assert isinstance(talk.entries[place], TranscriptEntry)

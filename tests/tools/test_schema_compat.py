@@ -13,7 +13,14 @@ from agentic_rag.models.tool_rules import MESSAGES, OPENAI, STRICT_CHAT
 from agentic_rag.testing.chat_problems import ChatRules, chat_problems
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.schema_problems import find_draft_problem
-from agentic_rag.tools.schema_compat import AdaptedSchema, Refused, SchemaFamily, adapt, find_top_problem, restore_names
+from agentic_rag.tools.schema_compat import (
+    AdaptedSchema,
+    RefusedSchema,
+    SchemaFamily,
+    adapt,
+    find_top_problem,
+    restore_names,
+)
 
 FAMILIES = (MESSAGES, OPENAI, STRICT_CHAT)
 ALL_REFUSALS = frozenset({"$ref", "format", "recursion"})
@@ -202,7 +209,7 @@ def test_adapted_schemas_are_accepted_and_no_usable_tool_is_lost(schemas: int) -
         before = copy.deepcopy(schema)
         for family in FAMILIES if seed % 10 == 0 else [FAMILIES[seed % 3]]:
             made = adapt(schema, family)
-            if isinstance(made, Refused):
+            if isinstance(made, RefusedSchema):
                 if not find_top_problem(schema) and _is_json(schema):
                     lost.append((seed, made.reason))
                 continue
@@ -301,7 +308,7 @@ def chain(length: int) -> dict[str, Any]:
 )
 def test_an_extreme_schema_is_adapted_or_refused_with_a_reason(schema: dict[str, Any], family: SchemaFamily) -> None:
     made = adapt(schema, family)
-    if isinstance(made, Refused):
+    if isinstance(made, RefusedSchema):
         assert made.reason.startswith("its input")
     else:
         assert refusals(made.schema, family) == []
@@ -408,7 +415,7 @@ def test_references_are_kept_or_inlined_by_model_family() -> None:
     ],
 )
 def test_a_schema_that_cannot_hold_arguments_is_refused_with_the_reason(schema: Any, reason: str) -> None:
-    assert adapt(schema, MESSAGES) == Refused(reason)
+    assert adapt(schema, MESSAGES) == RefusedSchema(reason)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from agentic_rag.runtime.core.definition import ClientFunction, Definition
 from agentic_rag.runtime.core.model_tools import adapt_for
 from agentic_rag.tools.base import CallOutcome, InputGiven, InputNeeded, ToolInfo
 from agentic_rag.tools.listing import owner_of
-from agentic_rag.tools.schema_compat import Refused
+from agentic_rag.tools.schema_compat import RefusedSchema
 from agentic_rag.tools.system import BY_NAME, CLIENT
 
 JsonSchema = Mapping[str, Any]
@@ -121,7 +121,7 @@ def with_functions(definition: Definition, client_functions: ClientFunctions) ->
         raise InvalidInput("tools", f"{size} characters of descriptions and schemas; at most {MAX_DEFINITIONS}.")
     for at, function in enumerate(functions):
         adapted = adapt_for(definition.model, function.parameters)
-        if isinstance(adapted, Refused):
+        if isinstance(adapted, RefusedSchema):
             raise InvalidInput(f"tools.{at}.parameters", f"{definition.model} cannot be shown it: {adapted.reason}.")
     if choice == ANY_FUNCTION and len(client_functions.offered) == 1:
         choice = client_functions.offered[0].name

@@ -14,20 +14,20 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Message, ToolSpec, text_block
 from agentic_rag.models.tool_rules import family_of
 from agentic_rag.tools.base import ToolInfo
-from agentic_rag.tools.schema_compat import AdaptedSchema, Refused, adapt, restore_names
+from agentic_rag.tools.schema_compat import AdaptedSchema, RefusedSchema, adapt, restore_names
 
 KEPT_SCHEMAS = 4_096
 """Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
 GONE_REFERENCE = "[a tool that is not available any more]"
 
-_adapted: dict[tuple[int, str], tuple[object, AdaptedSchema | Refused]] = {}
+_adapted: dict[tuple[int, str], tuple[object, AdaptedSchema | RefusedSchema]] = {}
 """Cache by a schema's identity and the family.
 
 The value holds the schema, so that Python does not reuse its identity.
 """
 
 
-def adapt_for(model: str, schema: Any) -> AdaptedSchema | Refused:
+def adapt_for(model: str, schema: Any) -> AdaptedSchema | RefusedSchema:
     """Return a tool's input schema as a model's service accepts it, or the refusal with its reason."""
     family = family_of(model)
     key = id(schema), family.name
@@ -44,13 +44,13 @@ def adapt_for(model: str, schema: Any) -> AdaptedSchema | Refused:
 def shown_schema(model: str, tool: ToolInfo) -> Json:
     """Return the input schema of a tool as a model sees it."""
     adapted = adapt_for(model, tool.input_schema)
-    return {"type": "object"} if isinstance(adapted, Refused) else adapted.schema
+    return {"type": "object"} if isinstance(adapted, RefusedSchema) else adapted.schema
 
 
 def notes_on(model: str, tool: ToolInfo) -> str:
     """Return notes on a tool's arguments for the model that the adapted schema cannot express."""
     adapted = adapt_for(model, tool.input_schema)
-    return "" if isinstance(adapted, Refused) else "\n".join(adapted.notes)
+    return "" if isinstance(adapted, RefusedSchema) else "\n".join(adapted.notes)
 
 
 def own_arguments(tool: ToolInfo, arguments: Json) -> Json:
@@ -66,7 +66,7 @@ def argument_names(tool: ToolInfo) -> Mapping[str, str]:
     The names are the same for every model.
     """
     adapted = adapt_for("", tool.input_schema)
-    return {} if isinstance(adapted, Refused) else adapted.argument_map
+    return {} if isinstance(adapted, RefusedSchema) else adapted.argument_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
     refused: list[tuple[ToolInfo, str]] = []
     for tool in tools:
         adapted = adapt_for(model, tool.input_schema)
-        if isinstance(adapted, Refused):
+        if isinstance(adapted, RefusedSchema):
             refused.append((tool, adapted.reason))
         else:
             usable.append(tool)
@@ -131,7 +131,7 @@ def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> To
     if spec is None:
         return None
     adapted = adapt_for(model, spec["input_schema"])
-    if isinstance(adapted, Refused):
+    if isinstance(adapted, RefusedSchema):
         return None
     fitting = spec if adapted.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": adapted.schema})
     return None if refused and spec_key(fitting) in refused else fitting

@@ -72,7 +72,7 @@ _HEADINGS = {"decisions": "Decisions:", "open_questions": "Open questions:", "wi
 
 
 @dataclass(slots=True)
-class Documents:
+class ConversationDocuments:
     """The documents with passages in a conversation: names by id, and sentences by chunk."""
 
     names: dict[str, str] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class Documents:
             self._sentences.setdefault(ident, {}).setdefault(chunk, []).append(sentence)
 
 
-def documents_of(messages: Iterable[Message], gone_chunks: Collection[str] = ()) -> Documents:
+def documents_of(messages: Iterable[Message], gone_chunks: Collection[str] = ()) -> ConversationDocuments:
     """Return the documents in a conversation or its earlier summary. ``gone_chunks``: chunks that no longer exist."""
-    documents = Documents()
+    documents = ConversationDocuments()
     for message in messages:
         for block in message["content"]:
             for source in block.get(SOURCES, ()):
@@ -187,14 +187,14 @@ def _line(value: Json) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CheckedSummary:
     """A checked summary. ``sources``: for each fact the documents it names, with their most likely passages."""
 
     text: str
     sources: tuple[Json, ...] = ()
 
 
-def read_summary(answer: str, stop_reason: str, documents: Documents, most: int) -> Summary:
+def read_summary(answer: str, stop_reason: str, documents: ConversationDocuments, most: int) -> CheckedSummary:
     """Check the answer of a model to a request for a summary. ``most``: tokens it may have.
 
     Raises:
@@ -219,7 +219,7 @@ def read_summary(answer: str, stop_reason: str, documents: Documents, most: int)
     text = "\n".join(lines)
     if tokens_of(text) > most:
         raise UnusableSummary(f"it is longer than {most} tokens")
-    return Summary(text, tuple(sources))
+    return CheckedSummary(text, tuple(sources))
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:
@@ -235,7 +235,7 @@ def _text(value: object, key: str) -> str:
     return " ".join(clean_text(value).split())
 
 
-def _fact_line(value: object, documents: Documents, sources: list[Json]) -> str:
+def _fact_line(value: object, documents: ConversationDocuments, sources: list[Json]) -> str:
     """Return the line of a fact and add its documents to ``sources``. A fact without documents may be a bare text."""
     stated = {"fact": value, "documents": []} if isinstance(value, str) else value
     if not isinstance(stated, dict):
@@ -256,7 +256,9 @@ def _fact_line(value: object, documents: Documents, sources: list[Json]) -> str:
 # Blocks after a compaction
 
 
-def head_after(summary: Summary, messages: Sequence[Message], user_texts: Iterable[str], limit: int) -> list[Block]:
+def head_after(
+    summary: CheckedSummary, messages: Sequence[Message], user_texts: Iterable[str], limit: int
+) -> list[Block]:
     """Return the blocks that replace archived messages.
 
     Args:

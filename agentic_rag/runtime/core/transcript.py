@@ -27,9 +27,9 @@ from agentic_rag.runtime.core.prompt_state import PromptState
 from agentic_rag.runtime.core.sent_messages import SentMessages
 from agentic_rag.runtime.core.window import (
     KEPT_STEPS,
-    Entry,
     Passages,
     Sheddable,
+    TranscriptEntry,
     TurnSize,
     Window,
     cited_chunks,
@@ -136,13 +136,13 @@ def without_bound(content: Sequence[Block]) -> list[Block]:
     return [{key: value for key, value in block.items() if key != "citations"} for block in blocks]
 
 
-def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
+def list_rewrites(entries: Iterable["TranscriptEntry"]) -> list[tuple["TranscriptEntry", list[Block]]]:
     """Return the answers that change when something before them was rewritten, with their new content."""
     answers = [(entry, without_bound(entry.message["content"])) for entry in entries if _is_answer(entry)]
     return [(entry, content) for entry, content in answers if content != entry.message["content"]]
 
 
-def _is_answer(entry: "Entry") -> bool:
+def _is_answer(entry: "TranscriptEntry") -> bool:
     return entry.message["role"] == "assistant"
 
 
@@ -157,11 +157,11 @@ class Measure:
     until: int
 
 
-def _place_of(entry: Entry) -> int:
+def _place_of(entry: TranscriptEntry) -> int:
     return entry.seq
 
 
-def _weight_of(entry: Entry) -> int:
+def _weight_of(entry: TranscriptEntry) -> int:
     return ENTRY_BYTES + memory_of(entry.message["content"])
 
 
@@ -196,7 +196,7 @@ class Transcript:
         session_id: SessionId,
         labels: SessionLabels,
         *,
-        entries: Iterable[Entry] = (),
+        entries: Iterable[TranscriptEntry] = (),
         window_start: int = 0,
         head: Iterable[Block] = (),
         base_seq: int = 0,
@@ -256,27 +256,29 @@ class Transcript:
         """Messages as clients count them: two per turn."""
         return len({entry.message_id for entry in self.entries})
 
-    def plan(self, turn_id: TurnId, step: int, message_id: MessageId, messages: Iterable[Message]) -> list[Entry]:
+    def plan(
+        self, turn_id: TurnId, step: int, message_id: MessageId, messages: Iterable[Message]
+    ) -> list[TranscriptEntry]:
         """Number messages that are about to be stored. After the commit, `extend` adds them."""
         return [
-            Entry(self.last_seq + 1 + offset, turn_id, step, message_id, message)
+            TranscriptEntry(self.last_seq + 1 + offset, turn_id, step, message_id, message)
             for offset, message in enumerate(messages)
         ]
 
-    def extend(self, entries: Iterable[Entry]) -> None:
+    def extend(self, entries: Iterable[TranscriptEntry]) -> None:
         """Add messages that the store has committed."""
         self.entries.extend(entries)
 
     def append(self, seq: int, turn_id: TurnId, step: int, message_id: MessageId, message: Message) -> None:
         """Add one message that the store has committed."""
-        self.entries.append(Entry(seq, turn_id, step, message_id, message))
+        self.entries.append(TranscriptEntry(seq, turn_id, step, message_id, message))
 
     def window(self) -> list[Message]:
         """Return the messages that are sent to the model, oldest first, with the blocks before them."""
         sent = self._present_window().messages
         return [{"role": "user", "content": list(self.head)}, *sent] if self.head else list(sent)
 
-    def in_window(self) -> list[Entry]:
+    def in_window(self) -> list[TranscriptEntry]:
         """Return the entries from the window's start, without the turns that a model declined to answer."""
         return list(self._present_window().entries)
 
@@ -335,7 +337,7 @@ class Transcript:
         self._window = Window()
         self._taken = 0
 
-    def rewrite(self, entry: Entry, content: list[Block]) -> None:
+    def rewrite(self, entry: TranscriptEntry, content: list[Block]) -> None:
         """Replace the content of a message after the store has committed the change."""
         place = bisect_left(self.entries, entry.seq, key=_place_of)
         before = self.entries[place]
@@ -348,7 +350,7 @@ class Transcript:
         else:
             self._begin_window()
 
-    def question_of(self, turn_id: TurnId) -> Entry:
+    def question_of(self, turn_id: TurnId) -> TranscriptEntry:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
@@ -356,7 +358,7 @@ class Transcript:
         """Set the prompt state that the store has committed."""
         self.prompt_state = state
 
-    def leave_out(self, question: Entry, content: list[Block]) -> None:
+    def leave_out(self, question: TranscriptEntry, content: list[Block]) -> None:
         """Mark a question that the model declined to answer, as the store has. Its turn is not sent any more."""
         self._refused.add(question.turn_id)
         self.rewrite(question, content)
@@ -408,7 +410,7 @@ class Transcript:
         window = self._present_window()
         return pictures_to_shed(window.messages) if window.pictures else []
 
-    def _size(self, entry: Entry) -> int:
+    def _size(self, entry: TranscriptEntry) -> int:
         content, cached = entry.message["content"], self._sizes.get(entry.seq)
         if cached is None or cached[0] is not content:
             cached = self._sizes[entry.seq] = content, message_tokens(entry.message)
@@ -443,11 +445,11 @@ class Transcript:
         self.prompt_state = None
         self._begin_window()
 
-    def is_sent(self, entry: Entry) -> bool:
+    def is_sent(self, entry: TranscriptEntry) -> bool:
         """Return whether requests contain an entry."""
         return entry.seq >= self.window_start and entry.turn_id not in self._refused
 
-    def split(self, turn_id: TurnId | None, limit: int) -> tuple[list[Entry], list[Entry]]:
+    def split(self, turn_id: TurnId | None, limit: int) -> tuple[list[TranscriptEntry], list[TranscriptEntry]]:
         """Return the entries that a compaction may archive, and those that stay.
 
         Turns with results that no model has seen stay. Of the running turn ``turn_id`` the question and the newest
@@ -464,7 +466,7 @@ class Transcript:
         places = {entry.seq for entry in remaining}
         return [entry for entry in self.entries if entry.seq not in places], remaining
 
-    def _newest_steps(self, turn_id: TurnId, budget: int) -> list[Entry]:
+    def _newest_steps(self, turn_id: TurnId, budget: int) -> list[TranscriptEntry]:
         own = [entry for entry in self.entries if entry.turn_id == turn_id]
         begun = [place for place, entry in enumerate(own) if entry.message["role"] == "assistant"]
         first = len(own) if begun else 1
@@ -479,7 +481,7 @@ class Transcript:
         """Return the approximate tokens of the next request that a compaction would replace."""
         return sum(self._size(entry) for entry in self.split(turn_id, limit)[0] if self.is_sent(entry))
 
-    def archive(self, remaining: Sequence[Entry], start: int, head: list[Block]) -> None:
+    def archive(self, remaining: Sequence[TranscriptEntry], start: int, head: list[Block]) -> None:
         """Drop all other messages, which the store has archived. ``head`` replaces them."""
         self._base_seq = self.last_seq
         self.entries = list(remaining)

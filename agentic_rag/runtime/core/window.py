@@ -247,7 +247,7 @@ class TurnSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """One message with its number in the session. ``message_id``: the id that clients use."""
 
     seq: int
@@ -324,7 +324,7 @@ class Window:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TranscriptEntry] = []
         self.messages: list[Message] = []
         self.turns: list[TurnSize] = []
         self.pictures: set[str] = set()
@@ -346,7 +346,7 @@ class Window:
         self._tokens = [0]
         """Index n: tokens of the first n entries together. A passage that is in the window twice counts once."""
 
-    def add(self, entry: Entry, size: int) -> None:
+    def add(self, entry: TranscriptEntry, size: int) -> None:
         """Add an entry. ``size``: the tokens of its message without deduplication."""
         message = entry.message
         sent = message if is_words(message) else self._note(message)
@@ -371,7 +371,7 @@ class Window:
         self._steps.append(len(self.entries))
         return without_repeats_in(message, self._repeats)
 
-    def take_back(self, entry: Entry, size: int) -> bool:
+    def take_back(self, entry: TranscriptEntry, size: int) -> bool:
         """Remove ``entry`` if it is the last one and has only words. Return whether it was removed."""
         if not self.entries or self.entries[-1] is not entry or not is_words(entry.message):
             return False

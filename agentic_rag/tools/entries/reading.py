@@ -156,7 +156,7 @@ class Note:
 
 
 @dataclass(slots=True)
-class Notes:
+class ReadingNotes:
     """The results of a reading for an admin: changes, unused parts and problems."""
 
     changes: list[Note] = field(default_factory=list)
@@ -264,7 +264,7 @@ def collect_entries(
     Raises:
         InvalidInput: The document as a whole cannot be read.
     """
-    notes = Notes()
+    notes = ReadingNotes()
     own = own or {}
     if is_server_json(document) and isinstance(document, Mapping):
         described = read_server_json(document, path)
@@ -282,7 +282,7 @@ def collect_entries(
     for key, value in pasted:
         if key in own and is_reserved(key) and _is_same(value, own[key]):
             continue
-        row_notes = Notes()
+        row_notes = ReadingNotes()
         place = f"{path}.{_printable(key)}"
         name = ""
         with row_notes.attempt():
@@ -319,7 +319,7 @@ def collect_entries(
 
 
 def _read_entry(
-    value: object, name: str, place: str, notes: Notes, inputs: Sequence[InputField] | None
+    value: object, name: str, place: str, notes: ReadingNotes, inputs: Sequence[InputField] | None
 ) -> McpEntry | None:
     pasted: Pasted = {}
     before = len(notes.problems)
@@ -351,7 +351,7 @@ def read_name(text: str, path: str) -> str:
 # The document around the entries
 
 
-def _take_inputs(document: object, path: str, notes: Notes) -> tuple[list[InputField] | None, object]:
+def _take_inputs(document: object, path: str, notes: ReadingNotes) -> tuple[list[InputField] | None, object]:
     """Return the ``inputs`` of VS Code's file, None if it has none, and the document without them."""
     if not isinstance(document, Mapping) or not isinstance(document.get("inputs"), list) or _is_entry(document):
         return None, document
@@ -372,7 +372,7 @@ def _take_inputs(document: object, path: str, notes: Notes) -> tuple[list[InputF
     return inputs, {key: value for key, value in document.items() if key != "inputs"}
 
 
-def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, object]], frozenset[str]]:
+def _unwrap(document: object, path: str, notes: ReadingNotes) -> tuple[list[tuple[str, object]], frozenset[str]]:
     """Return the entries with their names, and the repeated names; warn of keys next to the map."""
     if isinstance(document, list | tuple) and document and all(_is_entry(item) for item in document):
         return _named_items(document, path, notes), frozenset()
@@ -395,7 +395,7 @@ def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, 
     return list(outer.items()), _repeated_keys(outer)
 
 
-def _named_items(entries: Sequence[object], path: str, notes: Notes) -> list[tuple[str, object]]:
+def _named_items(entries: Sequence[object], path: str, notes: ReadingNotes) -> list[tuple[str, object]]:
     notes.change(path, "a list of servers became a map.")
     return [(_name_of(entry, index), _without_name(entry)) for index, entry in enumerate(entries, 1)]
 
@@ -445,13 +445,13 @@ def _without_name(entry: object) -> Pasted:
     return {key: value for key, value in entry.items() if key not in ("name", "id", "title")}
 
 
-def _warn_beside(outer: Pasted, root: str, path: str, notes: Notes) -> None:
+def _warn_beside(outer: Pasted, root: str, path: str, notes: ReadingNotes) -> None:
     for key in outer:
         if key != root:
             notes.warn_unused(f"{path}.{_printable(key)}", _ADVICE.get(key, ""))
 
 
-def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
+def _rename_keys(pasted: Pasted, path: str, notes: ReadingNotes) -> Pasted:
     """Return an entry with our own keys; unknown keys get a warning and are left out."""
     entry: dict[str, object] = {}
     for key, value in pasted.items():
@@ -488,7 +488,7 @@ class _EntryReader:
 
     pasted: Pasted
     path: str
-    notes: Notes
+    notes: ReadingNotes
     inputs: Sequence[InputField] | None = None
 
     def read(self, name: str) -> McpEntry | None:
@@ -848,7 +848,7 @@ def _mapping(value: object, path: str) -> Pasted:
     return value
 
 
-def _read_text(value: object, path: str, notes: Notes, *, secret: bool = False) -> str:
+def _read_text(value: object, path: str, notes: ReadingNotes, *, secret: bool = False) -> str:
     """Return a text; numbers and truth values become one, as in a shell. ``secret``: no message quotes any of it."""
     if isinstance(value, bool):
         notes.change(path, "a truth value became text.")
@@ -871,7 +871,7 @@ def _read_text(value: object, path: str, notes: Notes, *, secret: bool = False) 
     return value
 
 
-def _read_texts(value: object, path: str, notes: Notes) -> list[str]:
+def _read_texts(value: object, path: str, notes: ReadingNotes) -> list[str]:
     return [_read_text(item, f"{path}.{index}", notes) for index, item in enumerate(_check_list(value, path))]
 
 
@@ -886,7 +886,7 @@ def _check_list(value: object, path: str) -> Sequence[object]:
     return value
 
 
-def _read_truth(value: object, path: str, notes: Notes) -> bool | None:
+def _read_truth(value: object, path: str, notes: ReadingNotes) -> bool | None:
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         notes.change(path, "a text became a truth value.")
         return value.strip().lower() == "true"
@@ -903,7 +903,7 @@ def _read_number(value: object, path: str) -> float:
     return float(value)
 
 
-def _from_lines(lines: Sequence[object], path: str, notes: Notes) -> Pasted:
+def _from_lines(lines: Sequence[object], path: str, notes: ReadingNotes) -> Pasted:
     items: dict[str, object] = {}
     for index, line in enumerate(lines):
         name, mark, value = line.partition("=") if isinstance(line, str) else ("", "", "")

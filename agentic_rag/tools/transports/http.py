@@ -37,7 +37,7 @@ from agentic_rag.tools.transports.failures import (
     explain_content,
     explain_status,
 )
-from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, RefusalListener, unheard
 from agentic_rag.tools.transports.proxies import proxy_name
 from agentic_rag.tools.transports.stdio import read_batch, repair_text
 
@@ -64,7 +64,7 @@ class HttpTransport(anyio.AsyncContextManagerMixin):
         endpoint: HttpEndpoint,
         kind: HttpKind,
         on_lost: Callable[[str], None],
-        refused: Refused = unheard,
+        refused: RefusalListener = unheard,
         credentials: Credentials | None = None,
         note: str = "",
     ) -> None:
@@ -194,7 +194,7 @@ class _Bounded(CheckedTransport):
         kind: HttpKind,
         observed: "_Observations",
         on_lost: Callable[[str], None],
-        refused: Refused,
+        refused: RefusalListener,
         *,
         signed: bool,
     ) -> None:

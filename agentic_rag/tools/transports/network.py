@@ -30,7 +30,7 @@ MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Takes a host and a port; returns IP addresses as text. Raises `OSError` if there is none."""
 
-Refused = Callable[[str], Awaitable[None]]
+RefusalListener = Callable[[str], Awaitable[None]]
 """Receives the reason for each address that was refused."""
 
 
@@ -62,7 +62,7 @@ class CheckedBackend(AsyncNetworkBackend):
         *,
         unchecked: bool = False,
         resolve: Resolve = resolve_host,
-        refused: Refused = unheard,
+        refused: RefusalListener = unheard,
     ) -> None:
         """Store the rules. ``exempt``: hosts and ports (see `is_listed`) that may be reached at any IP address.
 

@@ -38,7 +38,7 @@ from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.usage import PERIOD_SECONDS, Meter
-from agentic_rag.tools.transports.network import Refused, unheard
+from agentic_rag.tools.transports.network import RefusalListener, unheard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -114,7 +114,11 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
     """One run of one child, as a `mcp.client.Transport`. Single use."""
 
     def __init__(
-        self, command: StdioCommand, on_lost: Callable[[str], None], tail: "deque[str]", refused: Refused = unheard
+        self,
+        command: StdioCommand,
+        on_lost: Callable[[str], None],
+        tail: "deque[str]",
+        refused: RefusalListener = unheard,
     ) -> None:
         """Store the command; nothing is started.
 
