@@ -177,6 +177,7 @@ class _Place:
             sealed = seal_values(entry, sealed_names, pasted.path, self.unsealed)
         except InvalidInput as exc:
             errors += problems_of(exc)
+            # The row is refused anyway. Masks in place of all values keep its secrets out of the answer.
             sealed = entry.with_values({(place, name): SealedValue() for place, name, _ in entry.values})
         errors += misplaced_secrets(pasted.path, entry, self.secrets)
         if isinstance(pasted.pasted, Mapping) and pasted.pasted.get("envFile"):
@@ -187,9 +188,11 @@ class _Place:
         changed, review, approval = sealed, None, None
         try:
             review = self._review(sealed)
+            # A review puts a stand-in for each missing value, so it does not see that this one would be a folder.
             if self._names_foreign_folder(sealed):
                 changed, better, outside = self._propose_folders(sealed, pasted)
                 review, proposals = better or review, [*proposals, *outside]
+        # A refused entry gets a second chance: the folders may be all that is wrong with it.
         except CommandNotAllowed as exc:
             changed, review, outside = self._propose_folders(sealed, pasted)
             proposals += outside
@@ -261,6 +264,7 @@ class _Place:
             return entry, None, []
         for at in outside:
             args[at] = f"{_prefix(args[at])}{ALL_FILES}"
+        # Several folders become the same argument, which is passed once.
         distinct = [text for at, text in enumerate(args) if text != ALL_FILES or ALL_FILES not in args[:at]]
         changed = replace(entry, target=replace(entry.target, args=tuple(distinct)))
         try:
@@ -288,6 +292,7 @@ class _Place:
         defined = {*self.settings.variables, *self.secrets}
         public: set[str] = set()
         if isinstance(entry.target, HttpTarget):
+            # A secret may not stand there (`misplaced_secrets`), so the missing value has to be a variable.
             public |= names_before_path(entry.target.url)
         else:
             public |= {placeholder.name for _, text in entry.open_texts for placeholder in find_placeholders(text)}
@@ -334,6 +339,7 @@ class PasteChecks:
         """
         collected, place = await self._read(user, domain_id, document)
         assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
+        # By position: the tests end in any order, and the answer has the order of the document.
         rows: dict[int, CheckedRow] = {at: item.row for at, item in enumerate(assessed)}
         waiting = [at for at, item in enumerate(assessed) if item.spec is not None]
         limiter = anyio.CapacityLimiter(CONCURRENT_TESTS)
@@ -342,6 +348,7 @@ class PasteChecks:
             async with limiter:
                 rows[at] = await self._test(assessed[at], redaction)
 
+        # The pasted secrets are not stored, so the domain's own redaction does not know them.
         with self._vault.redact.trying(domain_id, place.unsealed) as redaction:
             async with anyio.create_task_group() as tests:
                 for at in waiting[:MAX_TESTED]:
@@ -361,7 +368,8 @@ class PasteChecks:
         """
         collected, place = await self._read(user, domain_id, document)
         assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
-        by_name = {item.row.name: item for item in assessed if item.row.name}
+        # Of two rows with one name, the first is the one that can be saved; the second has the problem.
+        by_name = {item.row.name: item for item in reversed(assessed) if item.row.name}
         entries: Json = {}
         problems: list[AgenticRagError] = []
         for name in accepted:
@@ -408,6 +416,7 @@ class PasteChecks:
         if state is None:
             package = assessed.review.uninstalled if assessed.review else None
             if package is not None:
+                # In the background, so that a later check finds the package.
                 self._policy.install(package)
                 return replace(row, reason=f"Not tested: {package} is still being installed. Check again later.")
             state = ConnectionState(row.name, State.FAILED, reason=f"it was not ready after {TEST_SECONDS:g} s")

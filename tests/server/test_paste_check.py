@@ -146,6 +146,20 @@ async def test_duplicate_names_and_keys_are_reported(tmp_path: Path) -> None:
         assert rows["b"]["problems"][0]["path"] == "mcpServers.b.url"
 
 
+async def test_the_saveable_one_of_two_rows_with_one_name_can_be_added(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        text = (
+            '{"my server": {"url": "https://one.example.org/mcp"}, "my-server": {"url": "https://two.example.org/mcp"}}'
+        )
+        rows = await check(rig, domain, text)
+        assert [(row["name"], row["saveable"]) for row in rows.values()] == [("my-server", True), ("my-server", False)]
+        path = f"/api/domains/{domain}/mcp-servers/add"
+        await rig.ok("POST", path, {"document": text, "accept": ["my-server"]})
+        stored = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert stored["my-server"]["url"] == "https://one.example.org/mcp"
+
+
 @pytest.mark.parametrize("folder", ["/etc", "~/notes", "C:\\Users\\me", "../other", "${workspaceFolder}", "file:///x"])
 async def test_a_folder_path_of_another_machine_becomes_the_files_folder(tmp_path: Path, folder: str) -> None:
     async with Rig(tmp_path) as rig:
