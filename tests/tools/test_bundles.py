@@ -11,6 +11,7 @@ from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch import bundles
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.requests import propose_template
 from tests.tools.bundles import MANIFEST, bundle, changed, configured
 
 
@@ -26,6 +27,15 @@ async def test_a_bundle_requests_a_command_line_and_names_its_secrets_without_va
     assert (found.env, found.secrets) == (("NOTES_KEY",), ("NOTES_KEY",))
     assert dict(found.facts.fixed) == {"NOTES_MODE": "fixed"}
     assert found.start == ("node", "server/index.js")
+
+
+async def test_a_folder_with_a_long_name_keeps_its_slot(tmp_path: Path) -> None:
+    key = "folder_" * 12
+    config = {key: {"type": "directory", "title": "Folder"}}
+    args = ["${__dirname}/server/index.js", f"${{user_config.{key}}}"]
+    manifest = {**configured(args=args, env={}), "user_config": config}
+    found = await Packages(tmp_path / "mcp").keep_bundle(bundle(manifest=manifest))
+    assert propose_template(found.args, found.kinds) == ("{path:workspace}",)
 
 
 @pytest.mark.parametrize(

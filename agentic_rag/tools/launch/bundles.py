@@ -90,6 +90,7 @@ def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
     if not package.integrity or not path.is_file():
         raise PackageProblem(str(package), "the bundle is not here any more. Propose it again.")
     bundle = read_bundle(path)
+    # The file lies in the data folder since the approval; it is not trusted to be the same.
     if bundle.facts.integrity != package.integrity:
         raise PackageProblem(str(package), "the bundle is not the one that was approved. Propose it again.")
     with _open_zip(path) as archive:
@@ -100,7 +101,9 @@ def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
+            # The upper half of the attributes is the Unix mode of the file.
             runs = bool(member.external_attr >> 16 & 0o100)
+            # The folder is new and no name occurs twice, so nothing may be here: O_EXCL makes that an error.
             descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if runs else 0o644)
             with os.fdopen(descriptor, "wb") as target, archive.open(member) as source:
                 shutil.copyfileobj(source, target)
@@ -126,6 +129,7 @@ def read_start(tree: Path, final: Path) -> tuple[str, tuple[str, ...]]:
         raise PackageProblem(
             bundle.facts.name, f"it needs {interpreter!r}, which is not in {' or '.join(SEARCH_PATH)}."
         )
+    # With -B, because python3 would write its bytecode into the unpacked bundle, which nothing may change.
     return os.path.realpath(program), (*(("-B",) if interpreter == "python3" else ()), str(final / entry))
 
 
@@ -152,6 +156,7 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
         odd = (
             not parts or entry.filename.startswith("/") or ".." in parts or re.search(r"[\x00-\x1f\\:]", entry.filename)
         )
+        # 0: the zip was made on a system without Unix modes. Bit 0 of the flags: encrypted.
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if odd or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or entry.flag_bits & 1:
             quoted = ascii(entry.filename[:80])
@@ -159,10 +164,12 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
         if len(entry.filename.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
             most = f"a name has at most {MAX_PATH_BYTES} bytes, and each part of it {MAX_NAME_BYTES}"
             raise PackageProblem(path.name, f"{entry.filename[:80]!a} is too long: {most}.")
+        # Folded, since the archive may have been made, and be meant, for a file system that ignores case.
         name = "/".join(parts).casefold()
         if name in names:
             raise PackageProblem(path.name, f"{entry.filename[:80]!a} is in it twice.")
         names.add(name)
+    # A name cannot be a file and a folder at once: unpacking would fail half way.
     files = {"/".join(PurePosixPath(entry.filename).parts).casefold() for entry in entries if not entry.is_dir()}
     for name in sorted(names):
         for folder in PurePosixPath(name).parents:
@@ -278,10 +285,11 @@ class McpbManifest:
             name = re.sub(r"[^A-Za-z0-9]+", "_", key).strip("_").upper()
             if not re.match(r"[A-Z]", name):
                 name = f"VALUE_{name}"
+            name = name[:64]
             if setting.get("sensitive") is True:
                 raise ValueError(f"{place}: {key!r} is secret, and every process can read arguments; use env")
             self._kinds[name] = "{path:workspace}" if setting.get("type") in ("directory", "file") else "{text}"
-            return f"${{{name[:64]}}}"
+            return f"${{{name}}}"
 
         return _REFERENCE.sub(replacement, text)
 
