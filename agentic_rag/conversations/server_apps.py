@@ -37,7 +37,7 @@ from agentic_rag.base.errors import (
     ServerUnavailable,
     StorageError,
 )
-from agentic_rag.base.events import Answerer, Source, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.events import Answerer, ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.ids import TurnId, WaitId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import plain_text
@@ -225,6 +225,7 @@ class ServerApps:
                 arguments = call.arguments
         else:
             arguments = call.arguments
+        # Checked again: the person may have edited the arguments.
         if self._redact(opened).found_in(arguments):
             return await self._deny(opened, call)
         record = self._record(opened, call.id, tool.name, arguments)
@@ -250,6 +251,7 @@ class ServerApps:
         turn = await self._conversations.turn(user, turn_id)
         call = await self._db.read(lambda conn: tool_calls.get(conn, turn_id, call_id))
         conversation = await self._db.read(lambda conn: conversations.get(conn, turn.conversation_id))
+        # A call that an app asked for has no app of its own: apps cannot open apps.
         if call is None or call.app_of or conversation is None:
             raise NotFound("tool_call", call_id)
         domain = await self._directory.get(conversation.domain_id)
@@ -309,9 +311,9 @@ class ServerApps:
         spec, tool = opened.spec, opened.call.tool_name
         connection = (await self._pool.acquire([spec], START_SECONDS))[spec.name]
         accepted, changed = await self._lists.current(spec, await connection.tools(opened.seconds))
-        for each in accepted:
-            if each.name not in changed and exposed_name(spec.name, each.name, title_of(each)) == tool:
-                uri = app_meta_of(each).get("resourceUri")
+        for listed in accepted:
+            if listed.name not in changed and exposed_name(spec.name, listed.name, title_of(listed)) == tool:
+                uri = app_meta_of(listed).get("resourceUri")
                 if isinstance(uri, str):
                     return uri
         raise NotFound("mcp_app", tool)
@@ -323,12 +325,12 @@ class ServerApps:
             AppToolUnavailable: there is none.
             NotFound: the call's tool has no app.
         """
-        await self._uri_of(opened)
+        await self._uri_of(opened)  # the app must still be accepted to ask for anything
         spec = opened.spec
         connection = (await self._pool.acquire([spec], START_SECONDS))[spec.name]
         tools, changed = await self._lists.current(spec, await connection.tools(opened.seconds))
         trust, catalog = self._pool.trust(spec, connection), Catalog()
-        offered = [each for each in tools if each.name not in spec.entry.exclude]
+        offered = [listed for listed in tools if listed.name not in spec.entry.exclude]
         catalog.add(
             spec.name,
             "user",
@@ -347,6 +349,7 @@ class ServerApps:
 
     async def _deny(self, opened: _Opened, call: PlannedCall) -> AppAnswer:
         """Audit a denied call, and return the reason."""
+        # Denied calls cost more, so that an app cannot search for a way through the policy.
         self._take(opened, DENIED_COST)
         text = SECRET_IN_ARGUMENTS
         if call.refusal is not None and call.because is not DenialReason.SECRET:
@@ -358,6 +361,7 @@ class ServerApps:
         """Return the question whether an app's call may run, as a wait that is not stored."""
         assert call.approval is not None
         redact, server = self._redact(opened), opened.spec.name
+        # An approval for the rest of the conversation must end when the server changes its entry or the tool's text.
         described = [tool.remote_name, tool.description, dict(tool.input_schema)]
         key = to_text(["app", call.approval.answerer, server, opened.spec.entry.hash(), *described])
         named = f"{tool.title!r} ({tool.remote_name})" if tool.title else repr(tool.remote_name)
@@ -369,7 +373,7 @@ class ServerApps:
             "arguments": call.arguments,
             "schema": dict(tool.input_schema),
             "warning": call.approval.warning,
-            "sources": [{"kind": each.kind, "name": each.name} for each in (Source("tool", opened.call.tool_name),)],
+            "sources": [{"kind": "tool", "name": opened.call.tool_name}],
         }
         at = now()
         return WaitRecord(
@@ -444,12 +448,13 @@ class ServerApps:
                     size = len(orjson.dumps(result))
                 except AgenticRagError as exc:
                     status, refused = ToolStatus.ERROR, exc
-                group.cancel_scope.cancel()
+                group.cancel_scope.cancel()  # ends `watch`
         finally:
             self._running[opened.key] -= 1
             if not self._running[opened.key]:
                 del self._running[opened.key]
             took = round((time.monotonic() - began) * 1000)
+            # The end is stored even if the client has gone, which cancels this request.
             with anyio.CancelScope(shield=True):
                 try:
                     await self._db.write(lambda conn: tool_calls.end_of_app(conn, record, status, took, size))

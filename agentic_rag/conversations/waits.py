@@ -131,6 +131,7 @@ class Waits:
                 wait = await self.get(user, wait.id)
             else:
                 return
+        # A client that repeats its answer after a lost connection gets no error.
         if (wait.state is WaitState.ACCEPTED) != (action is WaitAction.ACCEPT):
             raise WaitAnswered(wait.state, wait.answered_by)
 
@@ -164,8 +165,10 @@ class Waits:
             over = before.expires_at <= at
             state = STATE_OF[action]
             remembers = scope != "once"  # the running turn keeps the rules with which it began
+            # `finish` changes an open wait only, so of two answers at the same time one fails here.
             if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=remembers):
                 raise WaitAnswered(WaitState.EXPIRED if over else before.state, before.answered_by)
+            # In the same transaction: after a crash, the turn is found and resumed by this mark.
             turns.wake(conn, before.root_turn_id)
             audit(conn, entry)
             return before
@@ -174,6 +177,7 @@ class Waits:
             await self._allow_tool(wait.domain_id, str(wait.request["toolName"]), store)
         else:
             await self._db.write(store, durable=True)
+        # After the commit: the turn reads the stored answer.
         await self._runtime.take_answers([wait])
         return await self.get(user, wait_id)
 

@@ -131,7 +131,7 @@ class _Cached:
     record: DomainRecord
     settings: DomainSettings
     facts: CollectionFacts
-    found: _Contents
+    contents: _Contents
     alone: bool
     definition: Definition
     notices: tuple[Notice, ...]
@@ -147,7 +147,7 @@ class _Cached:
         alone: bool,
     ) -> bool:
         """Return whether a new definition would be the same. Unchanged inputs are the same objects."""
-        same = self.record is record and self.settings is settings and self.facts is facts and self.found is contents
+        same = self.record is record and self.settings is settings and self.facts is facts and self.contents is contents
         return same and self.alone is alone and (self.user is user or self.user == user)
 
 
@@ -177,7 +177,7 @@ class Definitions:
         self._threads = threads
         self._watched = watched
         self._components = ComponentFiles()
-        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Contents] = SnapshotCache(watched)
+        self._snapshots: SnapshotCache[tuple[Path, tuple[str, ...]], _Contents] = SnapshotCache(watched)
         """By workspace and sub-roles."""
         self._cache: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool, str | None], _Cached] = OrderedDict()
         """By domain, user, context documents, whether the conversation is transient, and its chosen model."""
@@ -218,12 +218,13 @@ class Definitions:
         else:  # a preview while typing does not wait for documents
             facts = await self._directory.facts(domain_id)
         view = await self._views.of(user, domain_id)
+        # The prompt describes the collection, so it must not name documents that this user may not see.
         if view.visible is not None:
             facts = await self._directory.facts_of(domain_id, view.visible)
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        contents = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
+        contents = await self._contents_of(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
         alone, components = self._access.alone, contents.components
         documents = tuple(conversation.context_document_ids)
         key = (domain_id, user.id, documents, conversation.transient, conversation.model)
@@ -237,6 +238,7 @@ class Definitions:
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in contents.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
         if conversation.model is not None and definition.model != conversation.model:
+            # The admin has removed the model since the user chose it.
             text = f"{conversation.model} can no longer be chosen in this domain; {definition.model} answers."
             notices = (*notices, Notice("MODEL_NOT_ALLOWED", text))
         definition = replace(definition, role_lines=contents.role_lines)
@@ -246,24 +248,24 @@ class Definitions:
                 self._cache.popitem(last=False)
         return definition, notices
 
-    async def _find(
+    async def _contents_of(
         self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: DefinitionDraft | None
     ) -> _Contents:
         """Return the contents of a workspace, from the cache if nothing has changed."""
         if draft is not None:
-            return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
+            return await self._threads.read(domain_id, self._read_contents, workspace, sub_roles, draft)
         key = (workspace, sub_roles)
-        if (cached := self._sights.find(key)) is not None:
+        if (cached := self._snapshots.find(key)) is not None:
             return cached.found
-        snapshot = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
-        self._sights.keep(key, snapshot)
+        snapshot = await self._threads.read(domain_id, self._read_watched, workspace, sub_roles)
+        self._snapshots.keep(key, snapshot)
         return snapshot.found
 
-    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Contents]:
-        # Begin watching before the read.
-        return WorkspaceSnapshot(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
+    def _read_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Contents]:
+        # Begin watching before the read: a change between the two would otherwise go unnoticed.
+        return WorkspaceSnapshot(self._watched.begin(workspace), self._read_contents(workspace, sub_roles, None))
 
-    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: DefinitionDraft | None) -> _Contents:
+    def _read_contents(self, workspace: Path, sub_roles: Sequence[str], draft: DefinitionDraft | None) -> _Contents:
         """Read all parts of a workspace that a turn needs.
 
         One call reads them all, because switching to a thread costs more than the read.
@@ -304,6 +306,7 @@ class ScheduledRun:
     def apply(self, definition: Definition) -> Definition:
         """Return the definition under these terms."""
         rules = dict(definition.tool_policy)
+        # A schedule may allow a tool in advance, but not against the admin.
         rules |= {name: "allow" for name in self.allowed_tools if rules.get(name) != "deny"}
         persona, binding = definition.persona, definition.binding
         if self.role:
@@ -389,6 +392,8 @@ def definition_of(
     ``alone`` says that only the local user has access.
     """
     chain = defaults.chain(settings, conversation.model)
+    # A model that a user chose may lack the domain's effort; then it answers with its own. If the domain's own model
+    # lacks it, the admin must see the error.
     refusal = refusal_of(chain[0], effort=settings.effort)
     return Definition(
         domain_id=record.id,

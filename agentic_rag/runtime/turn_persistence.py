@@ -114,6 +114,7 @@ def _note_reading(
     document_ids: list[str] = [passage.document_id for passage in passages if passage is not None]
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
     document_ids += finished.block.get(NAMED, ())
+    # In the transaction of the result, so that no passage is in a transcript without its document being known.
     provenance.note_read(conn, row.conversation_id, document_ids)
     if call.name == RECALL.name and structured.get("turns"):
         conversation = conversations.get(conn, row.conversation_id)
@@ -317,6 +318,7 @@ def take_abandoned(
     turns' calls are released. Turns queued behind a turn of a living process stay with that process.
     """
     if alone and first:
+        # The groups of a dead process become event rows before any reader counts events.
         run_groups.settle(conn)
     abandoned = turns.lock_abandoned(conn, owner, alone=alone)
     running = {row.id: row for row in turns.list_running(conn)} if abandoned else {}
@@ -326,8 +328,10 @@ def take_abandoned(
         parent = parents.get(row.session_id)
         return parent is not None and (parent not in running or is_orphan(running[parent]))
 
+    # Delegates are resumed by their parents, which find their calls unfinished.
     to_resume = [row for row in abandoned if row.status is TurnStatus.RUNNING and row.session_id not in parents]
     resumed = tuple(_take(conn, row, owner) for row in to_resume[:room])
+    # The calls that these amounts were reserved for died with their process.
     budgets.release_of_turns(conn, [row.id for row in resumed])
     busy_sessions = {row.session_id for row in running.values() if row.owner != owner} - {
         row.session_id for row in resumed
@@ -363,6 +367,7 @@ def list_waiting(conn: Connection) -> list[WaitingTurn]:
 
 
 def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
+    # A suspended turn has no owner; only a turn that was cut off counts towards the limit of resumes.
     resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
     resumed_row = row.replace(owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
     sessions.set_writer(conn, row.session_id, owner)
@@ -434,6 +439,7 @@ def _prompt(row: PromptRecord) -> Prompt:
 
 def store_prompt_state(conn: Connection, session_id: SessionId, state: PromptState) -> None:
     """Store the session's prompt state."""
+    # The two are one row as long as the prompt has not changed.
     for prompt in {state.first.id: state.first, state.latest.id: state.latest}.values():
         row = PromptRecord(
             id=prompt.id, system=list(prompt.system), tools=[dict(tool) for tool in prompt.tools], created_at=now()

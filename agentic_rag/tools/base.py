@@ -114,6 +114,7 @@ class Binding:
 
     def to_meta(self, turn_id: str, call_id: str) -> dict[str, Any]:
         """Return the members of a call's ``_meta`` that our servers read."""
+        # Every field travels under its own name, so that a new one needs no line here.
         values = {member.name: getattr(self, member.name) for member in dataclasses.fields(self)}
         values |= {"turn": turn_id, "call": call_id, "draft": [dataclasses.asdict(file) for file in self.draft.files]}
         return {
@@ -128,18 +129,18 @@ class Withdrawal:
     """
 
     def __init__(self) -> None:
-        self._told = anyio.Event()
+        self._withdrawn = anyio.Event()
         self._action = WaitAction.CANCEL
 
     def end(self, action: WaitAction) -> None:
         """End the question as if a person had answered with this action. Only the first call counts."""
-        if not self._told.is_set():
+        if not self._withdrawn.is_set():
             self._action = action
-            self._told.set()
+            self._withdrawn.set()
 
     async def wait(self) -> WaitAction:
         """Wait until the server withdraws the question."""
-        await self._told.wait()
+        await self._withdrawn.wait()
         return self._action
 
 

@@ -55,6 +55,7 @@ LEFT_OUT = "[{left} more passages were left out: there is no room. Ask for what 
 OTHERS_TEXT = "othersText"
 """Key in structured content of our own servers. True if the text contains words written by others than the user."""
 
+# Before a Markdown heading or an opening tag, or after a closing tag: roles are written in both.
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _LINE = re.compile(r"\n")
@@ -124,6 +125,7 @@ def finished_call(
     """
     is_own = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
+    # Measured before anything is cut.
     size = len(_paragraphs(blocks).encode())
     blocks, pictures = _keep_images(blocks, new_ref, shown=outcome.status is ToolStatus.OK)
     content, private, payloads = _own(name, blocks, outcome, room) if is_own else _users(blocks, outcome, new_ref, room)
@@ -134,6 +136,7 @@ def finished_call(
     if hits and source == "documents":
         note = outcome.structured.get("note")
         passages = [search_result_block(hit) for hit in outcome.structured["hits"]]
+        # The passages replace the text of the result, which says the same without citations.
         content = _within(passages, room.hits)
         content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
     content = [*content, *_evidence(name, outcome)] if is_own else content
@@ -274,6 +277,7 @@ def cut_at_section(text: str, budget: int) -> str:
         return text
     for boundary in (_SECTION, _PARAGRAPH, _LINE):
         ends = [match.start() for match in boundary.finditer(head)]
+        # A boundary in the first half would lose more text than a cut within a section.
         if ends and ends[-1] > len(head) // 2:
             head = head[: ends[-1]]
             break
@@ -282,6 +286,7 @@ def cut_at_section(text: str, budget: int) -> str:
 
 def part_of(text: str, start: int, room: int = RESULT_BUDGET) -> str:
     """Return the characters of a stored result from ``start``, as many as one answer may have, and their range."""
+    # A character has at least one byte. Slicing first encodes one part, not the whole result for each part.
     part = first_bytes(text[start : start + room], room)
     stop = start + len(part)
     rest = f"; go on with from {stop}" if stop < len(text) else ""
@@ -293,6 +298,7 @@ def passages_with(text: str, sought: str, start: int) -> str:
 
     The search ignores case. Overlapping excerpts are joined.
     """
+    # Not ``text.lower()``: lower case can be longer (``İ`` becomes two characters), and positions would be wrong.
     match_spans = [match.span() for match in re.compile(re.escape(sought), re.IGNORECASE).finditer(text, start)]
     if not match_spans:
         return f"[{sought!r} does not occur in characters {start} to {len(text)}, which is the end]"

@@ -280,6 +280,7 @@ def collect_entries(
     names_by_folded: dict[str, str] = {}
     deleted: set[str] = set()
     for key, value in pasted:
+        # A GET lists our own servers too, so a client that sends its answer back sends them.
         if key in own and is_reserved(key) and _is_same(value, own[key]):
             continue
         row_notes = ReadingNotes()
@@ -355,7 +356,8 @@ def _take_inputs(document: object, path: str, notes: ReadingNotes) -> tuple[list
     """Return the ``inputs`` of VS Code's file, None if it has none, and the document without them."""
     if not isinstance(document, Mapping) or not isinstance(document.get("inputs"), list) or _is_entry(document):
         return None, document
-    if _is_entry(document["inputs"]) or not any(_is_root(document, root) for root in (*_ROOTS, "mcp")):
+    # Without a root beside it, ``inputs`` is the name of a server.
+    if not any(_is_root(document, root) for root in (*_ROOTS, "mcp")):
         return None, document
     items = document["inputs"]
     if len(items) > MAX_ITEMS:
@@ -377,6 +379,7 @@ def _unwrap(document: object, path: str, notes: ReadingNotes) -> tuple[list[tupl
     if isinstance(document, list | tuple) and document and all(_is_entry(item) for item in document):
         return _named_items(document, path, notes), frozenset()
     outer = _mapping(document, path)
+    # The settings of VS Code have their servers two levels down: ``{"mcp": {"servers": {…}}}``.
     inner = outer.get("mcp")
     if isinstance(inner, Mapping) and not _is_entry(inner) and any(_is_root(inner, root) for root in _ROOTS):
         _warn_beside(outer, "mcp", path, notes)
@@ -436,6 +439,7 @@ def _name_of(entry: object, number: int) -> str:
         host = urlsplit(address).hostname or ""
     except ValueError:
         host = ""
+    # Removes the version of ``@scope/package@1.2``, and keeps the ``@`` of the scope.
     name = host.replace(".", "-") or re.sub(r"(?<=.)@[^/]*$", "", package[:200])
     return name if fit_name(name) and not is_reserved(name) else f"server-{number}"
 
@@ -516,6 +520,7 @@ class _EntryReader:
         args: list[str] = []
         with self.notes.attempt():
             kind = self._kind()
+        # After an unusable type the rest is read by what is there, so that all problems are reported at once.
         kind = kind or ("stdio" if self.pasted.get("command") else "")
         if kind == "stdio":
             with self.notes.attempt():
@@ -615,6 +620,7 @@ class _EntryReader:
             program, args = words[0] if words else "", [*words[1:], *args]
             self.notes.change(place, "a list became a command and its args.")
         command = self._text(program, place)
+        # Repeated, since one step uncovers the next: ``cmd /c npx.cmd`` becomes ``npx.cmd``, and that ``npx``.
         while (simpler := _simplify(command, args)) is not None:
             command, args, change = simpler
             self.notes.change(place, change)
@@ -703,6 +709,7 @@ class _EntryReader:
                 raise InvalidInput(f"{path}.secret", "true or false is expected.")
             item = item["value"]
         content = self._text(item, path, secret=True)
+        # A line break would begin another header of the request.
         if header and re.search(r"[\r\n]", content):
             raise InvalidInput(path, "a header has one line.")
         if header and not content.isascii():
@@ -780,6 +787,7 @@ class _EntryReader:
     def _timeout(self) -> int | None:
         """Return milliseconds; if there are several timeouts, the most exact key counts."""
         chosen: int | None = None
+        # The later keys are more exact, so they replace what an earlier one says.
         for key, unit in (("timeout", 0), ("timeoutSeconds", 1000), ("timeoutMs", 1)):
             value = self.pasted.get(key)
             if value is None:

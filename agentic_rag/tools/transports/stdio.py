@@ -129,7 +129,7 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
         self._lost = on_lost
         self._tail = tail
         self._refused = refused
-        self._heard = anyio.Event()
+        self._stderr_ended = anyio.Event()
         """Set once stderr has ended."""
 
     @asynccontextmanager
@@ -140,18 +140,18 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
         inbox = _Inbox(process, self._lost, self._tail)
         write, outbox = anyio.create_memory_object_stream[SessionMessage](OUTBOX)
         with write, outbox:
-            async with anyio.create_task_group() as pumps:
-                pumps.start_soon(self._write, process, outbox, inbox)
-                pumps.start_soon(self._keep_stderr, process)
-                pumps.start_soon(self._watch, process, inbox)
-                pumps.start_soon(self._measure, process, inbox)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write, process, outbox, inbox)
+                tasks.start_soon(self._keep_stderr, process)
+                tasks.start_soon(self._watch, process, inbox)
+                tasks.start_soon(self._measure, process, inbox)
                 try:
                     yield inbox, write
                 finally:
                     with anyio.CancelScope(shield=True):  # every wait in it is bounded
                         await _end(process, self._command.marker)
-                        await self._tell_refusal(process)
-                    pumps.cancel_scope.cancel()
+                        await self._report_refusal(process)
+                    tasks.cancel_scope.cancel()
 
     async def _write(
         self, process: Process, outbox: MemoryObjectReceiveStream[SessionMessage], inbox: "_Inbox"
@@ -174,17 +174,19 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
             async for line, _ in _Lines(process.stderr):
                 # Sleep also when nothing is owed: the buffer may hold many short lines, and other tasks need a turn.
                 await anyio.sleep(allowance.spend(anyio.current_time(), max(len(line), STDERR_LINE)))
+                # A character has at most four bytes, so this prefix is enough.
                 text = line[: STDERR_CHARS * 4].decode("utf-8", "replace").rstrip()
                 if text:
                     self._tail.append(text[:STDERR_CHARS])
-        self._heard.set()
+        self._stderr_ended.set()
 
-    async def _tell_refusal(self, process: Process) -> None:
+    async def _report_refusal(self, process: Process) -> None:
         """Report the launcher's refusal. A server can imitate one, but then only its own start counts as refused."""
         if process.returncode != NOT_STARTED_CODE:
             return
         with anyio.move_on_after(WATCH_SECONDS):
-            await self._heard.wait()
+            await self._stderr_ended.wait()
+        # A launcher that refuses runs no server, so its reason is the last line.
         last_line = self._tail[-1] if self._tail else ""
         if last_line.startswith(NOT_STARTED):
             await self._refused(last_line.removeprefix(NOT_STARTED))
@@ -254,12 +256,14 @@ class _Inbox:
                 break
             line, whole = next_line
             await self._give_way(len(line))
+            # A batch goes through the same loop message by message, so it gets the same limits.
             if whole and (batch := read_batch(line)):
                 self._batch += batch
                 continue
             message = parse_line(line) if whole else _refusal(line)
             if message is not None:
                 return SessionMessage(message)
+            # Some servers write blank lines between messages. They cost nothing.
             if line.strip():
                 if self._garbage.take(anyio.current_time()) > 0:
                     self.lose(f"it wrote more than {GARBAGE} lines that are no messages")
@@ -327,6 +331,7 @@ class _Lines:
                     head = head or line[:EDGE_BYTES]
                     return head + b"\n" + line[-EDGE_BYTES:], False
                 return line, True
+            # A long line is not searched again with each piece that arrives.
             self._searched = len(self._buffer)
             if self._searched > LINE_BYTES:
                 head = head or bytes(self._buffer[:EDGE_BYTES])
@@ -345,7 +350,7 @@ class _Lines:
 def repair_text(data: bytes) -> bytes:
     """Return JSON text with U+FFFD in place of bytes that are not UTF-8 and of lone surrogates (half an emoji)."""
     try:
-        data.decode()
+        data.decode()  # faster than a repair, and nearly every line is valid
     except UnicodeDecodeError:
         data = data.decode("utf-8", "replace").encode()
     return _LONE_SURROGATE.sub(rb"\\ufffd", data) if b"\\ud" in data or b"\\uD" in data else data
@@ -390,6 +395,7 @@ def _with_finite_numbers(message: types.JSONRPCMessage, line: bytes) -> types.JS
     """Return a message without NaN, infinite and absurdly long numbers in its answer, which the library accepts."""
     if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
         return message
+    # With all digits written as 0, one search each finds exponents of three digits and long numbers.
     digits = line.translate(_DIGITS, b"+")
     odd = b"NaN" in line or b"Infinity" in line or b"e000" in digits or b"0" * NUMBER_CHARS in digits
     return (_read_answer(line) or message) if odd else message
@@ -410,6 +416,7 @@ def _read_answer(line: bytes) -> types.JSONRPCMessage | None:
     if not isinstance(message, dict) or "method" in message:
         return None
     ident, result, error = message.get("id"), message.get("result"), message.get("error")
+    # `True` is an `int` in Python, and no id in JSON-RPC.
     if isinstance(ident, bool) or not isinstance(ident, int | str):
         return None
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": ident}
@@ -510,6 +517,7 @@ async def _spawn(command: StdioCommand, inherited_fds: Sequence[int] = ()) -> Pr
         stderr=subprocess.PIPE,
         env=dict(command.env),
         cwd=command.cwd,
+        # Signals to our own group (Ctrl-C in a terminal) must not reach the child, and its group can be killed as one.
         start_new_session=True,
         pass_fds=inherited_fds,
     )
@@ -524,6 +532,7 @@ async def _end(process: Process, marker: str) -> None:
     if not await _wait_exit(process, EXIT_SECONDS):
         _signal_group(process, signal.SIGTERM)
         await _wait_exit(process, EXIT_SECONDS)
+    # Also after a regular exit: its descendants may still run.
     _signal_group(process, signal.SIGKILL)
     await _wait_exit(process, REAP_SECONDS)
     # In a thread, because it reads /proc. This finds processes that left the process group.
