@@ -8,13 +8,14 @@ problem.
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 import orjson
 
@@ -142,6 +143,12 @@ def _object_reader(kind: type) -> Callable[[Any], Any]:
         return kind(**{attribute: inner(value[name]) for attribute, name, inner in readers if name in value})
 
     return read
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Return whether a JSON value is a finite number. An integer beyond every float is none, as `math` refuses it."""
+    # Not `math.isfinite`, which raises for such an integer. A comparison with NaN is false.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def to_text(document: Any) -> str:

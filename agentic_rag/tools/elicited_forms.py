@@ -7,14 +7,13 @@ Knows no wait and no server.
 
 import calendar
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.base.json_form import Json
+from agentic_rag.base.json_form import Json, is_finite_number
 from agentic_rag.tools.listing import clean
 
 FORM_BYTES = 32 * 1024
@@ -135,8 +134,9 @@ def _read_text(name: str, field: Json) -> Json:
         _refuse_unknown(field, _ABOUT_FIELD | {"enum", "enumNames", "oneOf"}, f"the field {name!r}")
         return {"oneOf": _read_options(field, "oneOf")}
     _refuse_unknown(field, _ABOUT_FIELD | {"minLength", "maxLength", "format"}, f"the field {name!r}")
-    if field.get("format") is not None and field["format"] not in _FORMATS:
-        raise _Unfit(f"the field {name!r} has the format {str(field['format'])[:40]!r}, which is not known")
+    form = field.get("format")
+    if form is not None and not (isinstance(form, str) and form in _FORMATS):
+        raise _Unfit(f"the field {name!r} has the format {str(form)[:40]!r}, which is not known")
     return {**_limits(field, ("minLength", "maxLength"), whole=True), **_pick(field, ("format",))}
 
 
@@ -232,8 +232,7 @@ def _problem_of_text(field: Json, value: object) -> str:
 
 def _problem_of_number(field: Json, value: object) -> str:
     whole = field["type"] == "integer"
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or (whole and value != int(value)):  # type: ignore[call-overload]
+    if not is_finite_number(value) or (whole and value != int(value)):
         return "a whole number is needed." if whole else "a number is needed."
     least, most = field.get("minimum"), field.get("maximum")
     if least is not None and value < least:

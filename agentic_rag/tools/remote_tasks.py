@@ -16,7 +16,7 @@ from mcp.client import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim, UnexpectedClaimedResult
 from pydantic import ConfigDict, Field, ValidationError
 
-from agentic_rag.base.json_form import Json
+from agentic_rag.base.json_form import Json, is_finite_number
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of
 from agentic_rag.tools.listing import clean
 
@@ -116,7 +116,7 @@ def read_task(sent: Json) -> TaskReport:
         raise UnreadableTask(f"the state of the task is none of {', '.join(_STATES)}")
     message, interval, error = sent.get("statusMessage"), sent.get("pollIntervalMs"), sent.get("error")
     poll = POLL_SECONDS
-    if isinstance(interval, int | float) and not isinstance(interval, bool) and math.isfinite(interval):
+    if is_finite_number(interval):
         poll = min(max(interval / 1000, SHORTEST_POLL), LONGEST_POLL)
     problem = error.get("message") if isinstance(error, dict) else None
     result, requests = sent.get("result"), sent.get("inputRequests")

@@ -7,7 +7,6 @@ under the shown names, and `restore_names` converts them to the server's own.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from anyascii import anyascii
+
+from agentic_rag.base.json_form import is_finite_number
 
 Schema = dict[str, Any]
 Document = Mapping[str, Any]
@@ -126,13 +127,14 @@ def argument_map_of(schema: Document) -> dict[str, str]:
     names = list(dict.fromkeys(_property_names(schema)))
     valid_names = {name for name in names if _KEY.fullmatch(name)}
     shown_names: dict[str, str] = {}
+    # The last number tried for each name: thousands of names may become one, and each would try all numbers again.
+    last_numbers: dict[str, int] = {}
     for name in names:
         if name not in valid_names:
-            fitting = _fit_key(name)
-            number, unique = 1, fitting
+            unique = fitting = _fit_key(name)
             while unique in valid_names or unique in shown_names:
-                number += 1
-                unique = f"{fitting[:58]}_{number}"
+                last_numbers[fitting] = last_numbers.get(fitting, 1) + 1
+                unique = f"{fitting[:58]}_{last_numbers[fitting]}"
             shown_names[unique] = name
     return shown_names
 
@@ -324,6 +326,8 @@ class _SchemaConversion:
         self._recursive: dict[int, bool] = {}
         self._branches = 0
         self._def_names: dict[int, str] = {}
+        self._last_numbers: dict[str, int] = {}
+        """The last number tried for each name of a definition."""
         self._above: list[int] = []
         """Identities of the referenced schemas that are being expanded."""
 
@@ -574,13 +578,13 @@ class _SchemaConversion:
 
     def _exclusive_bound(self, keyword: str, plain: str, converted: Schema, value: Any, schema: Schema) -> None:
         """Keep an exclusive bound; in draft 4 it is a Boolean that makes the plain bound exclusive."""
-        if _is_number(value):
+        if is_finite_number(value):
             converted[keyword] = value
-        elif value is True and _is_number(schema.get(plain)):
+        elif value is True and is_finite_number(schema.get(plain)):
             converted[keyword] = schema[plain]
 
     def _plain_bound(self, keyword: str, exclusive: str, converted: Schema, value: Any, schema: Schema) -> None:
-        if _is_number(value) and schema.get(exclusive) is not True:
+        if is_finite_number(value) and schema.get(exclusive) is not True:
             converted[keyword] = value
 
     # References
@@ -624,10 +628,10 @@ class _SchemaConversion:
 
     def _name_def(self, reference: str) -> str:
         base = _fit_key(unquote(reference).rpartition("/")[2].lstrip("#") or "root").replace(".", "_")
-        number, name = 1, base
+        name = base
         while name in self._defs:
-            number += 1
-            name = f"{base[:58]}_{number}"
+            self._last_numbers[base] = self._last_numbers.get(base, 1) + 1
+            name = f"{base[:58]}_{self._last_numbers[base]}"
         return name
 
     def _is_recursive(self, target: Schema) -> bool:
@@ -656,10 +660,6 @@ def _add(properties: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> Non
 
 
 # --- keywords --------------------------------------------------------------------------------------------------------
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_count(value: object) -> bool:
@@ -700,7 +700,7 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("default", "const"), _is_json),
     "examples": lambda value: isinstance(value, list) and _is_json(value),
     "enum": lambda value: isinstance(value, list) and bool(value) and _is_json(value),
-    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "multipleOf": lambda value: is_finite_number(value) and value > 0,
     "pattern": _is_pattern,
 }
 """Keywords whose values are data, with the form they must have; in another form a keyword is left out."""

@@ -68,6 +68,7 @@ def test_defaults_are_filled_in_and_a_null_leaves_a_field_empty() -> None:
         ("titled", ["r"]), ("some", []), ("some", ["r", "r"]), ("some", "r"), ("many", ["b"]), ("many", [{}]),
         ("mail", "ann"), ("mail", "a b@c.d"), ("page", "sign.test"), ("page", "http://[::1"), ("day", "2026-02-29"),
         ("day", "22.11.2026"), ("at", "2026-11-22"), ("at", "2026-11-22T25:00:00Z"), ("name", None), ("other", "x"),
+        ("score", 10**400),
     ],
 )  # fmt: skip
 def test_an_invalid_answer_names_its_field(field: str, value: object) -> None:
@@ -95,6 +96,7 @@ def test_a_valid_answer_is_accepted(field: str, value: object) -> None:
         form(a={"$ref": "#/$defs/x"}), form(a="string"), form(a={"type": "array"}),
         form(a={"type": "array", "items": {"type": "string"}}), form(a={"type": "array", "items": {"type": "object"}}),
         form(a={"type": "string", "pattern": "(a+)+$"}), form(a={"type": "string", "format": "regex"}),
+        form(a={"type": "string", "format": ["email"]}),
         form(a={"type": "string", "enum": []}), form(a={"type": "string", "enum": ["r", "r"]}),
         form(a={"type": "string", "enum": [1, 2]}), form(a={"type": "string", "enum": ["r"], "enumNames": ["R", "G"]}),
         form(a={"type": "string", "oneOf": [{"type": "object"}]}), form(a={"type": "string", "oneOf": "r"}),

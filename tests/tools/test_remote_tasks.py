@@ -14,6 +14,7 @@ from agentic_rag.base.events import ToolStatus, WaitAction
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, RemoteTask
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.remote_tasks import POLL_SECONDS, read_task
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.server.rig import Rig
 from tests.tools.support import SERVERS, START, open_hub, stdio_spec, text_of, tool
@@ -108,6 +109,10 @@ async def test_a_task_that_fails_or_cannot_be_read_is_an_error_with_its_reason(t
     async with calling(tmp_path) as caller:
         assert await caller.fail("break") == "the belt broke"
         assert "the task has no id" in await caller.fail("nameless")
+
+
+def test_an_interval_beyond_every_float_is_no_interval() -> None:
+    assert read_task({"taskId": "t", "status": "working", "pollIntervalMs": 10**400}).poll == POLL_SECONDS
 
 
 async def test_a_task_is_cancelled_on_request(tmp_path: Path) -> None:

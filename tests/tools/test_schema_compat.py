@@ -376,6 +376,11 @@ CONVERSIONS: list[tuple[str, Any, Any]] = [
     ("OpenAPI's null", {"type": "string", "nullable": True}, {"type": ["string", "null"]}),
     ("a broken pattern", {"type": "string", "pattern": "("}, {"type": "string"}),
     ("a reference to nowhere", {"$ref": "https://example.com/x"}, {}),
+    (
+        "a bound beyond every float",
+        {"type": "integer", "maximum": 10**400, "minimum": 1},
+        {"type": "integer", "minimum": 1},
+    ),
     ("no schema", None, {}),
     ("a type in place of a schema", "string", {"type": "string"}),
 ]

@@ -4,12 +4,12 @@ This module checks claims and headers (OpenID Connect Core 3.1.3.7, RFC 9068). T
 """
 
 import hmac
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agentic_rag.base.errors import Unauthenticated
+from agentic_rag.base.json_form import is_finite_number
 
 LEEWAY_SECONDS: Final = 30.0
 """Maximum difference in seconds between the provider's clock and ours."""
@@ -102,7 +102,7 @@ def _time(claims: Claims, name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_finite_number(value):
         raise Unauthenticated(f"This token's {name} is no time.")
     return float(value)
 
