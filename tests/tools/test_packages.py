@@ -17,7 +17,7 @@ import pytest
 
 from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
-from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.packages import Installations, Packages
 from agentic_rag.tools.launch.registry_clients import PYTHON, client_sandbox
 from agentic_rag.tools.launch.sandbox import Sandbox
 from tests.tools.captives import needs_bubblewrap
@@ -140,6 +140,52 @@ async def test_a_failed_installation_gives_the_reason_and_leaves_nothing(
         await packages.install(DEMO)
     assert "pw@" not in str(problem.value)
     assert left(tmp_path / "mcp") == []
+
+
+NPM = """#!/bin/sh
+while [ "$1" != "--prefix" ]; do shift; done
+mkdir -p "$2/node_modules/demo-server" && cd "$2/node_modules/demo-server" && touch server.js
+{describe} > package.json
+"""
+
+
+class NpmRegistry(Registry):
+    """A registry whose client writes the given ``package.json``. ``describe``: the shell command that prints it."""
+
+    def __init__(self, folder: Path, describe: str) -> None:
+        super().__init__(folder)
+        client = folder / "npm"
+        client.write_text(NPM.format(describe=describe))
+        client.chmod(0o755)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js: no node on this machine")
+@pytest.mark.parametrize(
+    "describe",
+    [
+        "echo '{'",
+        "echo '[]'",
+        "echo '{}'",
+        "printf '%0100000d' 0 | tr 0 '['",
+    ],
+)
+async def test_a_package_without_a_usable_description_is_refused_and_the_next_one_installed(
+    tmp_path: Path, describe: str
+) -> None:
+    packages = NpmRegistry(tmp_path / "bin", describe).packages(tmp_path / "mcp")
+    hostile = Package("npm", "demo-server", "")
+    with pytest.raises(PackageProblem, match=r"package\.json"):
+        await packages.install(hostile)
+    assert left(tmp_path / "mcp") == []
+    installations = Installations(packages)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(installations.run)
+        await until(lambda: installations.working)
+        for package in (hostile, replace(hostile, version="1.2.3"), DEMO):
+            installations.begin(package)
+        await until(lambda: packages.has(DEMO))
+        tasks.cancel_scope.cancel()
+    assert "package.json" in installations.failure(hostile)
 
 
 async def test_a_missing_client_is_named(tmp_path: Path) -> None:

@@ -288,7 +288,10 @@ class Packages:
         output = await self._clients.run(fetch, at, seconds=max(INSPECT_SECONDS, self._seconds))
         if "yanked version" in output:
             raise PackageProblem(str(package), "its authors took this version back (yanked). Ask for another one.")
-        return next(iter(await anyio.to_thread.run_sync(lambda: list(place.glob("*.whl")))))
+        wheels = await anyio.to_thread.run_sync(lambda: list(place.glob("*.whl")))
+        if not wheels:
+            raise PackageProblem(str(package), "its registry's client left no wheel.")
+        return wheels[0]
 
     async def _pypi(self, package: Package, at: Workplace) -> Path:
         """Install a package of PyPI into an environment; return the environment's folder."""
@@ -380,25 +383,45 @@ def _npm_integrity(package: Package, tree: Path) -> str:
     try:
         locked = json.loads((tree / "node_modules" / ".package-lock.json").read_text())["packages"]
         return str(locked[f"node_modules/{package.name}"].get("integrity", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
 
 
 def _npm_script(package: Package, tree: Path) -> Path:
     folder = tree / "node_modules" / package.name
-    declared = json.loads((folder / "package.json").read_text()).get("bin") or {}
+    declared = _package_json(package, tree).get("bin") or {}
     programs = declared if isinstance(declared, dict) else {package.name.rpartition("/")[2]: declared}
     name = package.program or (next(iter(programs)) if len(programs) == 1 else package.name.rpartition("/")[2])
-    script = (folder / str(programs.get(name, ""))).resolve()
-    if name not in programs or not script.is_file() or not script.is_relative_to(folder.resolve()):
+    named = programs.get(name)
+    usable = isinstance(named, str) and "\x00" not in named
+    script = (folder / str(named)).resolve() if usable else folder
+    if not script.is_file() or not script.is_relative_to(folder.resolve()):
         raise PackageProblem(str(package), f"it has no program {name!r}; it has: {', '.join(programs) or 'none'}.")
     return tree / script.relative_to(tree.resolve())
 
 
+def _package_json(package: Package, tree: Path) -> Mapping[str, object]:
+    """Return the description that the authors of an npm package wrote.
+
+    Raises:
+        PackageProblem: It cannot be read as a JSON object.
+    """
+    try:
+        text = (tree / "node_modules" / package.name / "package.json").read_text("utf-8")
+        description = json.loads(text)
+    except (OSError, ValueError, RecursionError) as exc:
+        raise PackageProblem(str(package), f"its package.json cannot be read: {str(exc)[:TEXT_CHARS]}") from exc
+    if not isinstance(description, dict):
+        raise PackageProblem(str(package), "its package.json is no JSON object.")
+    return description
+
+
 def _version(package: Package, tree: Path) -> str:
     if package.registry == "npm":
-        text = (tree / "node_modules" / package.name / "package.json").read_text()
-        return str(json.loads(text)["version"])
+        described = _package_json(package, tree).get("version")
+        if not isinstance(described, str) or not described:
+            raise PackageProblem(str(package), "its package.json names no version.")
+        return described
     normal_name = package.name.replace("-", "_")
     for record in tree.glob("lib/python*/site-packages/*.dist-info"):
         name, _, version = record.name.removesuffix(".dist-info").rpartition("-")
@@ -540,8 +563,8 @@ class Installations:
             package = await self._waiting.get()
             try:
                 await self._packages.install(package)
-            except (AgenticRagError, OSError) as exc:
-                log.warning("%s", exc)
+            except Exception as exc:  # boundary: one package must not end the installation of all others
+                log.warning("%s was not installed: %s", package, exc, exc_info=not isinstance(exc, AgenticRagError))
                 if len(self._failures) >= MAX_REMEMBERED:
                     self._failures.clear()
                 self._failures[package] = str(exc)
