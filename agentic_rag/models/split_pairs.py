@@ -30,7 +30,10 @@ def loads(data: bytes | str) -> Any:
         text = data if isinstance(data, str) else data.decode("utf-8", "surrogatepass")
         if "\\u" not in text and not _SURROGATE.search(text):
             raise
-        return json.loads(text, parse_constant=_refuse)
+        try:
+            return json.loads(text, parse_constant=_refuse)
+        except RecursionError as exc:  # orjson reports such a depth as an error of the text
+            raise ValueError("nested too deep") from exc
 
 
 def loads_clean(data: str) -> Any:

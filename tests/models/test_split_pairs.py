@@ -94,7 +94,7 @@ def test_arguments_of_a_call_survive_errors_too(pieces: list[str], expected: dic
 
 
 def test_invalid_json_is_a_malformed_stream() -> None:
-    for data in (b"{", b'{"type": NaN}', b'{"a": "\\u12"}', b"\xff"):
+    for data in (b"{", b'{"type": NaN}', b'{"a": "\\u12"}', b"\xff", b'["\\ud83d",' + b"[" * 100_000):
         with pytest.raises(ModelError):
             AnswerDecoder().decode(data)
         with pytest.raises(ModelError):

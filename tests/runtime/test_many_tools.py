@@ -153,6 +153,7 @@ async def test_a_loaded_tool_is_subject_to_the_policy(
         ({"arguments": {}}, "do not fit the tool"),
         ({"name": 7, "arguments": {}}, "do not fit the tool"),
         ({"name": WANTED, "arguments": "{"}, "do not fit the tool"),
+        ({"name": WANTED, "arguments": "[" * 9_000}, "do not fit the tool"),
         ({"name": WANTED, "arguments": [1]}, "do not fit the tool"),
         ({"name": WANTED, "arguments": '{"id": "T-1"}'}, f"{WANTED} with"),
         ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),

@@ -227,7 +227,7 @@ def unwrap_call(block: Block) -> Block:
     if isinstance(arguments, str):  # some models write a nested object as text
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return block
     if not isinstance(name, str) or name == CALL.name or not isinstance(arguments, dict):
         return block
