@@ -287,9 +287,11 @@ def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> Mod
     reported = replace(
         profile,
         thinking=profile.thinking if types is None else types,
+        # In our order, from the weakest to the strongest: the answer is an object without one.
         efforts=profile.efforts if efforts is None else tuple(effort for effort in EFFORTS if effort in efforts),
         images=_is_supported(capabilities.get("image_input"), profile.images),
         cites=_is_supported(capabilities.get("citations"), profile.cites),
+        # A service that reports capabilities is Anthropic's own, and no gateway that would refuse the parameter.
         diagnoses=bool(capabilities) or profile.diagnoses,
         structured=_is_supported(capabilities.get("structured_outputs"), profile.structured),
         output_limit=info.get("max_tokens") or profile.output_limit,

@@ -220,9 +220,11 @@ class HumanInput:
         def store(conn: Connection) -> None:
             waits.open_wait(conn, record)
 
+        # Before the commit: if the turn ends meanwhile, `close` must know of this wait.
         self._unanswered[wait_id] = _unstarted_call(record)
         with anyio.CancelScope(shield=True):
             await self._log.commit([question.event(wait_id, record.expires_at)], store, durable=True)
+        # The commit was shielded. A cancellation that came during it takes effect here.
         await anyio.lowlevel.checkpoint_if_cancelled()
         withdrawal = question.needed.withdrawal
         if withdrawal is None:
@@ -246,6 +248,7 @@ class HumanInput:
 
             async def end() -> None:
                 def store(conn: Connection) -> None:
+                    # The turn may be suspended by now, and no process waits for the event.
                     if waits.finish(conn, record.id, state, answer=None, by="", at=now()):
                         turns.wake(conn, record.root_turn_id)
 
@@ -263,6 +266,7 @@ class HumanInput:
         """
         if record.taken and record.state is not WaitState.OPEN:
             return _read_given(record)
+        # Before the first read of the store, so that an answer between the two is not missed.
         answered = self._resources.answers.expect(record.id)
         if not record.live:
             self._resting.add(record.tool_call_id)
@@ -270,6 +274,7 @@ class HumanInput:
         self._clock.pause()
         try:
             while (latest := await self._latest(record)).state is WaitState.OPEN:
+                # Another process may take the answer. Its signal can be late, so the store is read in between.
                 with anyio.move_on_after(LOOK_SECONDS):
                     await answered.wait()
         finally:

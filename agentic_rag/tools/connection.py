@@ -208,6 +208,7 @@ class Connection:
         self._wanted = True
         if self._owned or self._closed or (self.state is State.FAILED and self._circuit_open()):
             return
+        # Set with the spawn and without an await between: two callers must not start two owner tasks.
         self._spawn(self._own)
         self._owned = True
         self._set(State.STARTING)
@@ -232,6 +233,7 @@ class Connection:
         attempt, session = await self._ready(timeout)
         with anyio.move_on_after(deadline - anyio.current_time()):
             async with self._listing:
+                # Over the limit, callers get the last list: a server can announce a change in each answer.
                 if attempt.stale and self._listings.take(anyio.current_time()) == 0:
                     await self._list_again(attempt, session)
                 return self.known_tools
@@ -324,6 +326,7 @@ class Connection:
         finally:
             silence.stop()
             attempt.calls.discard(scope)
+            # The idle time begins at the end of a call, not at its start: a call may take longer than the limit.
             self._used = anyio.current_time()
             await relay.finish()
         if answer is None:  # the scope was cancelled: by the end of the session, or by the timer
@@ -462,6 +465,8 @@ class Connection:
             await self._credentials.answer(challenge)
         except SignInNeeded as exc:
             attempt = self._attempt
+            # Nothing works without the sign-in, so the session ends. Other calls in flight may still be answered, and
+            # a token that is only too narrow serves the other tools.
             if not challenge.more and attempt is not None and not attempt.calls:
                 self._needed = exc
                 attempt.finish()
@@ -535,6 +540,7 @@ class Connection:
                 await self.wait_settled()
         attempt = self._attempt
         if attempt is None or attempt.session is None or attempt.end.is_set():
+            # While the owner task runs, both may be left from before: it is about to try again.
             if self._needed is not None and not self._owned:
                 raise self._needed
             if self._elsewhere is not None and not self._owned:
@@ -551,7 +557,7 @@ class Connection:
             listed = True
         except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             if isinstance(exc, MCPError):
-                await self._answer_refused_list(exc)
+                await self._answer_refused_list(exc)  # raises if a person has to sign in
             raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
         finally:
             attempt.stale = attempt.stale or not listed
@@ -636,6 +642,7 @@ class Connection:
         """Count a failure. Silent sessions in a row count together, however long each call waited for its answer."""
         now = anyio.current_time()
         if self._was_silent:
+            # A silent server fails once for each call's time limit, which may be longer than the window of the circuit.
             self._failed_at = deque((now for _ in self._failed_at), maxlen=self._failed_at.maxlen)
         self._failed_at.append(now)
 
@@ -690,6 +697,7 @@ class Connection:
         patience = self._patience
         self._note = str(getattr(target, "note", ""))
         if not isinstance(target, MCPServer):
+            # A third of the time to initialize: the probe of the newer protocol must leave time for the older one.
             target = BoundedTransport(target, attempt.lose, min(patience.probe, patience.initialize / 3))
         client = Client(
             target,
@@ -709,7 +717,7 @@ class Connection:
                 attempt.session = client.session
                 self._protocol = client.protocol_version
                 self.era = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
-                self._end_start()
+                self._end_start()  # the slot is for starting servers only
                 async with anyio.create_task_group() as listening:
                     if not self.in_process:
                         listening.start_soon(self._listen, client, attempt)
@@ -781,6 +789,7 @@ class Connection:
         """End the current session, or the pause before the next one."""
         if self._attempt is not None:
             self._attempt.finish()
+        # Replaced, so that only a pause that runs now ends, and not the next one.
         self._poke.set()
         self._poke = anyio.Event()
 

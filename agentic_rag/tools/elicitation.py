@@ -40,6 +40,7 @@ ACTIONS: Mapping[WaitAction, Any] = {
     WaitAction.ACCEPT: "accept",
     WaitAction.DECLINE: "decline",
     WaitAction.CANCEL: "cancel",
+    # The protocol has no answer for a question whose time ran out.
     WaitAction.EXPIRE: "decline",
 }
 
@@ -93,6 +94,7 @@ class InputRound:
             question = question_of(server, params)
             if isinstance(question, Unfit):
                 return question
+            # The whole round is held, so that after a restart the remaining questions are known.
             round_state: Json = {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}
             if self.task:
                 round_state |= {"task": self.task, "earlier": list(self.earlier)}
@@ -122,6 +124,7 @@ def answered_round(answer: InputGiven | None) -> InputRound | None:
     if answer is None or round_state is None:
         return None
     still_open = dict(round_state["open"])
+    # One question is asked at a time, so the answer belongs to the first open one.
     key, params = next(iter(still_open.items()))
     del still_open[key]
     answers = {**round_state["answers"], key: result_of(answer, params)}
@@ -133,6 +136,7 @@ def answered_round(answer: InputGiven | None) -> InputRound | None:
 def result_of(answer: InputGiven, params: Json) -> Json:
     """Return a person's answer as an ``ElicitResult``."""
     result: dict[str, Any] = {"action": ACTIONS[answer.action]}
+    # Of a page that a person opened, the server learns by itself what was entered there.
     if answer.action is WaitAction.ACCEPT and params.get("mode") != "url":
         result["content"] = dict(answer.content)
     return result
@@ -191,6 +195,7 @@ def question_of(server: str, params: Json) -> InputNeeded | Unfit:
 
 def _words(schema: Json) -> Iterable[str]:
     for name, form_field in schema["properties"].items():
+        # ``apiKey`` and ``api_key`` become words, as the pattern for secrets expects.
         yield re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
         yield from (form_field[word] for word in ("title", "description") if word in form_field)
 
@@ -206,6 +211,7 @@ def _address_question(server: str, message: str, url: object) -> InputNeeded | U
         return Unfit("its address cannot be read")
     if not host or parts.scheme not in ("https", "http") or (parts.scheme == "http" and not _is_loopback(host)):
         return Unfit("its address is neither https nor of this machine")
+    # ``https://bank.example@evil.example`` leads to the second host, and ``%`` can spell any host in another way.
     if "@" in parts.netloc or "%" in parts.netloc:
         return Unfit("its address has a name or password in it, or a host in another spelling")
     ascii_url = _ascii(parts, host, port)

@@ -115,6 +115,7 @@ class Catalog:
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
             name = tool.name if trusted is None else exposed_name(server, tool.name, title_of(tool))
             info, unfit, size = _describe_tool(tool, name, server, origin, trusted)
+            # Neither of the two is taken: no one could say which of them a call reaches.
             twice = "it is listed more than once" if counts[tool.name] > 1 else ""
             problem = twice or self._problem(info.name, origin) or unfit
             if problem:
@@ -155,6 +156,7 @@ def _describe_tool(
     if cached is not None and same and cached[3][0].name == name:
         return cached[3]
     problem = find_schema_problem(tool.input_schema)
+    # A user's server could call any tool read-only. Only the trusted lists of the launch catalogue count.
     hints = tool.annotations if trusted is None else None
     title = "" if trusted is None else title_of(tool)
     schema = slim_schema(tool.input_schema) if trusted is None else tool.input_schema
@@ -173,6 +175,7 @@ def _describe_tool(
         and tool.annotations is not None
         and tool.annotations.read_only_hint is True,
     )
+    # Emptied as a whole: the lists of a running server are the same objects, and fill it again in one turn.
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
     described = info, problem, 0 if problem else size_of(tool)
@@ -281,6 +284,7 @@ def clean(text: str) -> str:
     """
     if _UNUSUAL.search(text) is None:  # most texts, and this runs for each string of each tool in each turn
         return text
+    # Line ends first: their characters are among those removed below.
     text = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     hidden = [char for char in set(text) - _KEPT_CONTROLS if unicodedata.category(char) in _REMOVED]
     return text.translate(dict.fromkeys(map(ord, hidden))) if hidden else text
@@ -290,6 +294,7 @@ def clean_description(text: str) -> str:
     """Truncate a description to `DESCRIPTION_BYTES`, clean it, and mark it if it was cut."""
     text = text.strip()
     cleaned = clean(text[:DESCRIPTION_BYTES]).strip()
+    # A longer text was not cleaned whole, so its size is that of the original.
     size = len(cleaned.encode()) if len(text) <= DESCRIPTION_BYTES else len(text.encode("utf-8", "replace"))
     if size <= DESCRIPTION_BYTES:
         return cleaned

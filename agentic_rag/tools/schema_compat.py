@@ -206,6 +206,7 @@ class _ArgumentRestorer:
         restored: Schema = {}
         for name, item in value.items():
             own = self._map.get(name)
+            # A name that the schema declares itself is the server's own, even if it is also a shown name elsewhere.
             key = own if own is not None and own in declared and name not in declared else name
             inner = declared[key] if key in declared else self._others(fitting)
             restored[key] = self.value(item, inner)
@@ -268,18 +269,18 @@ class _References:
 
     def __init__(self, root: Document) -> None:
         self._root = root
-        self._found: Schema = {}
+        self._targets: Schema = {}
         self._named: Schema | None = None
 
     def target(self, reference: object) -> Any:
         """Return the schema that a reference leads to, or None."""
         if not isinstance(reference, str):
             return None
-        if reference not in self._found:
-            self._found[reference] = self._look(reference)
-        return self._found[reference]
+        if reference not in self._targets:
+            self._targets[reference] = self._resolve(reference)
+        return self._targets[reference]
 
-    def _look(self, reference: str) -> Any:
+    def _resolve(self, reference: str) -> Any:
         own = self._root.get("$id") or self._root.get("id")
         base = own.rstrip("#") if isinstance(own, str) else ""
         local = reference[len(base) :] if base and reference.startswith(base) else reference
@@ -337,11 +338,13 @@ class _SchemaConversion:
     def top(self) -> tuple[Schema, list[str]]:
         """Return the converted document and the notes on it."""
         notes: list[str] = []
+        # The services accept no union at the top: it must be an object.
         merged = self._fold(self._root, notes) if self._has_union(self._root) else self._root
         converted = self._object({**merged, "type": "object"}, 0)
         converted["type"] = "object"
         for keyword in (*COMBINATORS, "enum", "const", "not"):
             converted.pop(keyword, None)
+        # A definition may refer to further ones, so the list grows while it is worked off.
         while self._pending:
             name, target = self._pending.pop()
             self._defs[name] = self._object(target, 1)
@@ -365,6 +368,7 @@ class _SchemaConversion:
             name: alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
             for name, alternatives in properties.items()
         }
+        # In the order of the properties; a required name without a property follows.
         folded["required"] = [name for name in properties if name in required]
         folded["required"] += sorted(required - properties.keys())
         if not isinstance(root.get("properties"), dict) or folded["properties"].keys() != root["properties"].keys():
@@ -379,6 +383,7 @@ class _SchemaConversion:
         properties: dict[str, list[Any]] = {}
         required: set[str] = set()
         self._branches += 1
+        # By the path, not by all visited: two branches may share a schema, and only a cycle is an end.
         if not isinstance(schema, dict) or id(schema) in above or self._branches > MAX_BRANCHES or len(above) > 16:
             return properties, required
         above = (*above, id(schema))
@@ -502,6 +507,7 @@ class _SchemaConversion:
             return
         members = converted.setdefault("properties", {})
         for name in required:
+            # Required, and never allowed: no arguments could be valid, so any value is allowed instead.
             if members.setdefault(name, {}) is False:
                 members[name] = {}
         converted["required"] = required
@@ -597,6 +603,7 @@ class _SchemaConversion:
         if not self._family.references or (not self._family.recursion and self._is_recursive(target)):
             if id(target) in self._above or depth > MAX_DEPTH or self._nodes > MAX_NODES:
                 return beside
+            # Expanded in place. `_above` ends a recursion: inside itself, the schema accepts any value.
             self._above.append(id(target))
             target_schema = self.schema(target, depth + 1)
             self._above.pop()
@@ -607,6 +614,7 @@ class _SchemaConversion:
                 return beside
             name = self._name_def(reference)
             self._def_names[id(target)] = name
+            # Converted later, with the depth of the top: nesting counts from each definition anew.
             self._defs[name] = {}
             self._pending.append((name, target))
         return {"$ref": f"#/$defs/{name}", **beside}
@@ -621,6 +629,7 @@ class _SchemaConversion:
                 return None
             visited.append(ahead)
             referenced = self._references.target(ahead)
+            # A reference that leads to a bare reference is followed to the end of the chain.
             if target is None or (isinstance(target, dict) and target.keys() == {"$ref"}):
                 target = referenced
             ahead = referenced.get("$ref") if isinstance(referenced, dict) else None

@@ -137,6 +137,7 @@ class Policy:
         """
         if tool.server == CLIENT:  # the client's own program runs it, and may refuse
             return None
+        # Before any rule: an `allow` was given for the tool as it was accepted.
         if tool.changed:
             return Denial(
                 DenialReason.CHANGED,
@@ -154,6 +155,7 @@ class Policy:
             if tool.server == AGENT:  # its own tools read data that the model has, or ask the user
                 return None
             return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN, ask_again=others and effects)
+        # Asked again with patterns: a pattern would have allowed the tool if no text of others had been read.
         overruled = others and effects and self._verdict(tool) == "allow"
         if verdict == "deny" and not overruled:
             return Denial(
@@ -213,12 +215,14 @@ class Policy:
     def _verdict_on(self, name: str, plain: str, *, patterns_allow: bool = True) -> Verdict | None:
         matching = []
         for glob, verdict in self.rules.items():
+            # See `_verdict`: a permission must be exact, a prohibition may be wide.
             names = (name,) if verdict == "allow" else (name, plain)
             exact = glob in names
             if not exact and verdict == "allow" and not patterns_allow:
                 continue
             if exact or any(fnmatchcase(candidate, glob) for candidate in names):
                 matching.append((exact, len(_WILD.sub("", glob)), _RANKS[verdict], verdict))
+        # The tuples compare in the order of precedence that the class describes.
         return max(matching)[-1] if matching else None
 
 
@@ -287,6 +291,7 @@ def plan_call(
     """
     server = find_missing_server(block, tools, missing)
     block = unwrap_call(block) if CALL_TOOL.name in tools else block
+    # A block that still names its tool in `CALLED` could not be unwrapped: that tool is not known.
     tool = None if CALLED in block else tools.get(block["name"])
     refusal: CallOutcome | None = None
     because: DenialReason | None = None
@@ -305,6 +310,7 @@ def plan_call(
         refusal = error_outcome(
             f"There is no tool {name!r}. The tools are: {', '.join(listed) or 'none'}{search_hint}."
         )
+    # The order decides what the model is told: a denial must not depend on whether the arguments fit.
     elif SECRET in block:
         refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), DenialReason.SECRET
     elif BROKEN_INPUT in block:

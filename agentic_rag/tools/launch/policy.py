@@ -309,6 +309,8 @@ class LaunchPolicy:
         for value in (*match.args, *match.env.values()):
             if value.text != UNSET:  # a start checks again
                 self._slot_text(value, spec)
+        # Stored with the version that the operator allowed, so that an entry keeps its meaning when another one is
+        # allowed.
         pinned = pin_version(match.entry, entry_target)
         runs = match.entry.runs
         there = not isinstance(runs, Package) or self.packages is None or self.packages.has(runs)
@@ -331,6 +333,7 @@ class LaunchPolicy:
             text = value.prefix + value.text
             if text not in target.args[at:]:
                 continue
+            # From the last place on: the same text may occur more than once in a line.
             at = target.args.index(text, at)
             if value.kind == "path" and value.text != UNSET:
                 try:
@@ -401,6 +404,7 @@ class LaunchPolicy:
             executable = self._check_line(spec, target)
             base = self._base(spec, stateful=bool(spec.entry.stateful))
             cwd = _files_of(spec) or base.cwd
+            # Ours last: an entry must not replace the variables that mark and confine the child.
             return replace(base, executable=executable, args=target.args, env={**target.env, **base.env}, cwd=cwd)
         args = [(value, self._argument(value, match.entry, spec)) for value in match.args]
         declared_env = {name: self._slot_text(value, spec) for name, value in match.env.items()}
@@ -411,6 +415,7 @@ class LaunchPolicy:
         folders = dict(command.folders)
         for value, text in args:
             if value.kind == "path":
+                # A folder that is named twice, or is the child's own, stays writable.
                 folders[text] = folders.get(text, False) or match.entry.write
         cwd = (_files_of(spec) if any(value.kind == "path" for value in match.args) else None) or command.cwd
         return replace(
@@ -544,6 +549,7 @@ class LaunchPolicy:
         place = f"{spec.path}.args"
         if not spec.workspace:
             raise InvalidInput(place, "there is no workspace for this path.")
+        # The real path on both sides: otherwise a link inside the files would be accepted by its name.
         files = os.path.join(os.path.realpath(spec.workspace), FILES)
         real = os.path.realpath(os.path.join(files, value.text))
         if not Path(real).is_relative_to(files):
@@ -585,8 +591,11 @@ class LaunchPolicy:
             lock.parent.mkdir(parents=True, exist_ok=True)
         home = homes / name
         home.mkdir(parents=True, exist_ok=True)
+        # Also for a folder that exists: an older umask or the child may have opened it.
         home.chmod(0o700)
         self._spawned += 1
+        # The first part finds all children of this data folder, the second one tells the runs apart
+        # (`sweep_leftovers`).
         marker = f"{self.marker}:{os.getpid()}-{self._spawned}"
         environment = base_environment(str(home), marker)
         return StdioCommand("", (), environment, home, marker, disk_reserve=self._disk_reserve, lock=lock)
