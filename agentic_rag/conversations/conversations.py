@@ -249,6 +249,7 @@ class Conversations:
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
             store_exchanges(conn, conversation, exchanges, created)
+            # After the insert, in its transaction: two requests at the same time must not both be the last one allowed.
             self._directory.quotas.check_conversations(conn, domain_id)
             return conversation
 
@@ -338,7 +339,7 @@ class Conversations:
         self, user: User, domain_id: str | None, status: ConversationStatus | None
     ) -> tuple[list[FolderCount], bool]:
         """Return the user's folders by name, and whether there are more than these."""
-        found = await self._db.read(
+        folders = await self._db.read(
             lambda conn: conversations.folders_of(
                 conn,
                 user.id,
@@ -348,7 +349,7 @@ class Conversations:
                 at_most=MAX_FOLDERS + 1,
             )
         )
-        return found[:MAX_FOLDERS], len(found) > MAX_FOLDERS
+        return folders[:MAX_FOLDERS], len(folders) > MAX_FOLDERS
 
     async def change(
         self,
@@ -432,6 +433,7 @@ class Conversations:
             ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
         """
         check_content(content, needed=not images)
+        # In a thread: decoding and hashing megabytes would block the event loop.
         sent = await anyio.to_thread.run_sync(read_images, images) if images else []
         try:
             session, definition, notices = await self._prepare(
@@ -521,13 +523,14 @@ class Conversations:
                 `send` and `answer_again`.
         """
 
-        def follower(conn: Connection) -> MessageId | None:
+        def find_follower(conn: Connection) -> MessageId | None:
             nodes = branches.read_tree(conn, conversation.session_id).nodes.values()
             return next((node.user_message_id for node in nodes if node.parent_message_id == message_id), None)
 
-        other = await self._db.read(follower)
-        if other is not None:
-            return await self.answer_again(user, conversation.id, other, content, images=images, terms=terms)
+        follower_id = await self._db.read(find_follower)
+        if follower_id is not None:
+            return await self.answer_again(user, conversation.id, follower_id, content, images=images, terms=terms)
+        # Nothing follows this answer yet, so the branch that ends with it is continued.
         await self.activate(user, conversation.id, message_id)
         return await self.send(user, conversation.id, content, images=images, terms=terms)
 
@@ -946,6 +949,7 @@ class Conversations:
         """
 
         def read(conn: Connection) -> tuple[SessionId, ConversationRecord | None]:
+            # An empty id belongs to no session, so the reads below find nothing.
             session_id = payloads.session_of(conn, ref) or SessionId("")
             session = sessions.get(conn, session_id)
             return session_id, None if session is None else conversations.get(conn, session.labels.conversation_id)

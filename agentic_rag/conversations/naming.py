@@ -61,7 +61,7 @@ class TitleNews:
 
     def unlisten(self, conversation_id: ConversationId, listener: TitleListener) -> None:
         """Undo `listen`."""
-        remaining = [other for other in self._listeners.pop(conversation_id, ()) if other is not listener]
+        remaining = [waiting for waiting in self._listeners.pop(conversation_id, ()) if waiting is not listener]
         if remaining:
             self._listeners[conversation_id] = remaining
 

@@ -192,9 +192,14 @@ class Waits:
         """
         via = {"appOf": (wait.held or {}).get("appOf", "")}
         content, entry, scope = _check_answer(user, wait, action, content, via)
-        kept, at = scope != "once", now()
+        remembered, at = scope != "once", now()
         ended = wait.replace(
-            state=STATE_OF[action], answer=content, answered_by=user.id, answered_at=at, remembered=kept, taken=True
+            state=STATE_OF[action],
+            answer=content,
+            answered_by=user.id,
+            answered_at=at,
+            remembered=remembered,
+            taken=True,
         )
 
         def store(conn: Connection) -> None:

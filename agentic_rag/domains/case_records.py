@@ -111,9 +111,9 @@ def check_new(conn: Connection, record: CaseRecord) -> None:
 
 
 def check_distinct(conn: Connection, record: CaseRecord) -> None:
-    other = evaluation.find_case(conn, record.domain_id, record.digest)
-    if other is not None and other.id != record.id:
-        raise InvalidInput("questions", f"the case {other.id} already asks this; change that one.")
+    same = evaluation.find_case(conn, record.domain_id, record.digest)
+    if same is not None and same.id != record.id:
+        raise InvalidInput("questions", f"the case {same.id} already asks this; change that one.")
 
 
 def store_cases(

@@ -78,7 +78,7 @@ class ComponentFiles:
     `read` blocks for a few system calls; an unchanged file is not opened again. Thread-safe.
     """
 
-    _kept: dict[Folder, dict[str, _CachedFile]] = field(default_factory=dict)
+    _files_by_folder: dict[Folder, dict[str, _CachedFile]] = field(default_factory=dict)
     """By folder and file name."""
 
     def read(self, workspace: Path, drafts: Mapping[str, str | None] | None = None) -> Components:
@@ -87,7 +87,7 @@ class ComponentFiles:
         ``drafts`` maps file names to texts that replace the files, None to hide a file. Drafts are not kept.
         """
         folder = Folder(workspace).at("prompt")
-        cached = dict(self._kept.get(folder, {}))  # another thread may read the same folder
+        cached = dict(self._files_by_folder.get(folder, {}))  # another thread may read the same folder
         problems: list[tuple[str, str]] = []
         try:
             entries = [entry for entry in folder.entries() if counts(entry.name)]
@@ -102,7 +102,7 @@ class ComponentFiles:
                     cached[entry.name] = _read(folder, entry, cached.get(entry.name))
                 except (OSError, ValueError) as exc:
                     problems.append((entry.name, _reason(exc)))
-        self._kept[folder] = cached
+        self._files_by_folder[folder] = cached
         if drafts:
             cached = _with_drafts(cached, drafts)
             problems = [(name, problem) for name, problem in problems if name not in drafts]

@@ -72,7 +72,7 @@ class FileHistory:
         self._directory = directory
         self._vault = vault
         self._threads = threads
-        self._seen: dict[str, dict[Thing, _File]] = {}
+        self._files_by_domain: dict[str, dict[Thing, _File]] = {}
         self._looking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def notice(self, domain_id: str, author: str = DISK, own_things: Collection[Thing] | None = None) -> int:
@@ -112,11 +112,11 @@ class FileHistory:
         try:
             record = await self._directory.get(domain_id)
         except NotFound:
-            self._seen.pop(domain_id, None)
+            self._files_by_domain.pop(domain_id, None)
             raise
-        known_files = self._seen.get(domain_id, {})
+        known_files = self._files_by_domain.get(domain_id, {})
         look = await self._threads.read(domain_id, _look, Path(record.workspace), known_files)
-        if look.files == known_files and domain_id in self._seen:
+        if look.files == known_files and domain_id in self._files_by_domain:
             return 0
         last_hashes = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
         redaction = self._vault.redact.of(domain_id)
@@ -130,7 +130,7 @@ class FileHistory:
 
         if changes:
             await self._db.write(save, durable=True)
-        self._seen[domain_id] = look.files
+        self._files_by_domain[domain_id] = look.files
         return len(changes)
 
 

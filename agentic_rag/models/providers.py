@@ -159,9 +159,9 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
     # Without the operator's file, the extractive model or a distribution's provider stays the only one.
     if not operator_file.providers and provider not in ("openai", "anthropic"):
         return ChosenModel(models[provider], name, provider)
-    for other, set_up in (("anthropic", settings.anthropic_api_key), ("openai", settings.openai_api_key)):
-        if other not in models and _text(set_up):
-            models[other] = OWN[other](settings, "")
+    for provider, set_up in (("anthropic", settings.anthropic_api_key), ("openai", settings.openai_api_key)):
+        if provider not in models and _text(set_up):
+            models[provider] = OWN[provider](settings, "")
     if set(models) == {"anthropic"} and not operator_file.providers:
         return ChosenModel(models[provider], name, provider)
     names_of = ModelNames(provider, frozenset(models))

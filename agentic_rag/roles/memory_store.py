@@ -86,6 +86,7 @@ class DatabaseStock:
         return self.read(folder, lambda conn: engrams.counts(conn, name)) is not None
 
     def roles(self, around: Folder) -> list[str]:
+        # Files that PromptX left in the workspace are moved before the database is asked.
         for role in FILES.roles(around):
             self.prepare(around.at(role))
         name = name_of(around.at("any"))
@@ -124,6 +125,7 @@ class DatabaseStock:
 
     def _call(self, folder: Folder, answer: Coroutine[object, object, T]) -> T:
         try:
+            # The promptx server works in threads, and the database belongs to the event loop.
             return asyncio.run_coroutine_threadsafe(answer, self._loop).result(CALL_SECONDS)
         except StorageFull as exc:
             raise MemoryUnavailable(folder.path, "the database cannot be written") from exc
@@ -189,6 +191,7 @@ class DatabaseLedger:
 
     def delete(self, ids: Sequence[str]) -> int:
         plain_ids = [ident for ident in ids if is_plain(ident)]
+        # An id that the database refuses as a text cannot be in it.
         return self._stock.write(self._folder, lambda conn: engrams.delete(conn, self._name, plain_ids))
 
     def tip(self) -> Tip:
@@ -209,6 +212,7 @@ class DatabaseLedger:
     def lessons(self, after: int, upto: Tip) -> Iterator[Lesson]:
         rows: list[EngramLesson] = []
         while not rows or len(rows) == ROWS:
+            # By pages, so that no transaction stays open while the caller works on the rows.
             since = (rows[-1].created_ms, rows[-1].number) if rows else None
             rows = self._read(_lessons_of(self._name, after, upto, since))
             if not rows:
@@ -231,12 +235,11 @@ class DatabaseLedger:
         return _engrams(self._read(lambda conn: engrams.near(conn, self._name, words, SHARING, NEWEST)))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
-        plain_ids = [engram for engram in ids if is_plain(engram)]
+        plain_ids = [ident for ident in ids if is_plain(ident)]
         if not plain_ids:
             return []
-        by_id = {
-            ident.id: ident for ident in _engrams(self._read(lambda conn: engrams.fetch(conn, self._name, plain_ids)))
-        }
+        records = self._read(lambda conn: engrams.fetch(conn, self._name, plain_ids))
+        by_id = {engram.id: engram for engram in _engrams(records)}
         return [by_id[ident] for ident in ids if ident in by_id]
 
     def strongest(self, limit: int) -> list[Engram]:
@@ -365,12 +368,15 @@ def _take_over(stock: DatabaseStock, folder: Folder, source: Ledger) -> int:
     all_engrams = source.all()
     good = [engram for engram in all_engrams if _fits(engram)]
     ledger = DatabaseLedger(stock, folder)
+    # In several transactions: a large file would block all other writers of the database.
     added = sum(ledger.insert(good[start : start + TAKEN]) for start in range(0, len(good), TAKEN))
     file = read_network(folder)
     _take_counts(stock, folder, {} if file is None else file.frequencies)
     if len(good) < len(all_engrams):
         log.warning("%s: %d engrams are no text that the database takes", folder.path, len(all_engrams) - len(good))
+        # The whole file, so that its owner loses nothing.
         folder.write(LEFT_OUT, [folder.read(DATABASE, 1 << 30)])
+    # Last: until here a crash repeats everything, and the file is still the source.
     for name in (DATABASE, *COMPANIONS, NETWORK, STATE):
         folder.remove(name)
     log.info("%s: %d engrams were taken into the database", folder.path, added)

@@ -82,17 +82,17 @@ class Pictures:
     def __init__(self, database: Database, files: PayloadFiles) -> None:
         self._database = database
         self._files = files
-        self._known: dict[str, str] = {}
+        self._encoded: dict[str, str] = {}
 
     async def of(self, refs: AbstractSet[str]) -> Mapping[str, str]:
         """Return the images of these refs. Deleted and damaged images are left out."""
-        if new := refs - self._known.keys():
+        if new := refs - self._encoded.keys():
             for ref, sha256 in (await self._database.read(partial(payloads.hashes_of, refs=new))).items():
                 data = await self._files.read(ref, sha256)
                 if data is not None:
-                    self._known[ref] = base64.b64encode(data).decode()
-        self._known = {ref: data for ref, data in self._known.items() if ref in refs}
-        return self._known
+                    self._encoded[ref] = base64.b64encode(data).decode()
+        self._encoded = {ref: data for ref, data in self._encoded.items() if ref in refs}
+        return self._encoded
 
 
 async def read_on(resources: Resources, session_id: SessionId, arguments: Json, room: ResultRoom) -> CallOutcome:

@@ -168,17 +168,17 @@ class Interrupts:
     """Interrupts from other processes for turns that this process is about to begin."""
 
     def __init__(self) -> None:
-        self._asked: dict[TurnId, None] = {}
+        self._turn_ids: dict[TurnId, None] = {}
 
     def note(self, turn_id: TurnId) -> None:
         """Record an interrupt. Above `MAX_INTERRUPTS` the oldest is dropped."""
-        self._asked[turn_id] = None
-        if len(self._asked) > MAX_INTERRUPTS:
-            del self._asked[next(iter(self._asked))]
+        self._turn_ids[turn_id] = None
+        if len(self._turn_ids) > MAX_INTERRUPTS:
+            del self._turn_ids[next(iter(self._turn_ids))]
 
     def take(self, turn_id: TurnId) -> bool:
         """Return whether a turn was interrupted, and drop the record."""
-        return self._asked.pop(turn_id, turn_id) is None
+        return self._turn_ids.pop(turn_id, turn_id) is None
 
 
 class TurnLoad:

@@ -136,6 +136,7 @@ class ToolCalls:
 
     def waits_for_people(self, children: int) -> bool:
         """Return whether all running calls wait for people, or for one of ``children`` delegates each."""
+        # A delegating call counts as waiting if its delegate does, which the caller of this method has checked.
         delegating = sum(call.delegates for call in self._running.values())
         waiting = sum(ident in self._human_input.resting for ident in self._running)
         return bool(self._running) and delegating == children and waiting + delegating == len(self._running)
@@ -169,6 +170,7 @@ class ToolCalls:
     async def _note_task(self, call_id: str, task: RemoteTask) -> None:
         """Store the task that runs a call, before its result is awaited."""
         self._remote[call_id] = task
+        # The id comes from the store, after a restart.
         if self._tasks.get(call_id) == task.id:
             return
         self._tasks[call_id], turn_id = task.id, self._row.id
@@ -312,6 +314,7 @@ class ToolCalls:
 
     async def _sources(self) -> tuple[Source, ...]:
         """Return the untrusted texts that may influence a call of this agent, including those its callers read."""
+        # A delegate acts on its task, and the texts that its callers read may have shaped that.
         callers: list[ToolCalls] = []
         agent: ToolCalls | None = self
         while agent is not None:
@@ -407,6 +410,7 @@ class ToolCalls:
             provenance.note_memories, domain_id=domain_id, turn_id=row.id, conversation_id=row.conversation_id
         )
         read = partial(provenance.read_by, conversation_id=row.conversation_id)
+        # Most conversations have read no document, and the note is a write.
         if await self._resources.database.read(read):
             await self._resources.journal.insist(partial(self._resources.database.write, note))
 
@@ -453,6 +457,7 @@ class ToolCalls:
         past = self._human_input.past(call.id)
         wait = next((wait for wait in reversed(past) if wait.kind in kinds and not wait.live), None)
         if wait is not None:
+            # An answer is used once: a second question of the same call needs its own.
             past.remove(wait)
         return wait
 

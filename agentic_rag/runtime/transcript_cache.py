@@ -38,7 +38,7 @@ class TranscriptCache:
 
     def __init__(self, most: int = DEFAULT_BYTES) -> None:
         self._most = most
-        self._kept: OrderedDict[SessionId, tuple[Holder, int]] = OrderedDict()
+        self._holders: OrderedDict[SessionId, tuple[Holder, int]] = OrderedDict()
         """The most recently used one is last."""
         self.size = 0
         """Bytes of all transcripts."""
@@ -46,19 +46,19 @@ class TranscriptCache:
     def keep(self, holder: Holder, size: int) -> None:
         """Add an idle session with the size of its transcript, and unload the oldest ones above the limit."""
         self.forget(holder.id)
-        self._kept[holder.id] = holder, size
+        self._holders[holder.id] = holder, size
         self.size += size
-        while self.size > self._most and len(self._kept) > 1:
-            oldest, _ = next(iter(self._kept.values()))
+        while self.size > self._most and len(self._holders) > 1:
+            oldest, _ = next(iter(self._holders.values()))
             self.forget(oldest.id)
             if oldest.idle:  # a busy one is added again when it becomes idle
                 oldest.unload()
 
     def use(self, session_id: SessionId) -> None:
         """Mark a session as recently used if it is counted. Its size stays."""
-        if session_id in self._kept:
-            self._kept.move_to_end(session_id)
+        if session_id in self._holders:
+            self._holders.move_to_end(session_id)
 
     def forget(self, session_id: SessionId) -> None:
         """Stop counting a session, because it is busy or has unloaded its transcript."""
-        self.size -= self._kept.pop(session_id, (None, 0))[1]
+        self.size -= self._holders.pop(session_id, (None, 0))[1]

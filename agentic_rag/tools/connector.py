@@ -216,12 +216,12 @@ def _era_key(spec: LaunchSpec) -> tuple[str, ...]:
 
 def _next_kind(entry_kind: HttpKind, last: HttpTransport | None) -> HttpKind:
     """Return the transport for the next attempt: the entry's kind, unless the address spoke the other one."""
-    other = HttpKind.HTTP if entry_kind is HttpKind.SSE else HttpKind.SSE
+    opposite = HttpKind.HTTP if entry_kind is HttpKind.SSE else HttpKind.SSE
     if last is None:
         return entry_kind
     if last.kind is entry_kind:
-        return other if last.suggests_other else entry_kind
-    return other if last.answered else entry_kind
+        return opposite if last.suggests_other else entry_kind
+    return opposite if last.answered else entry_kind
 
 
 def _other_kind_note(entry_kind: HttpKind, kind: HttpKind) -> str:

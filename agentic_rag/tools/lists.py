@@ -56,7 +56,7 @@ class ToolLists:
         self._save = save
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
-        self._known: dict[Key, _Cached] = {}
+        self._cache: dict[Key, _Cached] = {}
         self._tried: OrderedDict[Key, tuple[ListedTool, ...]] = OrderedDict()
         """The tools that a test found, by domain, server and `McpEntry.hash`, oldest first."""
         self._writing = anyio.Lock()
@@ -73,11 +73,11 @@ class ToolLists:
         """
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
-        cached = self._known.get(key)
+        cached = self._cache.get(key)
         if cached is not None and cached.stored.entry == entry and cached.listed is listed:
             return cached.tools, cached.changed
         async with self._writing:
-            cached = self._known.get(key)
+            cached = self._cache.get(key)
             if cached is None:
                 stored = await self._load(key)
                 cached = None if stored is None else _read_list(stored)
@@ -88,7 +88,7 @@ class ToolLists:
                     return (), frozenset()
             elif cached is None or cached.listed is not listed:
                 cached = await self._compare(key, entry, cached, listed)
-            self._known[key] = cached
+            self._cache[key] = cached
             return cached.tools, cached.changed
 
     def note_trial(self, spec: LaunchSpec, state: ConnectionState) -> None:
@@ -110,8 +110,8 @@ class ToolLists:
 
     def forget(self, domain: str | None) -> None:
         """Drop the cache of a domain, because another process changed its lists; None drops all domains."""
-        for key in [key for key in self._known if domain in (None, key[0])]:
-            del self._known[key]
+        for key in [key for key in self._cache if domain in (None, key[0])]:
+            del self._cache[key]
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
         """Return the tools that an admin of one domain has to review, by server.
@@ -137,7 +137,7 @@ class ToolLists:
             accepted = {key: stored.accept() for key, stored in lists.items() if stored.waiting}
             await self._save(accepted, note)
             for key in accepted:
-                self._known.pop(key, None)
+                self._cache.pop(key, None)
         return pending.names
 
     async def _compare(self, key: Key, entry: str, cached: _Cached | None, listed: "tuple[types.Tool, ...]") -> _Cached:

@@ -47,7 +47,7 @@ class CallInFlight:
         self._ask = ask
         self._relay = relay
         self._tasks = tasks
-        self._asked = 0
+        self._question_count = 0
         self._open: set[Withdrawal] = set()
         self.notes: list[str] = []
         """Texts for the model about questions that no person was shown."""
@@ -56,8 +56,8 @@ class CallInFlight:
         """Ask the call's person, and return the answer as the server takes it."""
         question = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
         needed = question_of(server, question)
-        self._asked += 1
-        if self._asked > QUESTIONS:
+        self._question_count += 1
+        if self._question_count > QUESTIONS:
             needed = Unfit(f"one call may ask {QUESTIONS} times")
         if isinstance(needed, Unfit):
             self._note(needed.text)

@@ -257,9 +257,9 @@ def _last(decoder: ChatDecoder) -> list[ModelEvent]:
 def _without(body: Json, refused: frozenset[str]) -> Json:
     """Return a body without the parameters that the service refuses. A refused limit is sent by its other name."""
     sent = {key: value for key, value in body.items() if key not in refused}
-    for name, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+    for name, other_name in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
         if name in refused and name in body:
-            sent[other] = body[name]
+            sent[other_name] = body[name]
     return sent
 
 

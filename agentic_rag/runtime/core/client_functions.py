@@ -180,7 +180,7 @@ class FunctionPauses:
         self._answered = frozenset(answered)
         self._wanted = wanted_part
         self._running: set[str] = set()
-        self._asked: dict[str, Json] = {}
+        self._open_calls: dict[str, Json] = {}
         self._shown: set[str] = set()
 
     @property
@@ -200,11 +200,11 @@ class FunctionPauses:
                 self._running.add(call)
             case "tool_result":
                 self._running.discard(call)
-                self._asked.pop(call, None)
+                self._open_calls.pop(call, None)
             case _ if fields["kind"] == WaitKind.FUNCTION:
-                self._asked[call] = fields
-        new = tuple(event for event in self._asked.values() if event["waitId"] not in self._shown)
-        if not new or not self._running <= self._asked.keys():
+                self._open_calls[call] = fields
+        new = tuple(event for event in self._open_calls.values() if event["waitId"] not in self._shown)
+        if not new or not self._running <= self._open_calls.keys():
             return ()
         waits = {event["waitId"] for event in new}
         self._shown |= waits

@@ -154,15 +154,15 @@ class Images:
     """A cache of recent images. A definition that equals that of its user's last turn is not hashed again."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Image] = OrderedDict()
+        self._images: OrderedDict[tuple[str, str], Image] = OrderedDict()
 
     def of(self, definition: Definition) -> Image:
         """Freeze a definition."""
         key = (definition.domain_id, definition.binding.user)
-        image = self._known.get(key)
+        image = self._images.get(key)
         if image is None or (image.definition is not definition and image.definition != definition):
-            image = self._known[key] = Image.of(definition)
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+            image = self._images[key] = Image.of(definition)
+        self._images.move_to_end(key)
+        if len(self._images) > MAX_KNOWN:
+            self._images.popitem(last=False)
         return image

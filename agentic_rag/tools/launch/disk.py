@@ -36,7 +36,7 @@ class DiskMeter:
         self._places = _outermost(places)
         self._most = most
         self._reserve = reserve
-        self._kept = 0
+        self._used_bytes = 0
         self._calm = 0
         """The usage when the disk was last above the reserve."""
         self._free = 0
@@ -51,23 +51,23 @@ class DiskMeter:
         if free is None or not self._is_due(now, free):
             return ""
         begun = perf_counter()
-        before, self._kept = self._kept, self._measure(pids)
+        before, self._used_bytes = self._used_bytes, self._measure(pids)
         first, self._at = self._at == float("-inf"), now
         self._cost, self._free = perf_counter() - begun, free
-        if self._kept > self._most:
+        if self._used_bytes > self._most:
             return f"its writable folders hold more than {self._most >> 20} MiB, or more than can be looked through"
         if free >= self._reserve or first:
-            self._calm = self._kept
+            self._calm = self._used_bytes
             return ""
         self._calm = min(self._calm, before)
-        if self._kept - self._calm > GROWTH_BYTES:
+        if self._used_bytes - self._calm > GROWTH_BYTES:
             low = f"the disk has {free >> 20} MiB left, less than the reserve of {self._reserve >> 20} MiB"
             return f"{low}, and it went on writing"
         return ""
 
     def _is_due(self, now: float, free: int) -> bool:
         """Return whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
-        hurried = free < self._reserve or self._free - free > (self._most - self._kept) // 4
+        hurried = free < self._reserve or self._free - free > (self._most - self._used_bytes) // 4
         return now - self._at >= self._cost * (HURRIED_SHARE if hurried else SHARE)
 
     def _measure(self, pids: Iterable[int]) -> int:

@@ -28,6 +28,7 @@ import anyio.to_thread
 
 from agentic_rag.archive.zips import UNREADABLE, open_zip
 from agentic_rag.base.errors import AgenticRagError, PackageChanged, PackageProblem
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.workers import Queue
 from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, unpack_bundle
 from agentic_rag.tools.launch.catalogue import Package, normal_name
@@ -87,7 +88,7 @@ class Packages:
         environment = dict(environment or {"PATH": ":".join(SEARCH_PATH), "HOME": str(self.folder)})
         self._clients = RegistryClients(environment, seconds, sandbox, Path(os.path.realpath(folder)))
         self._locks: dict[str, anyio.Lock] = {}
-        self._seen: dict[str, str] = {}
+        self._checked_hashes: dict[str, str] = {}
 
     async def install(self, package: Package) -> Installed:
         """Install a package if it is not installed yet; an empty version means the newest one.
@@ -186,10 +187,10 @@ class Packages:
         if package.integrity and manifest.integrity != package.integrity:
             reason = f"the installed files of this version differ from the approved ones. Remove {place}."
             raise PackageChanged(str(package), reason)
-        if self._seen.get(str(place)) != tree_hash:
+        if self._checked_hashes.get(str(place)) != tree_hash:
             if _tree_hash(tree, _content_facts) != manifest.sha256:
                 raise PackageChanged(str(package), f"its files were changed since they were installed. Remove {place}.")
-            self._seen[str(place)] = tree_hash
+            self._checked_hashes[str(place)] = tree_hash
         return manifest
 
     @contextlib.asynccontextmanager
@@ -400,7 +401,7 @@ def _npm_script(package: Package, tree: Path) -> Path:
     return tree / script.relative_to(tree.resolve())
 
 
-def _package_json(package: Package, tree: Path) -> Mapping[str, object]:
+def _package_json(package: Package, tree: Path) -> Json:
     """Return the description that the authors of an npm package wrote.
 
     Raises:

@@ -118,7 +118,7 @@ class RegistryClients:
     seconds: float
     sandbox: Callable[[], Sandbox | str | None]
     hidden: Path
-    _found: dict[str, RegistryClient | None] = field(default_factory=dict)
+    _clients_by_name: dict[str, RegistryClient | None] = field(default_factory=dict)
 
     def open(self, package: Package, folder: Path) -> Workplace:
         """Prepare an empty folder, whose path has no links, for the clients of one package. Blocks.
@@ -145,9 +145,9 @@ class RegistryClients:
         if at.sandbox is None:
             program = shutil.which(name, path=self.environment.get("PATH"))
             return None if program is None else RegistryClient(program)
-        if name not in self._found:
-            self._found[name] = await self._find_confined(name, at)
-        return self._found[name]
+        if name not in self._clients_by_name:
+            self._clients_by_name[name] = await self._find_confined(name, at)
+        return self._clients_by_name[name]
 
     async def run(
         self,

@@ -95,7 +95,7 @@ class HttpTransport(anyio.AsyncContextManagerMixin):
     @property
     def suggests_other(self) -> bool:
         """Whether the address answered like a server of the other transport."""
-        return not self._observed.answered and self._observed.other
+        return not self._observed.answered and self._observed.like_other
 
     def _client(
         self,
@@ -126,6 +126,7 @@ class HttpTransport(anyio.AsyncContextManagerMixin):
         try:
             httpx2.URL(self._endpoint.url)
         except httpx2.InvalidURL as exc:  # unusual spellings of numbers, letters that look like others
+            # The library that connects would refuse the address too, with a text of its own.
             await self._refused(str(exc))
             raise
         async with AsyncExitStack() as stack:
@@ -221,6 +222,7 @@ class _Bounded(CheckedTransport):
             return await self._explain(request, response)
         if response.has_redirect_location:
             await self._look_at_redirect(request.url, response.headers["location"])
+            # The library would quote the whole address in its error, with the secrets in it.
             if self._endpoint.url_secrets and not _stays(request.url, response):
                 reason = f"{request.url.host} redirects elsewhere (HTTP {response.status_code}), which is not followed"
                 await response.aclose()
@@ -236,7 +238,7 @@ class _Bounded(CheckedTransport):
             if response.headers.get("content-type", "").lower().startswith("application/json"):
                 response.stream = _RepairedBody(response.stream, lines=False)
         elif self._announces:
-            self._observed.other = True  # until the server announces where it expects its messages
+            self._observed.like_other = True  # until the server announces where it expects its messages
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = Announcement(
                 _RepairedBody(response.stream, lines=True), partial(self._goes_elsewhere, request.url)
@@ -244,6 +246,7 @@ class _Bounded(CheckedTransport):
         else:
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _RepairedBody(response.stream, lines=True)
+        # A server of the older transport answers no POST at this address, so this one speaks ours.
         if request.method == "POST" and not self._announces and response.status_code < 300:
             self._observed.answered = True
         return response
@@ -264,10 +267,11 @@ class _Bounded(CheckedTransport):
         status = response.status_code
         body = await _read_error(response)
         if request.method == ("GET" if self._announces else "POST"):
-            self._observed.other = self._observed.other or status in (_SSE_MISSES if self._announces else (404, 405))
+            self._observed.like_other |= status in (_SSE_MISSES if self._announces else (404, 405))
         if status < 400:
-            self._observed.other = self._observed.other or self._announces
+            self._observed.like_other |= self._announces
             return self._end(explain_content(request, response, body, self._endpoint), 502, request)
+        # A refusal is reported by its status, whatever its body is: a sign-in may be the answer to it.
         if status not in (401, 403) and _is_rpc_error(body) and not self._announces:
             headers = {"content-type": "application/json"}
             return httpx2.Response(status, headers=headers, content=body, request=request)
@@ -311,15 +315,16 @@ _SSE_MISSES = (400, 404, 405, 406, 415, 501)
 
 @dataclass(slots=True)
 class _Observations:
-    """Observations from the requests of one session. ``other``: an answer looked like the other transport."""
+    """Observations from the requests of one session. ``like_other``: an answer looked like the other transport."""
 
     answered: bool = False
-    other: bool = False
+    like_other: bool = False
 
 
 async def _read_error(response: httpx2.Response) -> bytes:
     """Return the beginning of a failed answer's body, and close it."""
     body = bytearray()
+    # Neither is read: compressed bytes may unpack to any size, and an event stream may never end.
     coded = response.headers.get("content-encoding", "identity").lower() != "identity"
     stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
     try:
@@ -384,6 +389,7 @@ class Announcement(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         announced = False
         async for part in self._body:
+            # Checked before the part is passed on: the library connects as soon as it sees the event.
             for address in () if announced else self.take(part):
                 announced = True
                 if await self._elsewhere(address):
