@@ -62,6 +62,7 @@ def _read_approval(request: Json, content: Json) -> Json:
     arguments = content.get("arguments", request["arguments"])
     if not isinstance(arguments, dict):
         raise InvalidInput("content.arguments", "a JSON object is needed.")
+    # A person may have edited the arguments, so they are checked like those of the model.
     problem = find_problem(request["schema"], arguments, user=True)
     if problem:
         raise InvalidInput("content.arguments", problem)

@@ -66,6 +66,7 @@ def store_exchanges(conn: Connection, conversation: ConversationRecord, exchange
             message_id=MessageId(new_id("msg")),
             parent_message_id=last,
             began=True,
+            # No turn of this server ran, so there is no definition.
             image_id="",
             status=TurnStatus.DONE,
             end_reason=BROUGHT,

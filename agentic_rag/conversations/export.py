@@ -192,6 +192,7 @@ def _without_ids(text: str) -> str:
 def _address(uri: str) -> str:
     """Return an address as HTML: a link if it is http or https."""
     escaped = html.escape(uri)
+    # Another scheme, such as ``javascript:``, must not become a link.
     if not uri.lower().startswith(("http://", "https://")):
         return f"<code>{escaped}</code>"
     return f'<a href="{escaped}" rel="noopener noreferrer" target="_blank">{escaped}</a>'

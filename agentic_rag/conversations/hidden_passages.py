@@ -84,5 +84,6 @@ def _hide_in_block(block: Block, hidden: AbstractSet[str]) -> Block:
         return {**block, "citations": kept_citations}
     if block["type"] != "tool_result":
         return block
+    # The members that begin with ``_`` hold ids, names and refs of the same result.
     public: dict[str, Any] = {key: value for key, value in block.items() if key != "structuredContent"}
     return {key: value for key, value in public.items() if not key.startswith("_")} | {"content": [text_block(REMOVED)]}

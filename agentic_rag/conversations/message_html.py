@@ -110,10 +110,12 @@ def to_html(
     rendered = (
         _render(text, resolved, breaks=breaks) if len(text) <= MAX_RENDERED else f"<pre>{html.escape(text)}</pre>"
     )
+    # The renderer may drop text with a mark in it, such as the definition of a link.
     placed = {int(number) for number in _MARK.findall(rendered)}
     unplaced = sorted({citation.number for citation in resolved} - placed)
     if unplaced:
         rendered += f"<p>{''.join(map(_mark, unplaced))}</p>\n"
+    # Cleaned last, so that nothing that was inserted escapes the rules.
     return _cleaner().clean(_MARK.sub(lambda match: _to_sup(by_number.get(int(match[1]))), rendered))
 
 
@@ -124,6 +126,7 @@ def _render(text: str, citations: Sequence[ShownCitation], *, breaks: bool) -> s
         place = _place_before(text, at, citation.end)
         parts += text[at:place], _mark(citation.number)
         at = place
+    # A cell takes at least two characters in Markdown, unless the row omits it.
     cells = min(MOST_CELLS, len(text) // 2 + 100)
     remaining = {_CELLS_LEFT: cells, FORMULAS_LEFT: MAX_FORMULAS}
     return str(_parser(breaks).render("".join([*parts, text[at:]]), remaining))
@@ -235,6 +238,7 @@ def _highlight(code: str, language: str) -> str:
         marks.append((len(bare), match[0]))
         copied_to = match.end()
     bare += code[copied_to:]
+    # The next mark is taken from the end of the list.
     marks.reverse()
 
     def write(text: str, start: int) -> str:

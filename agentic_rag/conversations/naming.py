@@ -71,6 +71,7 @@ class TitleNews:
 
     def tell(self, conversation_id: ConversationId, event: AgentEvent) -> None:
         """Notify all listeners of a conversation."""
+        # A copy, since a listener may end its own registration.
         for listener in tuple(self._listeners.get(conversation_id, ())):
             listener.hear_title(conversation_id, event)
 
@@ -107,6 +108,7 @@ class Naming:
         is_first = turn.parent_message_id is None and conversation.title == titles.title_of(turn.content)
         if self._calls is None or not is_first or conversation.title_source is not TitleSource.AUTO:
             return
+        # A title is a convenience: under load, new conversations keep their first message as the title.
         if len(self._waiting) < MAX_WAITING:
             self._waiting[conversation.id] = _Untitled(conversation, turn)
 
@@ -118,6 +120,8 @@ class Naming:
                 return
             with anyio.CancelScope() as self._scope:
                 async with anyio.create_task_group() as tasks:
+                    # A copy: each task takes its conversation from the dictionary, and ended turns add others
+                    # meanwhile.
                     for conversation_id in tuple(self._waiting):
                         tasks.start_soon(self._improve, self._waiting.pop(conversation_id), self._calls, limiter)
 
@@ -126,6 +130,7 @@ class Naming:
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
+        # Held by `run`, so this waits until the cancelled calls have stored their cost.
         async with self._running:
             return
 
@@ -149,6 +154,7 @@ class Naming:
                 title = titles.read_title(answer.text, answer.stop_reason)
                 if title is not None:
                     redact = self._redactor.of(definition.domain_id)
+                    # The mark of a redacted secret can make the title longer than a title may be.
                     await self._store(turn, titles.title_of(redact(title)))
         except AgenticRagError as exc:
             log.info("the conversation %s keeps the title of its first message: %s", turn.conversation_id, exc)
@@ -158,6 +164,7 @@ class Naming:
         before = titles.title_of(turn.content)
 
         def store(conn: Connection) -> bool:
+            # The statement compares the stored title, so that a name which a person gave meanwhile stays.
             improved = conversations.improve_title(conn, turn.conversation_id, before, title)
             if improved:
                 signals.send(conn, SignalKind.TITLE, turn.conversation_id, turn.id)

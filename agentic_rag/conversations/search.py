@@ -89,8 +89,10 @@ class ConversationSearch:
             for match in matches:
                 by_conversation.setdefault(match.conversation_id, []).append(match)
             titles = conversations.titles_of(conn, user.id, domain_id, MAX_TITLES)
+            # The first test is a cheap one for each of thousands of titles. The second one finds the words.
             titled = (ident for ident, title in titles.items() if terms.may_be_in(title) and terms.spans_in(title))
             ids = {*islice(by_conversation, MAX_CONVERSATIONS), *islice(titled, MAX_CONVERSATIONS)}
+            # One more than asked for shows whether there are others.
             records = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
             items = [_hit(conn, record, by_conversation.get(record.id, ()), terms) for record in records[:limit]]
             return ConversationHits(items, len(records) > limit or len(matches) == message_texts.MAX_MATCHES)
@@ -104,6 +106,7 @@ def _hit(
     matches: Sequence[TextMatch],
     terms: SearchTerms,
 ) -> ConversationHit:
+    # A match may have no message any more that can be shown; then the next one is.
     messages = (_message_hit(conn, conversation, match, terms) for match in matches[:3])
     message = next((candidate for candidate in messages if candidate is not None), None)
     return ConversationHit(conversation, terms.spans_in(conversation.title), message, len(matches))
@@ -124,6 +127,7 @@ def _message_hit(
 
 def excerpt_of(text: str, terms: SearchTerms) -> MessageExcerpt:
     """Return the text around the first hit, or the beginning of a text without one, on one line without Markdown."""
+    # The index holds no more of a message, so no hit is behind this.
     text = text[: message_texts.MAX_CHARACTERS]
     spans = terms.spans_in(text)
     start = 0 if not spans else spans[0][0]
@@ -132,6 +136,7 @@ def excerpt_of(text: str, terms: SearchTerms) -> MessageExcerpt:
     length = len(pieces[0])
     for first, last in [*(span for span in spans if span[1] <= end), (end, end)]:
         for piece, is_mark in ((text[at:first], False), (text[first:last], True)):
+            # Marks count in the text that is shown, which is shorter than the original where markup is removed.
             plain = _plain(piece, starts=length <= 1)
             if is_mark and plain:
                 marks.append((length, length + len(plain)))

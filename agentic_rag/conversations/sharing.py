@@ -90,6 +90,7 @@ class Sharing:
                 break
             before = page.messages[0].id
         if share is not None:
+            # `leaf` selects the newest branch with the shared message, so what followed since is part of it.
             messages = [message for message in messages if message.created_at <= share.created_at]
         domain = await self._directory.get(record.domain_id)
         return ExportedConversation(record.title, domain.name, now(), messages, language, passages)
@@ -110,6 +111,7 @@ class Sharing:
         entry = change("conversation.share", conversation_id, domainId=record.domain_id)
 
         def store(conn: Connection) -> ShareRecord:
+            # In the transaction of the link, so that no turn begins between the two.
             current = turns.current_of(conn, record.session_id)
             if current is not None:
                 raise TurnInProgress(current.id, "A turn is running. Share the conversation once it has ended.")
@@ -117,6 +119,7 @@ class Sharing:
             if session is None or session.leaf_message_id is None:
                 raise InvalidInput("conversation", "it has no messages that could be shared.")
             share = ShareRecord(
+                # Only the hash is stored: a copy of the database opens no link.
                 token_hash=_hash(token),
                 session_id=record.session_id,
                 conversation_id=record.id,
@@ -170,8 +173,10 @@ class Sharing:
 
         shared = None if self.mode == "off" else await self._db.read(find)
         if shared is None:
+            # The rest of the token must not reach logs.
             raise NotFound("share", f"{token[:8]}…")
         share, record = shared
+        # Members see the documents of the domain as far as their labels allow. Other readers see no quotes at all.
         passages = viewer.sees(record.domain_id)
         exported = await self._collect(viewer, record, language, share, passages=passages)
         return SharedConversation(record.domain_id, passages, exported)

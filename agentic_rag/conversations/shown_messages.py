@@ -123,6 +123,7 @@ def shown_messages(
         summaries: Json = {"toolCalls": [_summary_of(call) for call in of_turn]} if of_turn else {}
         if message_id == turn.user_message_id:
             messages.append(_question(conversation_id, parts[0], turn, compacted))
+            # No row has this answer: the turn failed before the model wrote anything. Clients still see its error.
             if turn.status is TurnStatus.FAILED and turn.message_id not in answered:
                 messages.append(_answer(conversation_id, (), turn, {}, compacted | summaries))
         elif message_id in answered:
@@ -176,6 +177,7 @@ def _resolve(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> An
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, dict):
+        # A result of a server may contain this key too. Only an object that has nothing else is one of ours.
         if value.keys() == {REF}:
             return look_up(value[REF])
         return {key: _resolve(item, look_up, depth + 1) for key, item in value.items()}

@@ -58,6 +58,7 @@ def title_of(content: str) -> str:
         return text[: ends[-1]]
     head = text[: MAX_CHARACTERS - 1]
     words = head.rsplit(" ", 1)[0]
+    # A very long first word, or a script without spaces, would leave nearly nothing.
     return (words if len(words) >= MAX_CHARACTERS // 2 else head).rstrip(" ,;:，、：") + "…"
 
 
@@ -86,6 +87,7 @@ def _words(token: "Token") -> str:
 
 def ask(model: str, content: str) -> ModelRequest:
     """Return the request for the title of a conversation that begins with this message."""
+    # As a value in JSON, so that the message cannot look like a part of the prompt.
     payload = orjson.dumps({"message": content[:MAX_READ]}).decode()
     return ModelRequest(
         model=model,
@@ -102,12 +104,14 @@ def read_title(answer: str, stop_reason: str) -> str | None:
 
     None if the answer is refused, cut off, too long or not a title.
     """
+    # An answer that was cut off is half a title.
     if stop_reason not in ("end_turn", "stop_sequence") or len(answer) > MAX_READ:
         return None
     answer = _structured_title(answer)
     if len(answer.strip().splitlines()) != 1 or _NO_TITLE.intersection(answer):
         return None
     title, before = without_markup(answer), ""
+    # Repeated: a full stop can be inside the quotes or behind them.
     while title != before:
         before, title = title, title.removesuffix(".").removesuffix("。").strip()
         if len(title) > 1 and title[0] + title[-1] in _QUOTES:

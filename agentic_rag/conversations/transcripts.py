@@ -104,13 +104,16 @@ class Transcripts:
                     raise NotFound("archive", archive_id)
                 places, end, compacted_to = (archive.from_seq, archive.to_seq), archive.leaf_message_id, archive.to_seq
             elif end is not None:
+                # On another branch, another part of the messages may have been summarised.
                 path = branches.read_tree(conn, session_id).path(end)
                 compacted_to = branches.context_after(conn, session_id, path).compacted_to
+            # One more than asked for shows whether there are earlier ones.
             rows = sessions.page(conn, session_id, limit + 1, before, places, end)
             turn_ids = sorted({row.turn_id for row in rows})
             return rows, turns.by_ids(conn, turn_ids), compacted_to, tool_calls.summaries(conn, turn_ids)
 
         rows, of, compacted_to, calls = await self._db.read(read)
+        # Outside the transaction: each object is a file, and reading files must not hold a connection.
         objects = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
         messages = shown_messages(conversation.id, rows, of, objects, compacted_to, calls)
         if messages and messages[-1].id == before:  # an answer without rows comes with its question
@@ -153,6 +156,7 @@ class Transcripts:
             for leaf in tree.leaves():
                 path = tree.path(leaf.message_id)
                 own = tree.own_part(path)
+                # Only the first and the last turn of the branch's own part are shown, so the others are not read.
                 of = turns.by_ids(conn, [own[0].turn_id, leaf.turn_id])
                 first, last = of[own[0].turn_id], of[leaf.turn_id]
                 listed.append(
