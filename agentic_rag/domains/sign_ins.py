@@ -19,9 +19,9 @@ import hashlib
 import hmac
 import json
 import secrets as random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -190,6 +190,7 @@ class SignIns:
             if challenge.more and account is not None:
                 _check_step_up(spec, account, challenge)
                 requested = account.requested
+            # Calls that were refused at the same time wait for this lock. All but the first find the pending sign-in.
             waiting = await self._find_pending(spec, union_scopes(requested, challenge.scope) or "")
             if waiting is not None:
                 raise waiting
@@ -210,6 +211,7 @@ class SignIns:
         oauth = _client_of(spec)
         web = CheckedWeb(self._rules.reach)
         resource = await discover(web, _url(spec), challenge, oauth.issuer if oauth else "")
+        # A server that could name another issuer would get the client's secret sent there.
         if oauth is not None and account is not None and account.record.issuer != resource.issuer and not oauth.issuer:
             raise SignInProblem(
                 f"the server names {resource.issuer} for its sign-ins now, not {account.record.issuer}; if that is "
@@ -226,6 +228,7 @@ class SignIns:
         try:
             client = await self._choose_client(spec, web, resource, oauth, redirect)
         except SignInProblem as exc:
+            # Nothing but the address suggested a sign-in. Without a client it is more likely that the server has none.
             if resource.guessed:
                 raise NoSignIn(exc.reason) from exc
             raise
@@ -280,7 +283,8 @@ class SignIns:
         if registered is not None:
             client = client_from_json(registered)
             ends = client.registration.client_secret_expires_at
-            if not ends or datetime.fromtimestamp(ends).timestamp() > datetime.now().timestamp() + OPEN_SECONDS:
+            # Seconds since 1970, and 0 for a secret without an end (RFC 7591). It must outlast the sign-in.
+            if not ends or ends > time.time() + OPEN_SECONDS:
                 return client
         client = await grants.register_client(web, resource, redirect)
         if client.registration.client_secret:
@@ -318,6 +322,7 @@ class SignIns:
         sealed = self._vault.seal_text(spec.domain, pending_name(ident), pending.to_text())
 
         def store(conn: Connection) -> None:
+            # Expired sign-ins are removed when a new one begins, so no background job is needed.
             for old in sign_ins.list_ended(conn, now()):
                 sign_ins.take(conn, old.id)
                 secrets.delete(conn, old.domain_id, [pending_name(old.id)])
@@ -394,6 +399,7 @@ class SignIns:
         except SignInProblem as exc:
             await self._remove_account(record, account, exc)
             return None
+        # From here to the commit, a crash loses the token: most servers accept the old one no more.
         failpoints.reached("sign_in.renewed")
         renewed = record.replace(
             scope=tokens.scope or record.scope,
@@ -402,6 +408,7 @@ class SignIns:
             generation=record.generation + 1,
             renewing_until=None,
         )
+        # A server that sends no new refresh token lets the old one continue (RFC 6749, 6).
         tokens = replace(tokens, refresh=tokens.refresh or account.refresh)
         return await self._tokens.store(renewed, tokens, account.resource, account.client, account.requested)
 
@@ -422,6 +429,7 @@ class SignIns:
     async def _wait_for_renewal(self, spec: LaunchSpec, expired: SignInAccount) -> SignInAccount | None:
         """Wait for a renewal by another process and return its result."""
         failpoints.reached("sign_in.waits")
+        # After this time the other process has lost its lease, and the next use of the account renews.
         with anyio.move_on_after(LEASE_SECONDS):
             while True:
                 account = await self._tokens.find(spec, _url(spec))
@@ -482,6 +490,7 @@ class SignIns:
             raise SignInProblem("another user or another browser started it")
         pending = await self._read_pending(record)
 
+        # Before the request for tokens: a state works once, whatever that request answers.
         def use_up(conn: Connection) -> bool:
             secrets.delete(conn, record.domain_id, [pending_name(record.id)])
             return sign_ins.take(conn, record.id)
@@ -527,6 +536,7 @@ class SignIns:
         if before is not None and record.step_up and before.url == record.url:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
             count = (before.step_ups if recent else 0) + pending.cost
+            # A new sign-in must not reset the limit: the server could ask for more rights for ever.
             account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
         with acting_for(signed_in_by):
             entry = change(
@@ -579,6 +589,7 @@ class SignIns:
         await self._db.write(forget, durable=True)
         if sealed is None:
             return False
+        # After the commit: the account must be gone here even if its authorization server does not answer.
         web, resource, client = CheckedWeb(self._rules.reach), resource_from_json(sealed), client_from_json(sealed)
         revoked = False
         try:

@@ -127,6 +127,16 @@ async def test_a_sign_in_that_takes_too_long_expires_and_a_new_one_works(tmp_pat
         assert (await sign_in(rig, newer)).status_code == 200
 
 
+async def test_a_registration_that_ends_in_milliseconds_is_used_again(tmp_path: Path) -> None:
+    habits = Habits(registration={"client_secret_expires_at": 1_900_000_000_000})  # as a year, this is 62178
+    async with places(habits) as found, entered(tmp_path) as rig:
+        domain, _ = await open_sign_in(rig, found)
+        over = sa.update(sign_ins.SIGN_INS).values(expires_at=later(-1))
+        await rig.application.database.write(lambda conn: conn.execute(over).rowcount)
+        assert (await sign_in(rig, (await restart(rig, domain))["signIn"])).status_code == 200
+        assert len(found.granting.find("/register")) == 1
+
+
 async def test_an_answer_of_another_or_no_issuer_completes_no_sign_in(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         for iss in ("https://evil.example", None, f"{found.granting.issuer}/"):
