@@ -107,6 +107,7 @@ class LaunchRequests:
         name = read_name(name, "mcpServers")
         proposal = read_proposal(record, settings, name, document)
         secrets = await self.vault.values(domain_id)
+        # The values of the request are stored nowhere. They are redacted from errors while the program is looked up.
         with self.vault.redact.trying(domain_id, proposal.values) as redaction:
             proposal.check_secrets({**secrets, **proposal.values}, redaction)
             plan = proposal.plan()
@@ -132,6 +133,7 @@ class LaunchRequests:
         """
         await self.directory.get(domain_id)
         try:
+            # Held while the pieces arrive, so that the memory of all uploads together is bounded.
             async with self.uploads:
                 data = bytearray()
                 async for piece in pieces:
@@ -200,6 +202,7 @@ class LaunchRequests:
         record = await self.get(request_id)
         if record.state is not RequestState.OPEN:
             raise LaunchRequestClosed(record.state)
+        # Computed again, so that a row that was changed by hand cannot be approved.
         if reviewed != record.fingerprint or reviewed != _fingerprint(record):
             raise LaunchRequestChanged("The reviewed program is not the one that would run.")
         grant = grant or LaunchGrant(record.template)
@@ -216,6 +219,7 @@ class LaunchRequests:
             write=grant.write,
             readOnly=list(grant.read_only),
         )
+        # Before the queue: a crash between the two leaves an approved request, which `take_up` finds.
         approved = await self._move(
             record, RequestState.APPROVED, entry, grant=grant, decided_by=user.id, decided_at=now(), reason=""
         )
@@ -242,7 +246,8 @@ class LaunchRequests:
 
     async def take_up(self) -> None:
         """Resume the requests that were approved before this process started."""
-        find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=(RequestState.APPROVED,))
+        find = partial(launch_requests.list_newest, limit=None, states=(RequestState.APPROVED,))
+        # The oldest first.
         for record in reversed(await self.database.read(find)):
             self.approved.put(record.id)
         await self._forget_bundles()
@@ -280,6 +285,7 @@ class LaunchRequests:
         except StorageError:
             raise
         except (AgenticRagError, OSError) as exc:
+            # The operator sees the reason and can approve again.
             await self._give_back(record, str(exc) or type(exc).__name__)
             return
         ident = str(table["id"])
@@ -294,7 +300,8 @@ class LaunchRequests:
 
     async def _forget_bundles(self, record: LaunchRequestRecord | None = None) -> None:
         """Remove the bundle of an ended request, and all bundles that no pending request needs."""
-        find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=PENDING)
+        # All of them: the bundle of a request that is not in this list is removed.
+        find = partial(launch_requests.list_newest, limit=None, states=PENDING)
         needed = {request.facts.integrity for request in await self.database.read(find)}
         integrity = "" if record is None or record.facts.registry != "mcpb" else record.facts.integrity
         await anyio.to_thread.run_sync(self._packages.forget_bundles, needed, integrity)

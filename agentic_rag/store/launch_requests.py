@@ -91,9 +91,9 @@ def of_line(conn: Connection, domain_id: str, pending: str) -> LaunchRequestReco
 
 
 def list_newest(
-    conn: Connection, limit: int, *, domain_id: str | None = None, states: Sequence[RequestState] = ()
+    conn: Connection, limit: int | None, *, domain_id: str | None = None, states: Sequence[RequestState] = ()
 ) -> list[LaunchRequestRecord]:
-    """Return requests, newest first, optionally of one domain or in some states."""
+    """Return requests, newest first, optionally of one domain or in some states. A ``limit`` of None returns all."""
     query = sa.select(LAUNCH_REQUESTS).order_by(_rows.id.desc()).limit(limit)
     if domain_id is not None:
         query = query.where(_rows.domain_id == domain_id)

@@ -1,14 +1,20 @@
 """``server.json`` of the MCP registry and bundles (``.mcpb``) as proposals, and the command line on both sides."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
+from sqlalchemy import Connection
 from typer.testing import CliRunner
 
 from agentic_rag.cli import app
+from agentic_rag.domains.launch_requests import MOST_SHOWN
+from agentic_rag.store import launch_requests
+from agentic_rag.store.clock import new_id
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
 from tests.e2e.serving import environment, serving
 from tests.server.test_launch_requests import Desk, calling, desk, registry
@@ -102,6 +108,26 @@ async def test_a_server_json_that_cannot_be_a_command_line_is_refused_with_its_p
 
 
 @needs_bubblewrap
+async def test_no_number_of_newer_requests_removes_the_bundle_of_a_pending_one(tmp_path: Path) -> None:
+    async with desk(tmp_path) as found:
+        made = (await send(found, "admin", found.server("-", "bundle"), bundle())).json()
+        (kept,) = (found.rig.settings.data / "mcp" / "bundles").iterdir()
+        os.utime(kept, (0, 0))  # old enough to be removed
+        database = found.rig.application.database
+
+        def crowd(conn: Connection) -> None:
+            record = launch_requests.get(conn, made["id"])
+            assert record is not None
+            facts = replace(record.facts, registry="npm", integrity="sha512-x")
+            for number in range(MOST_SHOWN):
+                other = record.replace(id=new_id("lreq"), pending=f"line-{number}", facts=facts)
+                launch_requests.insert(conn, other)
+
+        await database.write(crowd)
+        await found.rig.application.business.launch_requests.take_up()
+        assert kept.exists()
+
+
 async def test_an_mcp_bundle_is_requested_approved_and_called(tmp_path: Path) -> None:
     steps = [calling("notes__greet", name="Ann")] * 2
     async with desk(tmp_path, *steps) as found:
