@@ -181,6 +181,7 @@ def _without_tags(text: str) -> str:
         if last in ("<", ">"):
             brackets.append(len(pieces) - 1)
         if last in (">", "]") and (start := _tag_start(kept_plain, brackets)) is not None:
+            # Both are cut at the same place: they have one item for each character.
             del pieces[start:], kept_plain[start:]
             while brackets and brackets[-1] >= start:
                 brackets.pop()
@@ -192,6 +193,7 @@ def _tag_start(plain: Sequence[str], brackets: Sequence[int]) -> int | None:
     short = _SHORT_TAG.search("".join(plain[-_SHORT_TAG_CHARS:]))
     if short is not None:
         return len(plain) - len(short[0])
+    # A final ``>`` is the last bracket, so the one before it may open the tag.
     opening = brackets[-2] if len(brackets) > 1 else None
     if plain[-1] == ">" and opening is not None and plain[opening] == "<":
         return opening if _TAG.fullmatch("".join(plain[opening:])) else None

@@ -149,6 +149,7 @@ class Domains:
     async def _make(
         self, domain_id: str, name: str, description: str, settings: Json, cases: Sequence[CaseForm] = ()
     ) -> Saved:
+        # Validated before the folder is made, so that a refused domain leaves nothing behind.
         draft = await self.draft(domain_id, name, description, settings)
         await self._threads.run(domain_id, make_workspace, Path(draft.record.workspace))
         audit_entry = audited("domain.create", domain_id, settings=sorted(settings))
@@ -315,6 +316,7 @@ class Domains:
             InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid; nothing was changed.
         """
         await self._directory.get(domain_id)
+        # A merge reads the record first. Two of them at a time would lose one change, or retry without need.
         async with self.changing(domain_id):
             while True:
                 try:

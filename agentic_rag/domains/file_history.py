@@ -116,6 +116,7 @@ class FileHistory:
             raise
         known_files = self._files_by_domain.get(domain_id, {})
         look = await self._threads.read(domain_id, _look, Path(record.workspace), known_files)
+        # The first check of a process compares with the store, since nothing was checked before it.
         if look.files == known_files and domain_id in self._files_by_domain:
             return 0
         last_hashes = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
@@ -130,6 +131,7 @@ class FileHistory:
 
         if changes:
             await self._db.write(save, durable=True)
+        # After the commit: a failed write is repeated by the next check.
         self._files_by_domain[domain_id] = look.files
         return len(changes)
 
@@ -150,6 +152,7 @@ def _changes(
         yield NewHistory(kind=kind, subject=subject, author=writer, after=content_of(look.texts[thing], redaction))
     for thing, (sha256, _) in sorted(last_hashes.items()):
         kind, subject = thing
+        # A whole folder that is missing is more likely a mount that is not there than a deletion of all files.
         if sha256 and kind in look.folders and thing not in look.files:
             writer = author if own_things is None or thing in own_things else DISK
             yield NewHistory(kind=kind, subject=subject, author=writer, after=GONE)
@@ -183,6 +186,7 @@ def _look(workspace: Path, known_files: dict[Thing, _File]) -> _FileScan:
         for inner, stamp in _files_in(kind, place):
             thing = (kind, inner if kind is HistoryKind.PROMPT else f"{RESOURCE_FOLDER}/{inner}")
             before = known_files.get(thing)
+            # Times and sizes say whether a file changed; its bytes are read only then.
             if before is not None and before.stamp == stamp:
                 look.files[thing] = before
                 continue

@@ -134,6 +134,7 @@ def _read(folder: Folder, name: str) -> PromptFile:
     except (OSError, ValueError):
         return PromptFile(name, None, _UNREADABLE)
     try:
+        # Some editors begin a file with a byte order mark. The version covers it, the text does not.
         return PromptFile(name, data.decode("utf-8-sig"), _version_of(data))
     except ValueError:
         return PromptFile(name, None, _version_of(data))

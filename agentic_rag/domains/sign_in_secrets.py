@@ -51,6 +51,7 @@ def pending_name(ident: str) -> str:
 def forget_account(conn: Connection, account: AccountRecord) -> bool:
     """Remove an account and its tokens if its generation is unchanged. Returns whether it was removed."""
     place = account.domain_id, account.server, account.user_id
+    # A renewal may have stored newer tokens since the account was read.
     if not sign_ins.delete_account(conn, *place, account.generation):
         return False
     secrets.delete(conn, account.domain_id, [account_name(account.issuer, account.server, account.user_id)])

@@ -60,6 +60,7 @@ class TokenStore:
             return None
         record, row = rows
         sealed = None if row is None else self.unseal(row)
+        # Row and sealed part are written together. If they differ, a restore or an edit by hand has mixed two states.
         if sealed is None or sealed["generation"] != record.generation:
             return None
         self._hide(spec.domain, spec.name, sealed)
@@ -83,12 +84,14 @@ class TokenStore:
             "refresh": tokens.refresh,
         }
         content |= {"asked": requested, "generation": record.generation}
+        # Before the tokens are stored or used, so that no log line of either can show them.
         self._hide(record.domain_id, record.server, content)
         name = account_name(record.issuer, record.server, record.user_id)
         sealed = self._vault.seal_text(record.domain_id, name, json.dumps(content))
 
         def write(conn: Connection) -> None:
             before = sign_ins.account(conn, record.domain_id, record.server, record.user_id)
+            # An earlier account may be sealed under another issuer, which the new row would not replace.
             if before is not None:
                 forget_account(conn, before)
             sign_ins.put_account(conn, record)

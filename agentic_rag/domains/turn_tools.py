@@ -41,6 +41,7 @@ class TurnTools:
             return cached
         from agentic_rag.tools.toolset import open_toolset  # imports the MCP library, which the pool has loaded
 
+        # Our own servers get no secrets, and a turn without others should not wait for the store.
         secrets = await self._vault.values(definition.domain_id) if definition.entries else {}
         servers: list[SystemServer | LaunchSpec] = [*definition.system, *_specs(definition, secrets)]
         opened = await open_toolset(self._pool, servers, lists=self._lists)

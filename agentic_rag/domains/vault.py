@@ -77,6 +77,8 @@ class Vault:
         configured = setting.get_secret_value().strip() if setting is not None else ""
         keys = configured_keys(configured, folder) if configured else file_keys(folder, make=not rows)
         self = cls(database, keys, redact)
+        # A damaged row costs one secret. A missing key would make all secrets of its time unreadable, so the server
+        # stops.
         unknown = [row for row in rows if keys.find(_key_id(row.sealed)) is None and row.sealed[:1] == FORMAT]
         if unknown:
             raise BadConfiguration(
@@ -124,6 +126,7 @@ class Vault:
 
     def derived_keys(self, purpose: str) -> list[bytes]:
         """Return a key for another purpose from each key of the secrets; the first one is the current key's."""
+        # Never the sealing key itself: one purpose must not reveal anything about another.
         return [hmac.digest(key.data, f"agentic-rag {purpose}".encode(), "sha256") for key in self._keys.keys]
 
     def _try(self, row: SecretRecord) -> str | None:
@@ -194,6 +197,7 @@ class Vault:
             epoch = self._epoch
             rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
             opened = {row.name: self._try(row) for row in rows}
+            # A value that changed during the read must not be cached as it was before.
             if epoch == self._epoch:
                 self._opened[domain_id] = opened
         return opened
@@ -232,6 +236,7 @@ def mask(value: str) -> Mask:
 def seal(key: SealingKey, domain_id: str, name: str, value: str) -> bytes:
     """Return a value sealed for one domain and name."""
     nonce = os.urandom(NONCE_BYTES)
+    # A random nonce is safe here: 96 bits, and a key seals far fewer than 2^32 values.
     return FORMAT + key.id + nonce + AESGCM(key.data).encrypt(nonce, value.encode(), _bound(domain_id, name))
 
 
@@ -344,6 +349,7 @@ def _rotation_keys(configured: str, folder: Path, *, has_secrets: bool) -> Keyri
     keys = file_keys(folder, make=not has_secrets)
     if len(keys.keys) == 1:
         assert keys.file is not None
+        # Both keys are in the file until the end, so an interrupted rotation leaves every secret readable.
         write_file(keys.file, (SealingKey(os.urandom(KEY_BYTES)), *keys.keys))
         keys = Keyring(tuple(read_file(keys.file)), keys.file)
     return keys

@@ -110,6 +110,7 @@ def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> SealingKey:
 
 def _weak(data: bytes) -> bool:
     steps = {(after - before) % 256 for before, after in itertools.pairwise(data)}
+    # Few distinct bytes, an arithmetic series, or printable text such as a password.
     return len(set(data)) < MIN_DISTINCT or len(steps) == 1 or all(32 <= byte < 127 for byte in data)
 
 
@@ -120,6 +121,7 @@ def read_file(file: Path) -> list[SealingKey]:
         BadConfiguration: the file is not a regular file readable by its owner only, or its content is not a key.
     """
     try:
+        # O_NONBLOCK: a named pipe in place of the file must not block the start.
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as exc:
         raise BadConfiguration(SETTING, f"{file} cannot be read: {exc.strerror}") from exc
@@ -145,6 +147,7 @@ def write_file(file: Path, keys: tuple[SealingKey, ...]) -> None:
             opened.flush()
             os.fsync(opened.fileno())
         draft.replace(file)
+        # The rename itself survives a power loss only once the folder is synced.
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
         raise BadConfiguration(SETTING, f"{file} cannot be written: {exc.strerror}") from exc
