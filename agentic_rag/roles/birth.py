@@ -48,6 +48,7 @@ class DomainCreation:
             raise InvalidInput("describe", f"between 1 and {MAX_CHARACTERS} characters are expected.")
         if {"primaryRoleId", "primary_role_id"} & settings.keys():
             raise InvalidInput("settings.primaryRoleId", "leave it out: the role that is written becomes primary.")
+        # Settings come in both spellings, and one setting must not be there under both.
         key = "tool_policy" if "tool_policy" in settings else "toolPolicy"
         policy = {ROLE_WRITE.name: "allow", **(settings.get(key) or {})}
         full_settings = {**settings, key: policy, "primaryRoleId": AUTHOR_ROLE, "adoptRole": True}
@@ -65,6 +66,7 @@ class DomainCreation:
         role = born_role(domain_id)
         if not settings.adopt_role or await self._roles.hash(domain_id, role) is None:
             return
+        # None removes a setting, so the permission to write roles ends with the adoption.
         change = {"primaryRoleId": role, "adoptRole": None, "toolPolicy": {ROLE_WRITE.name: None}}
         with acting_for(SYSTEM):  # attribute the change to the system, not to the reader
             await self._domains.update(domain_id, settings=change, replace_maps=False)

@@ -88,6 +88,7 @@ async def definition_now(
     Raises:
         NotFound: there is no such domain.
     """
+    # No conversation exists yet, so every id is empty.
     place = ConversationRecord(
         id=ConversationId(""),
         domain_id=domain_id,
@@ -120,6 +121,7 @@ async def effective_prompt(
     read = await definitions.components(domain_id, workspace, draft)
     tools = with_own_tools(definition, tuple(await turn_tools.known_tools(definition)))
     first = begin_prompt_state(definition, prompt_of(definition, tools, str(date.today())), tools).first
+    # The blocks have no names, so they are taken off the end in the reverse of the order in which they are built.
     *texts, present = (plain_text([block]) for block in first.system)
     listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None
     has_skills = skills_block(definition.persona, [tool.name for tool in tools])

@@ -112,6 +112,7 @@ class Extraction:
     async def _propose(self, row: ExtractionRecord) -> None:
         memory = (await self._directory.settings(row.domain_id)).memory
         turn_ids, proposals = row.proposed_from, row.proposals
+        # Proposals that are stored already come from an attempt that ended before they were saved: no second call.
         if not turn_ids:
             turn_ids = row.turn_ids
             model = None if memory.every is None else self._model
@@ -155,6 +156,7 @@ class Extraction:
             models = (definition.model, *definition.fallback_models)
             answer, stop_reason = await self._ask_in_turn(model, models, utterances, row, spent, account)
         except BaseException:
+            # The service charges for a call that failed or was cancelled, too.
             try:
                 if spent:
                     with anyio.CancelScope(shield=True):
@@ -166,6 +168,7 @@ class Extraction:
 
         def keep(conn: Connection) -> None:
             count(conn)
+            # In one transaction with the usage: a crash must neither lose what was paid for nor pay for it again.
             extractions.keep(conn, row.session_id, proposals, row.turn_ids)
 
         try:
@@ -186,6 +189,7 @@ class Extraction:
         account: Account,
     ) -> tuple[str, str]:
         """Return the answer and stop reason of the first model that is neither busy nor declines."""
+        # The last model's answer counts whatever it is: there is no other one to ask.
         *earlier, last = names
         for name in earlier:
             try:
@@ -208,6 +212,7 @@ class Extraction:
     ) -> tuple[str, str]:
         """Return a model's answer and stop reason. The usage is added to ``spent`` in any case."""
         received = PartialAnswer(request.model)
+        # Longer than the call, so that the reservation does not expire while the call runs.
         await account.reserve(request, CALL_SECONDS * 2)
         with self._calls.watch(request.model), working_for(row.domain_id):
             try:
@@ -245,6 +250,7 @@ class Extraction:
         await self._threads.run(binding.workspace, work)
 
     async def _try_later(self, row: ExtractionRecord) -> None:
+        # Stored proposals are paid for, so saving them is tried for ever.
         if row.tries + 1 >= MAX_TRIES and not row.proposed_from:
             await self._strike_out(row, row.turn_ids)
         else:

@@ -47,6 +47,7 @@ def drafts_of(workspace: Path, builtin: Path, role: str, drafts: Iterable[RoleFi
     """
     index = _read(workspace, builtin).index
     texts = []
+    # False sorts first: the role file precedes its parts.
     for draft in sorted(drafts, key=lambda item: item.kind != "role"):
         current = index.find(draft.kind, check_id(draft.id, f"id of the {draft.kind} file"))
         in_workspace = current is not None and current.source == "workspace"
@@ -73,6 +74,7 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
     if not roles:
         raise UnknownRole(role, _roles_in(index, "workspace"))
     folders = [folder for file in roles if (folder := PurePosixPath(file.inner).parent).name == own.key[1]]
+    # A file that another role refers to stays, even in the folder of the removed role.
     other_roles = [file for file in index.winners.values() if file.key[0] == "role" and file.key != own.key]
     used = {part for file in other_roles for part in _find_references(reading, file)}
     parts = [

@@ -135,6 +135,8 @@ class Memories:
             pages = []
             for role_id in [role] if role else role_ids:
                 with place.visible(role_id) as memory:
+                    # Any role may have all the newest memories, so each is asked for the whole range; the merged list
+                    # is cut below.
                     pages.append((role_id, memory.browse(0, offset + limit, q, which)))
             items = [(name, engram) for name, page in pages for engram in page.engrams]
             items.sort(key=lambda item: item[1].created_at, reverse=True)  # a stable sort keeps each role's order
@@ -186,6 +188,7 @@ class Memories:
             names = [role] if role else place.roles()
             memories = [place.memory(role_id) for role_id in names if place.has(role_id)]
             memory = next((candidate for candidate in memories if candidate.fetch([memory_id])), None)
+            # A memory from a document that the user may not see looks like one that does not exist.
             if memory is None or not place.hidden.isdisjoint(engram.turn for engram in memory.fetch([memory_id])):
                 raise UnknownMemory(memory_id)
             memory.forget(memory_id, user.id, own_only=own_only)
@@ -280,6 +283,7 @@ class Memories:
         shared = MemoryOwner(workspace, "domain", user_id, self._shelf)
 
         def work() -> None:
+            # All roles at once: the private memories of a user are one folder.
             self._shelf.remove(own.folder("any").parent)
             for role in shared.roles():
                 memory = shared.memory(role)

@@ -42,6 +42,7 @@ async def open_shelf(stack: AsyncExitStack, database: Database) -> MemoryCache:
     shelf = MemoryCache(DatabaseStock(database))
 
     async def close() -> None:
+        # Recall counts are a convenience: a database that does not answer must not keep the process alive.
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             await anyio.to_thread.run_sync(shelf.close, abandon_on_cancel=True)
 
@@ -63,6 +64,7 @@ async def return_to_files(database: Database) -> None:
         except (MemoryFault, OSError) as exc:
             log.warning("the memory %s of role %s stays in the database: %s", memory.id, memory.role, exc)
             continue
+        # After the files: a crash before this line leaves both, and the next start adds nothing twice.
         await database.write(partial(_delete, memory), durable=True)
 
 

@@ -78,6 +78,7 @@ class Utterance:
 def words_in_turn(turn_id: str, question: str, rows: Sequence[MessageRecord]) -> list[Utterance]:
     """Return the words in a turn: the user's, and the assistant's unless it had read other people's texts."""
     utterances = [Utterance(turn_id, "user", question[:MAX_UTTERANCE])]
+    # Words of an assistant that has read strangers' texts may repeat an instruction in them.
     if reads_others({"role": "user", "content": row.content} for row in rows):
         return utterances
     words = " ".join(plain_text(_own_words(row.content)) for row in rows if row.role == "assistant").strip()
@@ -85,6 +86,7 @@ def words_in_turn(turn_id: str, question: str, rows: Sequence[MessageRecord]) ->
 
 
 def _own_words(content: Sequence[Block]) -> list[Block]:
+    # A cited sentence repeats a document, which is no memory of the user.
     return [block for block in content if block["type"] == "text" and not block.get("citations")]
 
 
@@ -102,6 +104,7 @@ def newest(utterances: Sequence[Utterance]) -> list[Utterance]:
 
 def ask(model: str, utterances: Sequence[Utterance]) -> ModelRequest:
     """Return the request for proposals."""
+    # One JSON object on each line, so that a message cannot pretend to be another one.
     lines = [orjson.dumps({utterance.who: utterance.text}).decode() for utterance in utterances]
     return ModelRequest(
         model=model,
@@ -132,6 +135,7 @@ def read_answer(answer: str, stop_reason: str, utterances: Sequence[Utterance]) 
 def _without_fence(answer: str) -> str:
     text = answer.strip()
     if text.startswith("```") and text.endswith("```"):
+        # Models without structured outputs often write their JSON as a code block.
         return text.strip("`").strip().removeprefix("json")
     return text
 
@@ -143,6 +147,7 @@ def _read(item: object, utterances: Sequence[Utterance]) -> MemoryProposal | Non
     if not isinstance(content, str) or not isinstance(words, str) or not isinstance(keywords, list):
         return None
     cues = [" ".join(word.split()) for word in keywords if isinstance(word, str)]
+    # The model must quote the message that its proposal comes from. Without a quote it may have made it up.
     source = next(
         (utterance for utterance in utterances if len(_plain(words)) > 1 and _plain(words) in _plain(utterance.text)),
         None,
@@ -179,6 +184,7 @@ def engram_of(proposal: MemoryProposal, number: int, now_ms: int, author: str) -
     schema = "\n".join(proposal["keywords"])
     if len(proposal["keywords"]) < 2:
         raise BadEngram(number, "two keywords are needed.")
+    # The strength of a memory that nobody asked for: below one that the role saves itself.
     built = make_engram(number, NewEngram(proposal["content"], schema, 0.6, "ATOMIC"), now_ms)
     digest = hashlib.sha256(f"{proposal['turn']}/{number}".encode()).hexdigest()
     engram = Engram(

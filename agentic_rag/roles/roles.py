@@ -135,7 +135,7 @@ class Roles:
         return snapshot.found
 
     def _hash(self, workspace: Path, role: str) -> WorkspaceSnapshot[str | None]:
-        # Begin watching before the read.
+        # Begin watching before the read: a change between the two would otherwise go unnoticed.
         return WorkspaceSnapshot(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))
 
     async def write(
@@ -253,5 +253,6 @@ def _render(library: RoleLibrary, role: str, files: tuple[RoleText, ...]) -> Rol
     try:
         active = library.activate(role)
     except BrokenRole:
+        # The author still sees the files and the findings, which say how to mend the role.
         return RoleView(role, None, None, findings, (), files)
     return RoleView(role, active.text, active.hash, findings, active.notes, files)

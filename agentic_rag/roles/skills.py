@@ -95,11 +95,11 @@ class Skills:
         return Path(record.workspace)
 
     def _list_offered(self, workspace: Path) -> list[OfferedSkill]:
-        by_name = {name: role for name, (role, _) in self._roles(workspace).items()}
-        for skill in SkillLibrary(workspace).list():
-            if skill.usable:
-                by_name[skill.name] = OfferedSkill(
-                    skill.name, skill.description, "folder", skill.front_matter, skill.files, skill.digest
+        by_name = {name: skill for name, (skill, _) in self._roles(workspace).items()}
+        for folder in SkillLibrary(workspace).list():
+            if folder.usable:
+                by_name[folder.name] = OfferedSkill(
+                    folder.name, folder.description, "folder", folder.front_matter, folder.files, folder.digest
                 )
         return [by_name[name] for name in sorted(by_name)]
 
@@ -110,6 +110,7 @@ class Skills:
         roles = self._roles(workspace)
         if skill not in roles:
             raise UnknownSkill(skill, tuple(roles))
+        # A role in the form of a skill is rendered: it has no other files.
         if path != BODY:
             raise SkillUnreadable(skill, path, f"it has {BODY} alone")
         return roles[skill][1].encode()
@@ -121,6 +122,7 @@ class Skills:
     def _roles(self, workspace: Path) -> dict[str, tuple[OfferedSkill, str]]:
         """Return the workspace's usable roles with their texts, by skill name."""
         library = RoleLibrary(workspace, self._builtin)
+        # The built-in roles belong to this server, and are nothing that a domain could offer.
         roles = [role.id for role in library.list() if role.source == "workspace"]
         summaries = library.summaries(roles)
         by_name: dict[str, tuple[OfferedSkill, str]] = {}

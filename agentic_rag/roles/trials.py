@@ -52,6 +52,7 @@ class Trials:
             InvalidInput: the draft is too large, names no role, or is incomplete.
         """
         check_size(tried.files)
+        # Rendered now, so that the author sees the mistakes before a turn is paid for.
         view = await self._roles.draft(definition.domain_id, tried.role, tried.files)
         if view.hash is None:
             errors = [str(finding) for finding in view.findings if finding.severity == "error"]

@@ -90,6 +90,7 @@ class Relay:
         self._pauses -= 1
         if self._pauses == 0:
             now = anyio.current_time()
+            # The cap limits the server's own time, and the person's is not part of it.
             self._cap += now - self._paused_at
             self._silence.deadline = min(now + self.timeout, self._cap)
 
@@ -98,6 +99,7 @@ class Relay:
         if self._pauses == 0:
             self._silence.deadline = min(now + self.timeout, self._cap)
         self._count += 1
+        # The clock was renewed above: a report counts as a sign of life even if it is not passed on.
         if self._count > PROGRESS_BURST and now - self._passed < PROGRESS_INTERVAL:
             return
         self._passed = now
@@ -145,6 +147,7 @@ async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tu
             read, unread = read_tools(answer, len(tools) + len(dropped))
             tools.extend(types.Tool.model_validate(tool) for tool in read)
             dropped.extend(unread)
+        # A cursor that was used before would lead round in a circle.
         if page.next_cursor is None or page.next_cursor in cursors or len(tools) >= TOOLS:
             break
         cursors.append(page.next_cursor)
@@ -198,6 +201,7 @@ async def call_tool(
             return _fitting(_read_answer(answer))
         if answer.input_requests:
             return _settle_round(round_of(answer))
+        # The server keeps its state with the client and wants it back, once more without an answer.
         params = params.model_copy(update={"input_responses": None, "request_state": answer.request_state})
         await anyio.sleep(pause)
         pause = min(2 * pause, LONGEST_RETRY)
@@ -318,6 +322,7 @@ def describe_first_problem(exc: ValidationError) -> str:
 
 def root_cause(exc: BaseException) -> BaseException:
     """Return the first plain exception inside nested exception groups."""
+    # The protocol library runs tasks in groups, so even one failure arrives wrapped.
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     return exc
@@ -328,6 +333,7 @@ def describe_unparsed(exc: MCPError) -> str:
     message = str(exc.error.message)
     if exc.error.code != types.PARSE_ERROR or not message.startswith("Failed to parse "):
         return ""
+    # The library has no code for this case. Its text is the only sign.
     _, marker, problem = message.partition("Invalid JSON: ")
     return f"it is not JSON: {problem.partition(' [type=')[0]}" if marker else "it is not a JSON-RPC message"
 

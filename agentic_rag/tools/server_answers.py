@@ -91,6 +91,7 @@ def _plain_tools(tools: Any) -> list[Json]:
         if not isinstance(schema, dict) or not isinstance(tool.get("name"), str):
             continue
         properties = schema.get("properties")
+        # The library would refuse the whole list for one property that is no object.
         if isinstance(properties, dict) and all(isinstance(inner, dict) for inner in properties.values()):
             plain.append({"name": tool["name"], "inputSchema": {"type": "object", "properties": properties}})
     return plain
@@ -145,6 +146,7 @@ def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
         "inputSchema": schema if schema.get("type") == "object" else {**schema, "type": "object"},
     }
     annotations: Json = tool["annotations"] if isinstance(tool.get("annotations"), dict) else {}
+    # Newer protocol versions have the title in the tool, older ones in its annotations.
     for title in (tool.get("title"), annotations.get("title")):
         if isinstance(title, str) and title.strip():
             read["title"] = title
@@ -177,6 +179,7 @@ class ReadResult:
 def read_result(answer: Json) -> ReadResult:
     """Return the result of a call, block by block."""
     content, structured = answer.get("content"), answer.get("structuredContent")
+    # Some servers write truth values as text.
     is_error = answer.get("isError") in (True, "true")
     if content is None:
         if structured is None:
@@ -304,6 +307,7 @@ def read_resources(answer: Json) -> tuple[list[ListedResource], list[str], str]:
 def _read_listed(uri: str, resource: Json) -> ListedResource:
     annotations, meta = resource.get("annotations"), resource.get("_meta")
     modified = _text_of(annotations, "lastModified")
+    # MCP defines no version of a resource. These are the names that servers use for one.
     etag = _text_of(meta, "etag") or _text_of(meta, "eTag") or _text_of(meta, "version")
     version = " ".join(filter(None, (modified, etag)))
     name = _text_of(resource, "title") or _text_of(resource, "name")

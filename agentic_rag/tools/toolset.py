@@ -59,6 +59,7 @@ class ServerToolset:
         self._tools = tools
         self._notices = notices
         self._connections = connections
+        # By identity: a connection replaces the tuple when it lists its tools again.
         self._listed = tuple((connection, connection.known_tools) for connection in connections.values())
         self._missing = missing
 
@@ -101,8 +102,10 @@ class ServerToolset:
         arguments, meta = dict(request.arguments), None
         if connection.in_process:
             meta = request.binding.to_meta(request.turn_id, request.id)
+            # For our own servers, null and a missing argument mean the same.
             arguments = {name: value for name, value in arguments.items() if value is not None}
         answered = answered_round(request.given)
+        # Other questions of the round are still open. The server gets all answers together.
         if answered is not None and answered.open:
             return _next_question(answered, connection)
         span = running_span().begin(WorkKind.MCP, tool.remote_name, server=tool.server, origin=tool.origin)
@@ -179,6 +182,7 @@ async def open_toolset(
 
     async def refresh(connection: Connection) -> None:
         try:
+            # The start of the servers has used part of the time.
             await connection.tools(max(0.0, deadline - anyio.current_time()))
         except SignInNeeded as exc:
             needed.append(exc)

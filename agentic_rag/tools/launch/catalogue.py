@@ -175,6 +175,7 @@ def match_line(
         result = _match_entry(entry, requested, env)
         if isinstance(result, CatalogueMatch):
             return result
+        # Several entries may be for one program. The first one is the usual one, so its reason is shown.
         first = first or result
     return first or LineRefusal("command", _unknown(requested, entries))
 
@@ -232,6 +233,7 @@ def slot_problem(kind: SlotKind, text: str) -> str:
         return f"is longer than {SLOT_CHARS} characters"
     if _CONTROL.search(text) or any(0xD800 <= ord(char) < 0xE000 for char in text):
         return "holds a line end or another control character"
+    # A slot is data. As an option, it could make the program run another one.
     if kind != "literal" and text.startswith("-"):
         return "begins with '-', as an option does"
     if kind == "path" and ".." in re.split(r"[/\\]", text):
@@ -291,6 +293,7 @@ def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotVa
     repeated = False  # whether a part that takes many arguments has at least one
     while queue:
         text = queue.pop(0)
+        # Taken out, so that an option that is given twice does not match again.
         kind = options.pop(text.partition("=")[0], None)
         if kind is not None:
             values = _option(entry, kind, text, queue)

@@ -59,6 +59,7 @@ class DiskMeter:
         if free >= self._reserve or first:
             self._calm = self._used_bytes
             return ""
+        # A child that removes files first may write that much again.
         self._calm = min(self._calm, before)
         if self._used_bytes - self._calm > GROWTH_BYTES:
             low = f"the disk has {free >> 20} MiB left, less than the reserve of {self._reserve >> 20} MiB"

@@ -207,6 +207,7 @@ class RegistryClients:
     async def _find_confined(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return the first client of a name on the search path that works in the sandbox."""
         failed = ""
+        # Below /usr every user may read a program. Elsewhere only a trial shows whether the unprivileged one can.
         for client in await anyio.to_thread.run_sync(self._installed_clients, name):
             if client.program.startswith("/usr/"):
                 return client
@@ -245,6 +246,7 @@ class RegistryClients:
         texts += [_read(file) for path in _SYSTEM_SETTINGS for file in _files_below(Path(path))]
         environment: dict[str, str] = {}
         for name, text in self.environment.items():
+            # These would lead the client to folders that it does not see in the sandbox.
             if name.lower() in _OUR_PLACES or name.startswith("XDG_"):
                 continue
             environment[name] = text
@@ -271,6 +273,7 @@ class RegistryClients:
                 place = Path(os.path.realpath(written_path))
                 if place.name == "simple":  # the files of a static index are beside it
                     place = place.parent
+                # The sandbox has /usr anyway, and a file that only root may read must stay hidden.
                 if place.is_relative_to("/usr") or not _is_public(str(place)):
                     continue
                 if len(place.parts) > 1 and not self.hidden.is_relative_to(place):

@@ -125,9 +125,11 @@ _Instruction = tuple[int, int, int, int]
 def _instructions(machine: Machine, network: bool) -> Iterator[_Instruction]:
     """Yield the program: the machine check first, then each call with its own verdict; other calls are allowed."""
     yield _LOAD, 0, 0, _MACHINE
+    # Numbers of calls mean something else on another machine type, such as 32-bit x86.
     yield _EQUAL, 1, 0, machine.audit
     yield _RETURN, 0, 0, KILL
     yield _LOAD, 0, 0, _NUMBER
+    # The x32 calls of x86-64 have other numbers, which would pass every comparison below.
     yield _AT_LEAST, 0, 1, X32
     yield _RETURN, 0, 0, FAIL | errno.ENOSYS
     for name, number in machine.calls.items():

@@ -69,7 +69,9 @@ class Meter:
             return f"it used more than {allowed.memory_bytes >> 20} MiB of memory"
         if usage.processes > allowed.processes:
             return f"it ran more than {allowed.processes} processes"
+        # A leaky bucket: the allowance of an hour flows off evenly.
         forgotten = (now - self._at) * allowed.cpu_seconds / CPU_WINDOW_SECONDS if self._at else 0.0
+        # The sum drops when a child of the process ends unobserved, and must not lower the level.
         self._level = max(0.0, self._level - forgotten) + max(0.0, usage.cpu_seconds - self._spent)
         self._at, self._spent = now, usage.cpu_seconds
         if self._level > allowed.cpu_seconds:
@@ -87,6 +89,7 @@ def measure_usage(pid: int, memory_bytes: int, processes: int) -> ProcessUsage:
         return ProcessUsage(0, 0.0, 0)
     pids = _family(pid, processes + 1)
     memory = sum(_resident_bytes(member) for member in pids)
+    # Reading shared pages is slow, so it is left to the children that seem to be over the limit.
     if memory > memory_bytes:
         memory = sum(_written_bytes(member) for member in pids)
     return ProcessUsage(memory, sum(_cpu_seconds(member) for member in pids), len(pids))
@@ -95,6 +98,7 @@ def measure_usage(pid: int, memory_bytes: int, processes: int) -> ProcessUsage:
 def _family(pid: int, most: int) -> list[int]:
     """Return a process and its descendants. None leaves its sandbox: orphans become children of the first process."""
     members = [pid]
+    # The list grows while it is walked, so grandchildren are reached, too.
     for member in members:
         members.extend(_children(member))
         if len(members) >= most:
@@ -128,6 +132,7 @@ def _written_bytes(pid: int) -> int:
 def _cpu_seconds(pid: int) -> float:
     """Return the time of a process and of its children that have ended."""
     try:
+        # The second field is the program's name, which may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS
     except (OSError, IndexError):
