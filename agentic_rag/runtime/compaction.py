@@ -136,11 +136,14 @@ class Compaction:
                 with anyio.move_on_after(seconds):
                     summary = await self._summary()
                     with anyio.CancelScope(shield=True):
+                        # The model was paid and the summary is usable: neither the time limit nor a cancellation may
+                        # lose it now.
                         done = await self._store(summary, archived, remaining)
                 if done is None:
                     raise GenerationTimeout("The summary", seconds)
             finally:
                 try:
+                    # With a stored summary, its transaction has the cost.
                     if done is None and self.spent:
                         await self._count()
                 finally:
@@ -191,6 +194,7 @@ class Compaction:
         if not inside:
             if self._hidden:
                 sent = SentMessages(definition.model, self._gone, self._hidden).take(window, self._tools)
+                # What the user may no longer see must not come back as a summary.
                 window = list(sent.messages)
             return ask_apart(definition, window, self._limit, problem)
         built = build_request(
@@ -268,6 +272,7 @@ class Compaction:
 
         def store(conn: Connection) -> None:
             if turn is not None:
+                # Fails if another process has taken the turn or the session: its messages may have changed.
                 turns.hold(conn, turn.id, turn.fence)
             else:
                 check_unmoved(conn, transcript.session_id, self._resources.owner)

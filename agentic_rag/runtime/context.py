@@ -71,6 +71,7 @@ class Context:
         """Most tokens of a request: ``contextTokens``, or the model's limit if that is lower."""
         if self._most is None:
             return self._allowed
+        # A tenth less than the model said, because our count of the next request is an estimate.
         limit = min(self._allowed, round(self._most * 0.9))
         return round(limit * self._scale) if self._transcript.measure is None else limit
 
@@ -111,7 +112,9 @@ class Context:
 
         ``sizes``: its tokens and the model's limit, if known.
         """
+        # The last report was of a request that was accepted, and would make this one look shorter than it is.
         self._transcript.measure = None
+        # Without the model's own numbers, a request somewhat smaller than the refused one is tried.
         needed, self._most = sizes or (self.tokens, round(min(self.limit, self.tokens) * ROOM_SHARE))
         self._scale = self.tokens / max(1, needed)
         self._transcript.compact_past = 0.0
@@ -137,7 +140,9 @@ class Context:
         limits = replace(self._definition.limits, context_tokens=self.limit)
         if limits.context_messages is None and tokens <= limits.context_tokens:
             return
+        # Turns that no request has contained yet must stay: the model has not read them.
         least = max(1, transcript.unseen_turns())
+        # Whole turns only: a call without its result would be refused.
         start = move_start(transcript.turn_sizes(), tokens, self._fixed + transcript.head_tokens, limits, least)
         if start is None:
             return

@@ -97,6 +97,7 @@ class Delegations:
         if request.role not in parent.definition.binding.sub_roles:
             return ChildAnswer(f"There is no role {request.role!r} to delegate to.", failed=True)
         try:
+            # Held until the answer is read, so that at most so many delegates of one depth run at a time.
             async with self._slot(parent):
                 row = await self._work(parent, request)
                 return await parent.resources.database.read(lambda conn: _answer(conn, row))
@@ -119,6 +120,7 @@ class Delegations:
         database = parent.resources.database
         with anyio.CancelScope(shield=True):  # a stored delegate must also run
             child_row = await database.read(lambda conn: _turn_of_call(conn, parent.row.id, request.call_id))
+            # The call was repeated after a restart: its delegate has ended, and its work must not run twice.
             if child_row is not None and child_row.status in turns.FINISHED:
                 return child_row
             if child_row is None:
@@ -190,6 +192,7 @@ class Delegations:
 
         transcript, interrupted, fence = await resources.database.write(take)
         row = row.replace(owner=resources.owner, fence=fence)
+        # A version that this program cannot run is replaced by what the parent would start now.
         definition = interrupted.definition or child_definition(parent.definition, request.role, parent.depth + 1)
         delegate = Delegate(transcript.labels.agent, request.call_id)
         log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
@@ -225,6 +228,7 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
         system=system,
         limits=limits,
         binding=binding,
+        # The functions of a client answer the main agent. A delegate has no client.
         functions=None,
         function_choice=None,
     )
@@ -258,6 +262,7 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
         so_far = f"\nIts last words were: {last_words}" if last_words else ""
         text = f"The delegate did not finish: {reason}{so_far}"
         return ChildAnswer(text, failed=True, others_text=has_others_text, retrievals=retrievals)
+    # An answer that was cut has not cited all that it rests on, so its passages come uncited.
     was_cut = turn.end_reason in CUT
     session = sessions.get(conn, row.session_id)
     path = session.labels.agent if session else ""

@@ -161,6 +161,7 @@ class Runtime:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         has_work = self._running() or self._database.shared  # on a shared store another process takes the queue at once
+        # Ends the retries of refused writes. Commits are shielded, so the cancellation below would wait for them.
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
         try:
@@ -241,6 +242,7 @@ class Runtime:
             if live.turn_id == turn_id:
                 live.stop()
                 return
+        # The signal may come before this process begins the turn.
         self._resources.interrupts.note(turn_id)
 
     def _on_answered(self, wait_id: WaitId) -> None:
@@ -268,9 +270,11 @@ class Runtime:
 
     async def renew_leases(self) -> None:
         """Renew the leases of this process's turns, and stop the turns that another process has taken over."""
+        # Collected before the write: a turn that begins during it has a fresh lease, and is not among the renewed ones.
         began = [(live, turn_id) for live in self._running() if (turn_id := live.turn_id) is not None]
         renewed = await self._database.write(partial(turns.renew, owner=self._resources.owner))
         for live, turn_id in began:
+            # The turn may have ended during the write; `abandon` compares the id with the turn that runs now.
             if turn_id not in renewed:
                 live.abandon(turn_id)
 
@@ -313,6 +317,7 @@ class Runtime:
             await attempt("resuming answered turns", self._resume_answered)
 
     async def _resume_answered(self) -> None:
+        # Cleared first, so that an answer which is stored meanwhile causes another look.
         self._awake = False
         try:
             await self.recover()
@@ -381,6 +386,7 @@ class Runtime:
         """
         live = self._live.get(session_id)
         if live is not None:
+            # Its end is stored before the rows are deleted, or the turn would write into nothing.
             await live.close()
             live.unload()
             self._live.pop(session_id, None)
@@ -500,6 +506,7 @@ class Runtime:
             return await live.next_turn(after)
         place: int | None = None
         while True:
+            # Taken before the read of the store, so that a turn which begins between the two wakes this loop.
             begun = live.begun.next
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             read = partial(self._database.read, look, single=after is not None)

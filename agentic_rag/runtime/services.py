@@ -156,6 +156,7 @@ class Answers:
 
     def wake(self) -> None:
         """Wake the task that checks for new answers."""
+        # A waiter that holds the old event is woken, and the next one waits for the new one.
         self.news.set()
         self.news = anyio.Event()
 
@@ -178,6 +179,7 @@ class Interrupts:
 
     def take(self, turn_id: TurnId) -> bool:
         """Return whether a turn was interrupted, and drop the record."""
+        # The values are None, so the default stands for a turn that is not in the dictionary.
         return self._turn_ids.pop(turn_id, turn_id) is None
 
 

@@ -75,6 +75,7 @@ def bounds_of(period: Period, day: date) -> tuple[str, str]:
     """Return the first day of the period that contains ``day``, and the start of the next period (UTC)."""
     if period is Period.DAY:
         return day.isoformat(), f"{day + timedelta(days=1)}T00:00:00.000Z"
+    # 32 days after the first of any month lie in the next month.
     first = day.replace(day=1)
     return first.isoformat(), f"{(first + timedelta(days=32)).replace(day=1)}T00:00:00.000Z"
 
@@ -180,6 +181,7 @@ class Spending:
         for budget in budgets.of_payer(self._budgets, payer):
             if budget.hard is not None:
                 standing = standing_of(conn, self.prices, budget, payer.subject(budget.scope))
+                # Reservations do not count here: they may be released, and then the message could have run.
                 if standing.spent >= Decimal(budget.hard):
                     raise _refusal(budget, standing)
 
@@ -207,6 +209,7 @@ class Spending:
                     "spent": str(standing.spent),
                     "renewsAt": standing.renews_at,
                 }
+                # With the limit in it, a changed limit is announced again.
                 once = f"{budget.id} {subject} {name} {limit} {standing.since}"
                 user_id = subject if budget.scope is Scope.USER else ""
                 event = Event(EventKind.BUDGET_CROSSED, payer.domain_id, facts, user_id=user_id, once=once)
@@ -229,6 +232,7 @@ class Spending:
         """
         deadline = anyio.current_time() + self._patience
         while True:
+            # Taken before the attempt, so that a release during it is not missed.
             returned = self._returned
             verdict = await self._db.write(lambda conn: self._try(conn, payer, record, seconds, own))
             if verdict.exceeded is None:
@@ -242,6 +246,7 @@ class Spending:
         self, conn: Connection, payer: Payer, record: ReservationRecord, seconds: float, own: Sequence[str]
     ) -> _Verdict:
         near = []
+        # Locked in one order for all callers, so that two calls cannot wait for each other.
         for budget in budgets.lock(conn, payer):
             price = self.prices.find(record.model, now()[:10]) if budget.unit is Unit.MONEY else None
             if budget.unit is Unit.MONEY and price is None and budget.hard is not None:

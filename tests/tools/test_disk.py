@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from agentic_rag.tools.launch.disk import GROWTH_BYTES, DiskMeter
+from agentic_rag.tools.launch.usage import GROWTH_BYTES, DiskMeter
 from mcp_servers.safe_files import MEASURED_DEPTH, NAME_BYTES, Folder
 
 MUCH = 1 << 60

@@ -77,6 +77,7 @@ def list_deferred(tools: Iterable[ToolInfo], most: int = MANY_TOKENS) -> tuple[T
     ``most``: the limit for tokens of definitions; see `many_tokens`.
     """
     user_tools = tuple(tool for tool in tools if tool.origin == "user")
+    # All or none: with some of them shown, a model takes these for all that there are.
     if len(user_tools) > MANY_TOOLS or sum(map(definition_tokens, user_tools)) > most:
         return user_tools
     return ()
@@ -96,8 +97,7 @@ def with_search(
         tools: all tools of the turn.
         prompt_names: names of the tools in the session's earlier requests. A session keeps the tools it has.
         by_service: whether the model's service supports deferred tools. Such tools may appear at any time, so `FIND`
-            must
-            be there from the start.
+            must be there from the start.
         most: see `list_deferred`.
     """
     many = bool(list_deferred(tools, most))
@@ -146,6 +146,7 @@ def shown_tools(first: Sequence[ToolSpec], late: Sequence[ToolSpec], *, by_servi
     search = (FIND.name, CALL.name)
     if by_service:
         return (*first, *(tool if tool["name"] in search else ToolSpec(**tool, defer_loading=True) for tool in late))
+    # Later tools follow the first ones, because a service caches a request by its beginning.
     if CALL.name not in {tool["name"] for tool in (*first, *late)}:
         return (*first, *late)
     return (*first, *(tool for tool in late if tool["name"] in BY_NAME))
@@ -187,6 +188,7 @@ def _definitions(matches: Sequence[ToolInfo], model: str) -> str:
         arguments = to_text(shown_schema(model, tool))
         text = f"{tool.name}: {tool.description[:DESCRIPTION_CHARS]}\narguments: {arguments}"
         room -= len(text.encode())
+        # The first match is given in any case, however large it is.
         if parts and room < 0:
             parts.append(f"{tool.name}: ask for it by name to see its arguments.")
         else:

@@ -84,6 +84,7 @@ class ConversationDocuments:
         if called in self.names:
             return called
         folded = called.casefold()
+        # Models copy the title of a passage, which begins with the document's name and ends with its place.
         fitting = [ident for ident, name in self.names.items() if name and folded.startswith(name.casefold())]
         return max(fitting, key=lambda ident: len(self.names[ident]), default=None)
 
@@ -142,6 +143,7 @@ def ask_apart(definition: Definition, messages: Sequence[Message], limit: int, p
     For a conversation whose own requests are too long. Results and messages are shortened, and the oldest lines are
     left out. ``limit``: tokens that a request may have.
     """
+    # About three bytes are one token (`tokens_of`).
     budget = round(limit * ASKED_SHARE) * 3
     lines: list[str] = []
     every = [_line(line) for message in messages for line in _lines(message)]
@@ -199,12 +201,12 @@ def read_summary(answer: str, stop_reason: str, documents: ConversationDocuments
 
     Raises:
         UnusableSummary: the answer was cut off or refused, has another form, is empty or too long, or names a document
-            that
-            the conversation does not contain.
+            that the conversation does not contain.
     """
     if stop_reason not in ("end_turn", "stop_sequence"):
         raise UnusableSummary(f"it ended with {stop_reason}")
     try:
+        # Models write words or a code block around the object.
         value = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
     except (ValueError, RecursionError) as exc:
         raise UnusableSummary("it is not one JSON object") from exc
@@ -270,6 +272,7 @@ def head_after(
     cites = any(source["chunks"] for source in summary.sources)
     first = text_block(SUMMARY + summary.text + (f"\n{FINDABLE}" if cites else ""))
     head = [first | {SOURCES: list(summary.sources)} if summary.sources else first]
+    # Carried again from one compaction to the next, so that the user's own wishes never become a summary of a summary.
     carried = _newest([*said_before(messages), *user_texts], limit * CARRIED_SHARE)
     if carried:
         text = "\n---\n".join([CARRIED, *carried])
@@ -288,6 +291,7 @@ def words_of(message: Message) -> str:
     own = [block for block in message["content"] if NOTE not in block]
     pictures = [image_in_words(block) for block in own if ref_of_image(block)]
     texts = [block["text"] for block in own if block["type"] == "text"]
+    # The last text is the question. Those before it were added by this server.
     return "\n".join([*pictures, *texts[-1:]])
 
 

@@ -45,6 +45,7 @@ def tokens_of(value: Any) -> int:
 
 
 def _tokens_of_sent(value: Any) -> int:
+    # Three bytes a token is a low estimate of what fits for English, and a fair one for Chinese.
     return (len(to_text(value).encode("utf-8", "replace")) + 2) // 3
 
 
@@ -155,6 +156,7 @@ def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
         if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
             continue
         name = names.get(block["tool_use_id"], "a tool")
+        # A ref has 26 characters after its prefix; a result gets one when it is left out.
         mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
         saved = tokens_of(block["content"]) + picture_tokens(block["content"]) - tokens_of([text_block(mark)])
         if saved > 0:
@@ -278,14 +280,14 @@ class Passages:
         """The indexes of the passages that contain each chunk."""
         self._passages: list[tuple[str, str, frozenset[str]]] = []
         """Document id, document name, chunks."""
-        self._told_gone: set[str] = set()
+        self._reported_gone: set[str] = set()
         self._named: set[str] = set()
         """The documents that results name without a passage."""
 
     def add(self, message: Message) -> None:
         """Add the passages of a message, and the documents that its note reports as deleted."""
         for block in message["content"]:
-            self._told_gone.update(block.get(GONE, ()))
+            self._reported_gone.update(block.get(GONE, ()))
             if block["type"] != "tool_result" or SHED in block:
                 continue
             self._named.update(block.get(NAMED, ()))
@@ -307,7 +309,7 @@ class Passages:
         """Return the documents of passages whose sentences are all gone and that no note mentions: id and name."""
         places = sorted({place for chunk in gone_chunks for place in self.chunks.get(chunk, ())})
         lost_passages = [self._passages[place] for place in places if self._passages[place][2].issubset(gone_chunks)]
-        return {ident: name for ident, name, _ in lost_passages if ident not in self._told_gone}
+        return {ident: name for ident, name, _ in lost_passages if ident not in self._reported_gone}
 
 
 def last_activation(transcript: Sequence[Message]) -> Activation | None:
@@ -350,6 +352,7 @@ class Window:
         """Add an entry. ``size``: the tokens of its message without deduplication."""
         message = entry.message
         sent = message if is_words(message) else self._note(message)
+        # Sums from the start, so that the tokens of any range are one subtraction.
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
         if self.entries and self.entries[-1].turn_id == entry.turn_id:
             last = self.turns.pop()
@@ -378,6 +381,7 @@ class Window:
         for grown in (self.entries, self.messages, self._places, self._tokens):
             grown.pop()
         last = self.turns.pop()
+        # The entry was not the only one of its turn.
         if last.first_seq != entry.seq:
             self.turns.append(TurnSize(last.first_seq, last.tokens - size))
         return True
@@ -397,6 +401,7 @@ class Window:
     def saved_by_old(self) -> int:
         """Return the tokens saved by leaving out all results before the newest steps."""
         old = count_old(self.messages, self._steps)
+        # Old messages do not change, so each is measured once.
         for message in self.messages[len(self._saved) - 1 : old]:
             self._saved.append(self._saved[-1] + sum(result.saved for result in sheddable_in(message, self._names)))
         return self._saved[old]
