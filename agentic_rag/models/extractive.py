@@ -180,15 +180,15 @@ class QuestionState:
 def read(request: base.ModelRequest) -> QuestionState:
     """Parse a request."""
     messages, prompt = request.messages, plain_text(request.system)
-    asked = [
+    questions_at = [
         place
         for place, message in enumerate(messages)
         if message["role"] == "user" and plain_text(message["content"]).strip()
     ]
-    notes, question = _split_notes(messages[asked[-1]]) if asked else ("", "")
+    notes, question = _split_notes(messages[questions_at[-1]]) if questions_at else ("", "")
     results = {result["tool_use_id"]: (result, hits) for result, hits in _results(messages)}
     uses = [
-        (bool(asked) and place >= asked[-1], use)
+        (bool(questions_at) and place >= questions_at[-1], use)
         for place, message in enumerate(messages)
         for use in tool_uses(message["content"])
     ]
@@ -198,7 +198,7 @@ def read(request: base.ModelRequest) -> QuestionState:
     answers = [plain_text(message["content"]) for message in messages if message["role"] == "assistant"]
     turn = QuestionState(
         question=question,
-        before=_before(question, [_split_notes(messages[place])[1] for place in asked[:-1]]),
+        before=_before(question, [_split_notes(messages[place])[1] for place in questions_at[:-1]]),
         language=language_of(question if any(map(str.isalpha, question)) else prompt),
         role=named[1] if named else str(actions[-1][1]["input"].get("role") or "") if actions else "",
         activate=(ACTION in notes or (ACTION in prompt and not is_active)) and not any(is_new for is_new, _ in actions),
@@ -215,6 +215,7 @@ def read(request: base.ModelRequest) -> QuestionState:
         elif name == READ:
             turn.beginnings += hits[:1]
         elif name == SEARCH or (name == DELEGATE and hits):
+            # The search writes this note into its result when no passage is about the question.
             is_weak = "match is weak" in text and not turn.wants_summary
             # Of a removed passage, only a mark is left, which is also its title.
             readable = [hit for hit in hits if {*hit.sentences} - {hit.title} and not is_weak]
@@ -263,6 +264,7 @@ def memories_in(text: str) -> list[tuple[str, str]]:
     keyword map above the memories is skipped.
     """
     items = _MEMORY.split(text)[1:]
+    # Behind the last memory, after an empty line, the server's own remarks follow.
     items[-1:] = [item.split("\n\n")[0] for item in items[-1:]]
     return [(" ".join(_PARENTHESIS.sub("", item.rstrip()).split()), item) for item in items if item.strip()]
 
@@ -353,6 +355,7 @@ def _fit(schema: Json | None, values: Json) -> Json | None:
     arguments = {}
     for name, value in values.items():
         if value and name in declared:
+            # A longer value would be refused, and this model cannot shorten it in a better way.
             limit = declared[name].get("maxLength")
             arguments[name] = value[:limit] if isinstance(value, str) and isinstance(limit, int) else value
     return None if schema is None or not set(schema.get("required") or ()) <= set(arguments) else arguments
@@ -420,6 +423,7 @@ def _documents(turn: QuestionState) -> list[FoundPassage]:
     wanted, hits = terms(turn.question), turn.hits or []
     shared = [len(wanted & hit.title_terms) for hit in hits]
     named = [hit for hit, count in zip(hits, shared, strict=True) if count == max(shared)]
+    # Reversed twice, so that of one document the first passage stays and the order is kept.
     return list({hit.source: hit for hit in reversed(named)}.values())[::-1][:MAX_QUOTES]
 
 
@@ -434,8 +438,8 @@ def question_parts(question: str, unmatched: Sequence[str] = ()) -> list[str]:
     parts = [piece for piece in pieces if content_words(piece)]
     if not 1 < len(parts) <= MAX_QUOTES:
         return [question]
-    if is_comparison and (asked := _ATTRIBUTE.match(parts[0])):
-        parts[1:] = [asked[0] + part for part in parts[1:]]
+    if is_comparison and (attribute := _ATTRIBUTE.match(parts[0])):
+        parts[1:] = [attribute[0] + part for part in parts[1:]]
     missing = [terms(part) for part in unmatched]
     return [part for part in parts if not any(words <= terms(part) for words in missing)] or [question]
 

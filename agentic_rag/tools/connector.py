@@ -132,6 +132,7 @@ class Connector:
             return built
 
         # No redaction: each domain redacts the results of this connection itself.
+        # Our own servers cost nothing while they are idle, and starting them would delay a turn.
         patience = replace(self._patience, idle=None)
         return Connection(server.name, dial, owner.spawn, in_process=True, patience=patience, on_state=owner.note_state)
 
@@ -169,6 +170,7 @@ class Connector:
         """Return the OAuth credentials for a connection, or None for stdio servers and entries with their own."""
         if self._accounts is None or not isinstance(spec.target, HttpTarget):
             return None
+        # An entry with its own key needs no sign-in. A refusal then is a wrong key, which the admin must see.
         has_own = any(name.lower() == "authorization" for name in spec.target.headers) or bool(spec.target.url_secrets)
         return None if has_own else Credentials(spec, self._accounts)
 
@@ -193,6 +195,7 @@ class Connector:
                 child = StdioTransport(command, on_lost, tail, report_refusal)
                 if command.lock is None or self._homes is None:
                     return child
+                # Another process may still run this server, and two of them would write the same state.
                 await self._homes.wait_free(spec.domain, spec.name)
                 return HeldTransport(child, self._homes.hold(spec.domain, spec.name, on_lost))
             except AgenticRagError as exc:

@@ -74,13 +74,15 @@ class ToolLists:
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
         cached = self._cache.get(key)
+        # The usual case, without the lock: the connection's list is the same object until the server lists anew.
         if cached is not None and cached.stored.entry == entry and cached.listed is listed:
             return cached.tools, cached.changed
         async with self._writing:
-            cached = self._cache.get(key)
+            cached = self._cache.get(key)  # another turn may have compared the list meanwhile
             if cached is None:
                 stored = await self._load(key)
                 cached = None if stored is None else _read_list(stored)
+            # The admin has changed the entry, which may be another server now: its first list counts as accepted.
             if cached is not None and cached.stored.entry != entry:
                 cached = None
             if listed is None:
@@ -121,10 +123,10 @@ class ToolLists:
         lists = await self._load_domain(domain)
         return {server: _pending(_of_server(lists, server, entry)) for server, entry in entries.items()}
 
-    async def accept(self, domain: str, server: str, entry: str, seen: str, note: object = None) -> tuple[str, ...]:
+    async def accept(self, domain: str, server: str, entry: str, reviewed: str, note: object = None) -> tuple[str, ...]:
         """Accept the waiting tools of a server under an entry, as the admin saw them; return their names.
 
-        ``seen`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
+        ``reviewed`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
 
         Raises:
             ToolsChanged: Other tools are waiting now; nothing is accepted.
@@ -132,7 +134,8 @@ class ToolLists:
         async with self._writing:
             lists = _of_server(await self._load_domain(domain), server, entry)
             pending = _pending(lists)
-            if pending.fingerprint != seen:
+            # The server may have listed other tools since the admin's page was loaded.
+            if pending.fingerprint != reviewed:
                 raise ToolsChanged(server)
             accepted = {key: stored.accept() for key, stored in lists.items() if stored.waiting}
             await self._save(accepted, note)
@@ -141,6 +144,7 @@ class ToolLists:
         return pending.names
 
     async def _compare(self, key: Key, entry: str, cached: _Cached | None, listed: "tuple[types.Tool, ...]") -> _Cached:
+        # Redacted before it is stored, since a server may write its key into a description.
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
         stored = ToolList.first(entry, tools) if cached is None else replace(cached.stored, tools=tools)
         if cached is None or cached.stored.tools != tools:

@@ -117,6 +117,7 @@ def read_task(sent: Json) -> TaskReport:
     message, interval, error = sent.get("statusMessage"), sent.get("pollIntervalMs"), sent.get("error")
     poll = POLL_SECONDS
     if is_finite_number(interval):
+        # The server's wish, within bounds: polling for ever faster would cost both sides.
         poll = min(max(interval / 1000, SHORTEST_POLL), LONGEST_POLL)
     problem = error.get("message") if isinstance(error, dict) else None
     result, requests = sent.get("result"), sent.get("inputRequests")
@@ -177,6 +178,7 @@ async def follow(
     polls.
     """
     polls = 0
+    # A server may report questions for a while after they were answered. Then it still works.
     while report.status == "working" or (report.status == "input_required" and questions_of(report, answered) is None):
         polls += 1
         await on_progress(polls, None, report.message or None)

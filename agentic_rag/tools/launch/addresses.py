@@ -51,6 +51,7 @@ def address_problem(address: Address) -> str:
         if address.version == network.version and address in network:
             return why
     if isinstance(address, ipaddress.IPv6Address):
+        # ``::ffff:127.0.0.1`` reaches this machine, although the IPv6 address itself is not loopback.
         inner = _inner_address(address)
         if inner is not None:
             return address_problem(inner)
@@ -152,6 +153,7 @@ def endpoint_of(
         raise CommandNotAllowed(f"{path}.url", "https is needed.", remedy)
     for name, text in target.headers.items():
         lower = name.lower()
+        # A line break would begin another header.
         plain = name.isascii() and text.isascii() and text.isprintable() and name.replace("-", "").isalnum()
         if not plain or lower in _OWN_HEADERS or lower.startswith(("mcp-", "proxy-")):
             raise InvalidInput(f"{path}.headers.{name}", "this header cannot be set here.")

@@ -116,6 +116,7 @@ class LaunchCatalogue:
             "folders": list(grant.folders),
         }
         try:
+            # Read as it will be read again, so that no entry is stored that a later start refuses.
             entry = entries_of({"entry": [table]}, "allow")[0]
         except CatalogueProblem as exc:
             raise InvalidInput("allow", str(exc)) from exc
@@ -178,6 +179,7 @@ class LaunchCatalogue:
         path = self._folder / name
         try:
             status = path.stat()
+            # The file is replaced, never changed in place, so its inode alone tells two versions apart.
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
             cached = self._read.get(name)
             if cached is None or cached[0] != stamp:
@@ -290,6 +292,7 @@ def _program_table(
         named_path = arg.partition("=")[2] or arg
         if os.path.isabs(named_path) and os.path.isfile(named_path):
             files[os.path.realpath(named_path)] = file_hash(named_path)
+            # The hash is of the target. A link could lead to another file later.
             if os.path.realpath(named_path) != named_path:
                 raise InvalidInput("args", f"{named_path} is a link; name {os.path.realpath(named_path)} itself.")
         elif os.path.isabs(named_path) and arg in scripts:
@@ -297,6 +300,7 @@ def _program_table(
         elif arg in scripts or arg.startswith(("./", "../")) or (local_name(arg) and (local / arg).is_file()):
             names |= list_local_files(local, _find_relative(arg, index, local), f"args.{index}")
     files |= {place: file_hash(place) for place in names.values()}
+    # A program that a model or a child can write would make its hash a promise that nobody keeps.
     for file in (path, *files):
         refuse_inside(file, kept_out, "command")
     table = {"executable": path, "command": program.name, "sha256": file_hash(path), "files": files}

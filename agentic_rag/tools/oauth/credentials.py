@@ -112,6 +112,7 @@ class SignedTransport(httpx2.AsyncBaseTransport):
         self._origin = _origin(httpx2.URL(url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # A redirect or an announced address may lead elsewhere, where the token must not go.
         if _origin(request.url) != self._origin:
             return await self._inner.handle_async_request(request)
         try:
@@ -123,6 +124,7 @@ class SignedTransport(httpx2.AsyncBaseTransport):
             return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
         response = await self._send(request, token)
         if token is not None and response.status_code == 401:
+            # Another connection may have renewed the token since this request began.
             newer = await self._credentials.newer(token)
             if newer is not None:
                 await response.aclose()

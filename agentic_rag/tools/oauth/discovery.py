@@ -69,6 +69,7 @@ class ProtectedResource:
 def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | None:
     """Return the challenge in a refusal, or None if the answer is not a refusal."""
     header = response.headers.get("www-authenticate", "")[:CHALLENGE_CHARS]
+    # The library reads headers of a response. This one has nothing but the shortened header.
     bare_response = httpx2.Response(response.status_code, headers={"www-authenticate": header})
     more = response.status_code == 403 and extract_field_from_www_auth(bare_response, "error") == "insufficient_scope"
     if response.status_code != 401 and not more:
@@ -111,11 +112,13 @@ async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedR
     """Return the server's own metadata, from the address it named, below its path or at its root."""
     for place in build_protected_resource_metadata_discovery_urls(challenge.metadata_url, url):
         response = await web.send(create_oauth_metadata_request(place))
+        # A server in trouble must not look like one without metadata: the sign-in would go elsewhere.
         if response.status_code >= 500 or response.status_code == 429:
             raise SignInProblem(f"the server's metadata could not be read (HTTP {response.status_code})")
         metadata = await handle_protected_resource_response(response)
         if metadata is None:
             continue
+        # Otherwise a server could ask for a token that is valid at another one (RFC 9728, 3.3).
         if not check_resource_allowed(resource_url_from_server_url(url), str(metadata.resource)):
             raise SignInProblem(f"the server's metadata is of another one: {str(metadata.resource)[:200]}")
         return metadata
@@ -149,6 +152,7 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
             if not issuers_match(str(metadata.issuer), origin):
                 raise SignInProblem(f"{parts.hostname} shows the metadata of another issuer")
             return ProtectedResource(metadata, None)
+    # The first version of the protocol names these paths for a server without metadata.
     guessed = {"issuer": origin, "registration_endpoint": f"{origin}/register"}
     guessed |= {"authorization_endpoint": f"{origin}/authorize", "token_endpoint": f"{origin}/token"}
     return ProtectedResource(OAuthMetadata.model_validate(guessed), None, guessed=True)

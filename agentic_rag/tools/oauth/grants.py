@@ -69,6 +69,7 @@ def configured_client(place: ProtectedResource, oauth: EntryOAuthClient[str]) ->
     if key:
         method = "private_key_jwt"
     elif secret:
+        # Basic is what every server has to support (RFC 6749, 2.3.1).
         posts = offered is not None and "client_secret_basic" not in offered and "client_secret_post" in offered
         method = "client_secret_post" if posts else "client_secret_basic"
     info = OAuthClientInformationFull(
@@ -87,6 +88,7 @@ def described_client(place: ProtectedResource, document_url: str | None) -> OAut
 
 def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> OAuthClientMetadata:
     """Return our description for a registration and for our published document."""
+    # A web client needs https; servers accept http on loopback from native clients only (RFC 8252, 7.3).
     local = urlsplit(redirect).scheme != "https"
     return OAuthClientMetadata.model_validate(
         {
@@ -206,6 +208,7 @@ async def _ask_tokens(web: Web, place: ProtectedResource, client: OAuthRegistrat
     request = await _form_request(str(place.metadata.token_endpoint), place, client, form)
     response = await web.send(request)
     host = request.url.host
+    # Nothing was decided about the grant, so the account stays.
     if response.status_code >= 500 or response.status_code in (408, 429):
         raise SignInSilent(f"{host} gave no tokens now (HTTP {response.status_code})")
     if response.status_code not in (200, 201):
@@ -228,6 +231,7 @@ def _read_tokens(response: httpx2.Response, place: ProtectedResource) -> Tokens:
     return Tokens(
         token.access_token,
         token.refresh_token,
+        # A lifetime of more than ten years would be beyond what a date can hold.
         None if token.expires_in is None else max(0, min(token.expires_in, 10 * 365 * 86_400)),
         token.scope,
         _account(document.get("id_token")),
@@ -244,6 +248,7 @@ def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedRes
         return
     audience = document.get("resource") or claims_of(token).get("aud")
     audiences = [item for item in (audience if isinstance(audience, list) else [audience]) if isinstance(item, str)]
+    # An audience may also be an identifier that is no address, and says nothing about the server then.
     addresses = [address for address in audiences if address.startswith(("https://", "http://"))]
     if (
         addresses
@@ -290,6 +295,7 @@ async def _form_request(
     else:
         if info.token_endpoint_auth_method != "client_secret_basic":
             form = {**form, "client_id": info.client_id}
+        # The library needs some metadata for its context, and does not use it for this step.
         metadata = client_metadata("http://localhost/")
         context = OAuthContext(place.issuer, metadata, None, None, None, client_info=info)  # type: ignore[arg-type]
         try:

@@ -72,6 +72,7 @@ class Inflow:
         """Return why a server that sent this message must be disconnected; empty if it may continue."""
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and str(message.id) in self._asked:
+            # Expected once: a second answer with this id counts as unrequested.
             del self._asked[str(message.id)]
             return ""
         if self._messages.take(now) > 0:

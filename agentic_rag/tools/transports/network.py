@@ -120,6 +120,7 @@ class CheckedBackend(AsyncNetworkBackend):
         problem = proxied_problem(host)
         if not problem:
             with anyio.move_on_after(LOOK_SECONDS), contextlib.suppress(OSError, UnicodeError):
+                # An IPv6 address may end with the name of an interface (``fe80::1%eth0``).
                 addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
                 problem = next(filter(None, map(address_problem, addresses)), "")
         if problem:
@@ -156,6 +157,7 @@ class CheckedTransport(httpx2.AsyncHTTPTransport):
         self._context = context
         self._proxies = environment_proxies() if proxies is None else proxies
         self._proxied: dict[str, httpx2.AsyncHTTPTransport] = {}
+        """Transports through the proxy, by the scheme of the target."""
         # The only way to set a network backend: the public constructor has no such parameter.
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
