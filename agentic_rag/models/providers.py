@@ -144,6 +144,7 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
     declared = _find_declared()
     model_name = operator_file.default or settings.model
     provider, colon, name = model_name.partition(":")
+    # Names of models may contain a colon too (``qwen3:8b``): only a known provider's name counts as one.
     if not colon or provider not in {**declared, **OWN, **operator_file.providers}:
         provider = (
             "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
@@ -159,9 +160,10 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
     # Without the operator's file, the extractive model or a distribution's provider stays the only one.
     if not operator_file.providers and provider not in ("openai", "anthropic"):
         return ChosenModel(models[provider], name, provider)
-    for provider, set_up in (("anthropic", settings.anthropic_api_key), ("openai", settings.openai_api_key)):
-        if provider not in models and _text(set_up):
-            models[provider] = OWN[provider](settings, "")
+    for own_name, set_up in (("anthropic", settings.anthropic_api_key), ("openai", settings.openai_api_key)):
+        if own_name not in models and _text(set_up):
+            models[own_name] = OWN[own_name](settings, "")
+    # With Anthropic alone, no name of a model needs a provider before it.
     if set(models) == {"anthropic"} and not operator_file.providers:
         return ChosenModel(models[provider], name, provider)
     names_of = ModelNames(provider, frozenset(models))
