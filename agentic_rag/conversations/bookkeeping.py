@@ -62,6 +62,7 @@ class TurnBookkeeping:
         if current.open_count >= MAX_MESSAGES:
             raise ConversationFull(MAX_MESSAGES)
         self._spending.check_in(conn, Payer(current.domain_id, current.owner_id, turn.key_id))
+        # The first question was asked again in other words, and the title was its beginning.
         other_words = turn.branch_of is not None and turn.branch_of != turn.user_message_id
         is_first = not current.title or (other_words and turn.parent_message_id is None)
         is_named = is_first and turn.content.strip() and current.title_source is TitleSource.AUTO
@@ -80,6 +81,7 @@ class TurnBookkeeping:
             _announce_failure(conn, turn, final)
         if (turn.client_message_id or "").startswith(FIRING_PREFIX):
             _end_run(conn, turn, final)
+        # The conversation was deleted while the turn ran.
         if place is None:
             return
         if not place.transient:
@@ -87,6 +89,7 @@ class TurnBookkeeping:
         if not isinstance(final, Done) or final.stop_reason == "refusal":
             return
         note_turn(conn, turn, place.domain_id, place.owner_id, place.memory)
+        # Only a turn without a message before it can give the conversation its title.
         first = conversations.get(conn, turn.conversation_id) if turn.parent_message_id is None else None
         if first is not None:
             self._naming.note_turn(turn, first)

@@ -69,11 +69,13 @@ class Feedback:
         case = None if record is None else await self._draft_case(user, record, message)
 
         def store(conn: Connection) -> None:
+            # First: a new rating replaces the draft of the earlier one, too.
             _forget_draft(conn, conversation.domain_id, message_id)
             if record is None:
                 feedback.remove(conn, message_id)
             else:
                 feedback.put(conn, record)
+            # The same question may be a case already, of an admin or of another user.
             if case is not None and evaluation.find_case(conn, case.domain_id, case.digest) is None:
                 evaluation.put_case(conn, case)
             audit(conn, entry)

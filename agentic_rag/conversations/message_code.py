@@ -137,6 +137,7 @@ def _merge_pieces(code: str, name: str) -> Iterator[tuple[str, int, str]]:
         if at < end or not value:  # a lexer that goes back would repeat text
             continue
         css_class = _class_of(token)
+        # Most lexers do not mark a call of a function.
         if not css_class and token in Name and code.startswith("(", at + len(value)):
             css_class = "hl-f"
         if css_class != kind or at != end:

@@ -174,6 +174,7 @@ class _Renderer(RendererHTML):
 
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """Render code with colours. The marks of citations inside stay where they are."""
+        # Only the first word names a language. Models also write titles and line numbers there.
         words = _MARK.sub("", tokens[idx].info).split(maxsplit=1)
         language = words[0] if words else ""
         class_attribute = f' class="language-{html.escape(language)}"' if language else ""
@@ -184,6 +185,7 @@ class _Renderer(RendererHTML):
         token = tokens[idx]
         marks = "".join(_mark(int(number)) for number in _MARK.findall(token.content))
         latex = _MARK.sub("", token.content)
+        # Counted over the whole text: many short formulas would take as long as a huge one.
         env[FORMULAS_LEFT] -= len(latex)
         if env[FORMULAS_LEFT] < 0:
             return f"<code>{html.escape(latex)}</code>{marks}"
@@ -277,6 +279,7 @@ _CELLS_LEFT = "cells left"
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """Parse a table like the library, limited to the remaining number of cells."""
     columns = state.getLines(start, start + 1, state.blkIndent, False).count("|") + 1
+    # The number of columns is that of the header, and every row gets as many cells.
     rows = state.env[_CELLS_LEFT] // columns
     if rows < 2 or not table(state, start, min(end, start + 1 + rows), silent):
         return False
@@ -314,6 +317,7 @@ def _filter_attribute(tag: str, name: str, value: str) -> str | None:
     """Return the value of an allowed attribute, or None to drop it."""
     match tag, name:
         case "img", "src":
+            # A path with ``..`` would lead to any address of this server, with the reader's cookie.
             fits = _OWN_PICTURE.fullmatch(value) is not None and "/.." not in value
         case "a", "href":
             fits = "://" in value or value.lower().startswith("mailto:")  # the base of a relative address is unknown

@@ -68,6 +68,7 @@ def formula_html(latex: str, *, display: bool, block: bool) -> str:
     """
     latex = latex.strip()
     try:
+        # Macros could expand without end, and deep braces exhaust the library's recursion.
         if len(latex) > MAX_FORMULA or _MACRO.search(latex) or _depth_of(latex) > MAX_DEPTH:
             return _source(latex, block=block)
         upright = _UPRIGHT.sub(r"\\text{\1}", latex)
@@ -94,6 +95,7 @@ def _source(latex: str, *, block: bool) -> str:
 def _write(element: Element) -> Iterator[str]:
     """Write an element of the library's tree. Its texts contain character references, which are resolved once."""
     is_known = element.tag in ELEMENTS
+    # The library builds incomplete elements for incomplete LaTeX, which browsers show as errors.
     if len(element) != _CHILDREN.get(element.tag, len(element)):
         raise ValueError(f"{element.tag} has {len(element)} parts")
     if is_known:

@@ -365,6 +365,7 @@ class Domains:
         merged: MergedSettings | None = None
         advice: Sequence[Note] = ()
         try:
+            # Each part is checked on its own, so that one answer shows the problems of all.
             merged = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
             await self._check_models(before, merged.settings)
             look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, merged.settings)
@@ -411,6 +412,7 @@ class Domains:
             tell(conn)
             history.append(conn, record.id, changes, now())
             secrets.delete(conn, record.id, merged.dropped)
+            # A server that is added again under this name may be another one: it must not get the old tokens.
             forget_servers(conn, record.id, removed)
             self._put_secrets(conn, record.id, sealed)
             return domains.get(conn, record.id)

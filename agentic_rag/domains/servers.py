@@ -116,6 +116,7 @@ class Servers:
         for name, document in view.settings["mcpServers"].items():
             states = [connection.redact(redaction) for connection in connections if connection.name == name]
             state = states[0] if states else ConnectionState(name, State.STOPPED)
+            # No connection has tried yet, so the policy says what would keep the server from starting.
             if not states and name in settings.mcp_servers and document["enabled"]:
                 spec = _spec(record, _own_entry(settings, name), secrets)
                 before, obstacle = await self._threads.read(domain_id, self._obstacle, spec)

@@ -115,6 +115,7 @@ class ModelPool(Model):
             await model.warm_up()
 
     async def aclose(self) -> None:
+        # At the same time: one service that does not answer must not delay the others.
         async with anyio.create_task_group() as closing:
             for model in self._models.values():
                 closing.start_soon(model.aclose)
