@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import deque
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
 from agentic_rag.tools.toolset import open_toolset
+from agentic_rag.tools.transports import stdio
 from tests.tools.support import START, Hub, alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
 
 
@@ -58,6 +60,27 @@ async def test_closing_the_pool_kills_the_child_and_its_children(tmp_path: Path)
         pids.append(int((await call(toolset, "environment")).structured["(pid)"]))
         assert all(alive(pid) for pid in pids)
     await until(lambda: not any(alive(pid) for pid in pids))
+
+
+FLUSHING = """
+import pathlib, sys
+pathlib.Path("started").touch()
+sys.stdin.read()
+sys.stdout.write("x" * 1_000_000)
+sys.stdout.flush()
+pathlib.Path("ended").touch()
+"""
+
+
+async def test_a_child_that_writes_much_after_its_input_ended_exits_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "EXIT_SECONDS", 60.0)  # far longer than the child takes on a busy machine
+    policy = LaunchPolicy(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
+    command = policy.resolve(stdio_spec(sys.executable, "-c", FLUSHING))
+    async with stdio.StdioTransport(command, lambda reason: None, deque()):
+        await until((command.cwd / "started").exists)
+    assert (command.cwd / "ended").exists()
 
 
 async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

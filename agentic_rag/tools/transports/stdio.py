@@ -4,6 +4,14 @@ Owns the spawn, the framing of lines with its bounds, and the termination of the
 nothing of sessions or calls. Protocol: newline-delimited JSON-RPC, one message per line,
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stdio
 
+The way through this file:
+
+- `_spawn` starts the child through `launcher`, which checks the command once more.
+- `_Inbox` reads messages in the session's own task: `_Lines` cuts and bounds lines, `parse_line` repairs what servers
+  get wrong.
+- Four tasks beside it write the child's input, keep its stderr, watch for its exit and measure its usage.
+- `_end` stops the child in the order of the specification: close its input, wait, SIGTERM, SIGKILL.
+
 `mcp.client.stdio` is not used: it passes parts of our environment to the child, reads lines of any length, and drops a
 line it cannot parse, which leaves the call of that answer open for ever.
 """
@@ -149,7 +157,11 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
                     yield inbox, write
                 finally:
                     with anyio.CancelScope(shield=True):  # every wait in it is bounded
-                        await _end(process, self._command.marker)
+                        async with anyio.create_task_group() as closing:
+                            # A child that is blocked by a full pipe could not exit by itself.
+                            closing.start_soon(_drain, process)
+                            await _end(process, self._command.marker)
+                            closing.cancel_scope.cancel()
                         await self._report_refusal(process)
                     tasks.cancel_scope.cancel()
 
@@ -521,6 +533,17 @@ async def _spawn(command: StdioCommand, inherited_fds: Sequence[int] = ()) -> Pr
         start_new_session=True,
         pass_fds=inherited_fds,
     )
+
+
+async def _drain(process: Process) -> None:
+    """Read and discard what a child writes after the session, until its output ends."""
+    assert process.stdout is not None
+    # A RuntimeError: the session still reads, which serves the same end.
+    with contextlib.suppress(
+        anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, RuntimeError
+    ):
+        while True:
+            await process.stdout.receive()
 
 
 async def _end(process: Process, marker: str) -> None:
