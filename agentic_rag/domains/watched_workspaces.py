@@ -43,9 +43,9 @@ DEEP: Final = {"prompt": 0, "skills": 1, ".promptx/resource": MAX_DEPTH}
 
 _ADDED: Final = 0x20000000
 """MASK_ADD: a folder may be on the path to one workspace and inside another."""
-_WAY: Final = 0x400 | 0x800 | _ADDED
+_ON_PATH: Final = 0x400 | 0x800 | _ADDED
 """DELETE_SELF, MOVE_SELF: the contents of folders on the path do not matter."""
-_LINK: Final = _WAY | 0x4
+_LINK: Final = _ON_PATH | 0x4
 """ATTRIB: a symbolic link that is open only loses its name."""
 _NAMES: Final = _LINK | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000
 """MOVED_FROM, MOVED_TO, CREATE, DELETE; ONLYDIR."""
@@ -53,7 +53,7 @@ _ALL: Final = _NAMES | 0x2 | 0x8
 """MODIFY, CLOSE_WRITE."""
 _OVERFLOW: Final = 0x4000
 """Events were lost."""
-_NOTE: Final = struct.Struct("iIII")
+_EVENT: Final = struct.Struct("iIII")
 """Watch, event mask, cookie, length of the name that follows (inotify(7))."""
 _OWN_FILE_SYSTEMS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010})
 """File systems that only this kernel changes: ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS (statfs(2)).
@@ -91,39 +91,40 @@ class WatchedWorkspaces:
     def __init__(self, roles: Path) -> None:
         self.roles = roles
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Path, _WatchedWorkspace] = OrderedDict()
-        self._users: dict[int, set[_WatchedWorkspace]] = {}
+        self._watched: OrderedDict[Path, _WatchedWorkspace] = OrderedDict()
+        self._watchers: dict[int, set[_WatchedWorkspace]] = {}
         """The workspaces that need each watch, including those still being set up."""
         self._libc = _libc()
-        self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._inotify = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def begin(self, workspace: Path) -> WorkspaceVersion | None:
         """Return the era of a read that begins now, or None if changes cannot be detected. Blocks."""
         with self._lock:
-            if self._notes < 0:
+            if self._inotify < 0:
                 return None
-            self._take_notes()
-            watched_workspace = self._kept.get(workspace)
+            self._read_events()
+            watched_workspace = self._watched.get(workspace)
             if watched_workspace is not None and not watched_workspace.era.over:
-                self._kept.move_to_end(workspace)
+                self._watched.move_to_end(workspace)
                 if watched_workspace.era.answers <= 0:
                     watched_workspace.era.over, watched_workspace.era = True, WorkspaceVersion()
                 return watched_workspace.era
+        # Without the lock: opening folders may block for as long as a disk does.
         watched = _WatchedWorkspace()
         try:
             self._watch(workspace, watched)
         except OSError:
             with self._lock:
                 self._forget(watched)
-                self._forget(self._kept.pop(workspace, None))
+                self._forget(self._watched.pop(workspace, None))
             return None
         with self._lock:
-            if self._notes < 0:
+            if self._inotify < 0:
                 return None
-            self._forget(self._kept.pop(workspace, None))
-            self._kept[workspace] = watched
-            while len(self._kept) > MOST_WORKSPACES:
-                self._forget(self._kept.popitem(last=False)[1])
+            self._forget(self._watched.pop(workspace, None))
+            self._watched[workspace] = watched
+            while len(self._watched) > MOST_WORKSPACES:
+                self._forget(self._watched.popitem(last=False)[1])
         return watched.era
 
     def holds(self, era: WorkspaceVersion | None) -> bool:
@@ -131,19 +132,19 @@ class WatchedWorkspaces:
         if era is None:
             return False
         with self._lock:
-            self._take_notes()
+            self._read_events()
             era.answers -= 1
             return not era.over and era.answers >= 0
 
     def close(self) -> None:
         """Remove all watches; from now on nothing is cached."""
         with self._lock:
-            for watched in set[_WatchedWorkspace]().union(*self._users.values()):
+            for watched in set[_WatchedWorkspace]().union(*self._watchers.values()):
                 self._forget(watched)
-            self._kept.clear()
-            notes, self._notes = self._notes, -1
-            if notes >= 0:
-                os.close(notes)
+            self._watched.clear()
+            descriptor, self._inotify = self._inotify, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _forget(self, watched: _WatchedWorkspace | None) -> None:
         """Remove the watches of a workspace. The caller holds the lock."""
@@ -152,36 +153,38 @@ class WatchedWorkspaces:
         watched.era.over = True
         while watched.watches:
             watch = watched.watches.pop()
-            users = self._users[watch]
-            users.discard(watched)
-            if not users:
-                del self._users[watch]
+            # inotify has one watch for a folder, however many workspaces lead through it.
+            watchers = self._watchers[watch]
+            watchers.discard(watched)
+            if not watchers:
+                del self._watchers[watch]
                 assert self._libc is not None
-                self._libc.inotify_rm_watch(self._notes, watch)  # the watch may have ended with its folder
+                self._libc.inotify_rm_watch(self._inotify, watch)  # the watch may have ended with its folder
 
-    def _take_notes(self) -> None:
+    def _read_events(self) -> None:
         """End the eras of changed workspaces. The caller holds the lock.
 
         Events that arrive meanwhile are left for later, so that a constant writer cannot keep this loop running.
         """
-        if self._notes < 0:
+        if self._inotify < 0:
             return
-        length = int.from_bytes(fcntl.ioctl(self._notes, termios.FIONREAD, bytes(4)), sys.byteorder)
-        data, at = os.read(self._notes, length) if length else b"", 0
+        length = int.from_bytes(fcntl.ioctl(self._inotify, termios.FIONREAD, bytes(4)), sys.byteorder)
+        data, at = os.read(self._inotify, length) if length else b"", 0
         while at < len(data):
-            watch, kind, _, length = _NOTE.unpack_from(data, at)
-            at += _NOTE.size + length
-            for users in self._users.values() if kind & _OVERFLOW else (self._users.get(watch, ()),):
-                for user in users:
-                    user.era.over = True
+            watch, kind, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size + length
+            # After an overflow, any workspace may have changed.
+            for watchers in self._watchers.values() if kind & _OVERFLOW else (self._watchers.get(watch, ()),):
+                for watcher in watchers:
+                    watcher.era.over = True
 
     # Setup in a thread
 
     def _watch(self, workspace: Path, watched: _WatchedWorkspace) -> None:
         """Watch all folders that a read uses, and the path to them. Raises `OSError` if that is not possible."""
         for place in (workspace, self.roles):
-            for opened, is_link in _way_to(place):
-                self._add(watched, opened, _LINK if is_link else _WAY)
+            for opened, is_link in _open_along(place):
+                self._add(watched, opened, _LINK if is_link else _ON_PATH)
         for folder, mask in self._folders(workspace):
             with folder.descriptor() as opened:
                 self._add(watched, opened, mask)
@@ -195,13 +198,14 @@ class WatchedWorkspaces:
         if self._libc.fstatfs(opened, status) or _kind_of(status) not in _OWN_FILE_SYSTEMS:
             raise OSError("changes come from elsewhere")
         with self._lock:
-            if self._notes < 0 or len(watched.watches) >= MOST_FOLDERS:
+            if self._inotify < 0 or len(watched.watches) >= MOST_FOLDERS:
                 raise OSError("closed, or too many folders")
-            watch: int = self._libc.inotify_add_watch(self._notes, b"/proc/self/fd/%d" % opened, mask)
+            # By the open descriptor, since another folder may have this name by now.
+            watch: int = self._libc.inotify_add_watch(self._inotify, b"/proc/self/fd/%d" % opened, mask)
             if watch < 0:
                 raise OSError(ctypes.get_errno(), "no watch")
             watched.watches.add(watch)
-            self._users.setdefault(watch, set()).add(watched)
+            self._watchers.setdefault(watch, set()).add(watched)
 
     def _folders(self, workspace: Path) -> Iterator[tuple[Folder, int]]:
         """Yield the folders to watch, parents first, each with its event mask."""
@@ -220,26 +224,26 @@ class SnapshotCache(Generic[K, T]):
 
     def __init__(self, watched: WatchedWorkspaces) -> None:
         self._watched = watched
-        self._seen: OrderedDict[K, WorkspaceSnapshot[T]] = OrderedDict()
+        self._snapshots: OrderedDict[K, WorkspaceSnapshot[T]] = OrderedDict()
 
     def find(self, key: K) -> WorkspaceSnapshot[T] | None:
         """Return the cached result if it is still valid, else None."""
-        snapshot = self._seen.get(key)
+        snapshot = self._snapshots.get(key)
         if snapshot is None or not self._watched.holds(snapshot.era):
             return None
-        self._seen.move_to_end(key)
+        self._snapshots.move_to_end(key)
         return snapshot
 
     def keep(self, key: K, snapshot: WorkspaceSnapshot[T]) -> None:
         """Cache the result of a read."""
-        self._seen.pop(key, None)
+        self._snapshots.pop(key, None)
         if snapshot.era is not None:
-            self._seen[key] = snapshot
-            if len(self._seen) > MOST_WORKSPACES:
-                self._seen.popitem(last=False)
+            self._snapshots[key] = snapshot
+            if len(self._snapshots) > MOST_WORKSPACES:
+                self._snapshots.popitem(last=False)
 
 
-def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
+def _open_along(folder: Path) -> Iterator[tuple[int, bool]]:
     """Open each folder and link on a path, before the next one is resolved, and tell which are links.
 
     Raises:
@@ -250,6 +254,7 @@ def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
         if not parts_left:
             return
         at = os.path.join(at, parts_left.pop())
+        # Link by link: the target of a link may change, and the link itself, too.
         opened = os.open(at, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             is_link = stat.S_ISLNK(os.fstat(opened).st_mode)
