@@ -1,5 +1,6 @@
 """The chat-completions adapter against a service that is as strict as the real ones and writes as badly."""
 
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -33,6 +34,7 @@ from agentic_rag.models.base import (
     ModelRequest,
     TextDelta,
 )
+from agentic_rag.models.openai.decoder import ChatDecoder
 from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.testing.chat_frames import Shape
 from agentic_rag.testing.chat_problems import ChatRules
@@ -334,6 +336,27 @@ async def test_a_stream_left_open_after_the_answer_still_ends() -> None:
     fault = Fault(silent_after=20)
     async with connected(Reply(say("Well."), fault), shape=shape) as (model, _):
         assert plain_text(blocks(await collected(model))) == "Well."
+
+
+@pytest.mark.parametrize(
+    ("late", "expected", "reason"),
+    [
+        ({"content": " More."}, text_block(" More."), "end_turn"),
+        (
+            {"tool_calls": [{"index": 0, "id": "call_a", "function": {"name": "look", "arguments": '{"a": 1}'}}]},
+            {"type": "tool_use", "id": "call_a", "name": "look", "input": {"a": 1}},
+            "tool_use",
+        ),
+    ],
+)
+def test_what_follows_the_finish_reason_still_becomes_a_whole_block(late: Block, expected: Block, reason: str) -> None:
+    decoder = ChatDecoder("small-1")
+    choices = [{"delta": {"content": "Well."}, "finish_reason": "stop"}, {"delta": late}]
+    frames = [json.dumps({"choices": [choice]}) for choice in choices]
+    events = [event for frame in (*frames, "[DONE]") for event in decoder.decode(frame.encode())]
+    check_order(events)
+    assert blocks(events) == [text_block("Well."), expected]
+    assert ended(events).stop_reason == reason
 
 
 async def test_models_listed_by_a_service_are_known() -> None:

@@ -77,7 +77,7 @@ class ChatDecoder:
     """Decodes the events of one answer, in order, to model events. Call `end` at the end of the stream.
 
     ``model``: the requested model. ``prefix``: put before the name of the model that answered.
-    ``finished``: the answer is complete; only its usage may follow. ``completed``: nothing follows.
+    ``finished``: the finish reason is known; only the usage should follow. ``completed``: nothing follows.
     """
 
     def __init__(self, model: str, prefix: str = "") -> None:
@@ -253,9 +253,10 @@ class ChatDecoder:
         yield BlockStopped(self._blocks - 1, call.whole_block())
 
     def _finish(self) -> Iterator[ModelEvent]:
-        """Close the open blocks, and yield the calls that had to wait for an earlier call."""
-        if self.finished:
-            return
+        """Close the open blocks, and yield the calls that had to wait for an earlier call.
+
+        May be called again: some endpoints send a piece of the answer behind the finish reason, or the reason twice.
+        """
         self.finished = True
         yield from self._close()
         for call in self._calls:
