@@ -150,7 +150,7 @@ def parse_retry_after(headers: Headers) -> float | None:
             return max(0.0, seconds)
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+    except (ValueError, OverflowError):  # the parser lets numbers of any size through
         return None
     if date.tzinfo is None:  # the zone was `-0000`, which is UTC
         date = date.replace(tzinfo=UTC)

@@ -339,7 +339,7 @@ def _path_of(url: str) -> str:
 def _iso_time(http_date: str) -> str:
     try:
         return parsedate_to_datetime(http_date).isoformat() if http_date else ""
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):  # the parser lets numbers of any size through
         return ""
 
 

@@ -100,6 +100,15 @@ def test_mail_whose_encoding_is_declared_wrongly_is_read(tmp_path: Path, head: b
     assert "通知" in parsed.blocks[0].text or parsed.blocks[0].text == "x"
 
 
+@pytest.mark.parametrize(
+    "day", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 2026 00:00:00 +9999999999999999999", "soon"]
+)
+def test_a_mail_with_an_impossible_date_is_read_without_one(tmp_path: Path, day: str) -> None:
+    parsed = read(tmp_path / "a.eml", f"Date: {day}\r\nSubject: Trains\r\n\r\nBook here".encode())
+    assert "Book here" in parsed.text
+    assert parsed.date is None
+
+
 def test_the_web_form_of_a_mail_is_read_with_its_table_and_links(tmp_path: Path) -> None:
     message = mail("Trains", "Train Price\nA 3\nBook here")
     table = "<table><tr><th>Train<th>Price<tr><td>A<td>3</table><p><a href='https://t.example.org/b'>Book here</a>"

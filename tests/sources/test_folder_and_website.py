@@ -126,6 +126,16 @@ async def test_a_website_is_read_by_its_sitemaps_and_only_changed_pages_are_sent
         assert len(await documents_of(rig, domain)) == 3
 
 
+async def test_a_page_changed_on_an_impossible_day_is_read(tmp_path: Path) -> None:
+    async with website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
+        impossible = {"last-modified": "Mon, 01 Jan 99999999999 00:00:00 GMT", "content-type": HTML}
+        site.pages["/a.html"] = lambda _: Response(page("zebraone"), headers=impossible)
+        domain = await rig.domain()
+        await make_source(rig, domain, mcp=None, website={"urls": [f"{site.url}/a.html"]})
+        await rig.taken_up(domain)
+        assert [each["name"] for each in await documents_of(rig, domain)] == ["a.html"]
+
+
 async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path: Path) -> None:
     async with (
         website() as site,

@@ -264,5 +264,5 @@ def _is_encrypted(message: "Message[str, str]") -> bool:
 def _date(message: "Message[str, str]") -> str | None:
     try:
         return parsedate_to_datetime(str(message.get("Date", ""))).date().isoformat()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the parser lets numbers of any size through
         return None
