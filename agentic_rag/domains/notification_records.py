@@ -109,7 +109,8 @@ def write_notifications(
 def read_notifications(value: Json, path: str) -> BundledNotifications:
     """Return the endpoints, schedules and sources of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
-    named_endpoints = {endpoint.name: endpoint for endpoint in _read(value, "endpoints", BundledEndpoint, path, notes)}
+    bundled_endpoints = _read(value, "endpoints", BundledEndpoint, path, notes)
+    # Unlike endpoints, schedules and sources have names of their own within a domain: the last one of a name counts.
     named_schedules = {schedule.name: schedule for schedule in _read(value, "schedules", BundledSchedule, path, notes)}
     named_sources = {source.name: source for source in _read(value, "sources", SourceForm, path, notes)}
     for name, source in list(named_sources.items()):
@@ -119,7 +120,7 @@ def read_notifications(value: Json, path: str) -> BundledNotifications:
             )
             del named_sources[name]
     return BundledNotifications(
-        tuple(named_endpoints.values()), tuple(named_schedules.values()), tuple(named_sources.values()), tuple(notes)
+        tuple(bundled_endpoints), tuple(named_schedules.values()), tuple(named_sources.values()), tuple(notes)
     )
 
 
@@ -176,7 +177,7 @@ def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifi
         if source.name not in new_sources or chosen is None:
             continue
         folder = free_folder(source.name, folders)
-        folders.append(folder)
+        folders.append(folder)  # names of this bundle may differ only in characters that no folder has
         kind, config = chosen
         SourceRecord(
             id=new_id("src"),

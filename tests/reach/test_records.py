@@ -52,6 +52,16 @@ async def test_a_bundle_carries_endpoints_and_schedules_without_secrets_and_impo
         assert resumed["nextAt"] is not None
 
 
+async def test_a_bundle_carries_two_endpoints_of_one_name(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        for event in ("turn.failed", "budget.crossed"):
+            await rig.ok("POST", f"{path}/endpoints", {**HOOK, "events": [event]})
+        other = (await bring(rig, (await rig.http.get(f"{path}/bundle")).content))["domainId"]
+        brought = (await rig.ok("GET", f"/api/domains/{other}/endpoints"))["items"]
+        assert sorted(endpoint["events"] for endpoint in brought) == [["budget.crossed"], ["turn.failed"]]
+
+
 async def test_erasing_a_person_and_deleting_a_domain_leave_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, other = await rig.domain(), await rig.domain()
