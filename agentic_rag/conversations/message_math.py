@@ -136,6 +136,7 @@ def _parse_inline(state: StateInline, silent: bool) -> bool:
     if opening not in _DELIMITERS:
         return False
     start, closing = at + len(opening), _DELIMITERS[opening]
+    # Within the limit only: a text of many openings without an end would cost quadratic time.
     end = source.find(closing, start, start + MAX_FORMULA + len(closing))
     while end > 0 and source[end - 1] == "\\" and closing.startswith("$"):
         end = source.find(closing, end + 1, start + MAX_FORMULA + len(closing))
@@ -178,6 +179,7 @@ def _parse_block(state: StateBlock, start: int, end: int, silent: bool, mark: re
         if bare.endswith(closing):
             lines.append(text)
             break
+        # Text behind the end, an empty line or a second beginning: this is prose with the same characters.
         if closing in text or (line > start and (not bare or bare.startswith(first[:2]))):
             return False
         lines.append(text)

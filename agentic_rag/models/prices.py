@@ -165,6 +165,7 @@ def read_prices(path: Path | None) -> Prices:
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
     try:
+        # `json` rather than `orjson`: only its hooks keep decimals exact and see a name that is there twice.
         form = read_form(PricesForm, json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_once))
     except json.JSONDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path}, line {exc.lineno}: this is no JSON: {exc.msg}.") from exc
