@@ -45,7 +45,7 @@ class Refused(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """An entry of a folder. ``path`` is relative to the listed folder. ``status`` is set for files only."""
 
     path: str
@@ -168,7 +168,7 @@ class Folder:
             self._refuse_unfit(found, name)
         return found
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[FolderEntry]:
         """Return the folder's entries, sorted by name; empty if the folder does not exist."""
         try:
             with self.descriptor() as folder:
@@ -176,7 +176,7 @@ class Folder:
         except FileNotFoundError:
             return []
 
-    def walk(self, *, hidden: bool = True) -> Iterator[Entry]:
+    def walk(self, *, hidden: bool = True) -> Iterator[FolderEntry]:
         """Yield all entries below this folder except folders: each folder's entries in order, then its subfolders.
 
         ``hidden``: False skips names that begin with a dot. Folders deeper than `MAX_DEPTH` are always skipped.
@@ -437,8 +437,8 @@ def _explain(exc: OSError, folder: int, name: str, otherwise: Why = "not-a-file"
     return Refused(otherwise, _WORDS[otherwise], name)
 
 
-def _scan(folder: int, before: str) -> list[Entry]:
-    found: list[Entry] = []
+def _scan(folder: int, before: str) -> list[FolderEntry]:
+    found: list[FolderEntry] = []
     with os.scandir(folder) as names:
         for each in names:
             with suppress(FileNotFoundError):
@@ -475,19 +475,19 @@ def _measure(folder: int, most: int, depth: int) -> int:
     return total
 
 
-def _entry(each: "os.DirEntry[str]", before: str) -> Entry:
+def _entry(each: "os.DirEntry[str]", before: str) -> FolderEntry:
     path = before + each.name
     if each.is_symlink():
-        return Entry(path, "link")
+        return FolderEntry(path, "link")
     if each.is_dir(follow_symlinks=False):
-        return Entry(path, "folder")
+        return FolderEntry(path, "folder")
     if not each.is_file(follow_symlinks=False):
-        return Entry(path, "other")
-    return Entry(path, "file", each.stat(follow_symlinks=False))
+        return FolderEntry(path, "other")
+    return FolderEntry(path, "file", each.stat(follow_symlinks=False))
 
 
-def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[Entry]:
-    inner: list[Entry] = []
+def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[FolderEntry]:
+    inner: list[FolderEntry] = []
     for entry in _scan(folder, before):
         if not hidden and entry.name.startswith("."):
             continue

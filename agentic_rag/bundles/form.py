@@ -66,7 +66,7 @@ class BundleFile:
     """The day until which a document should be reviewed, `YYYY-MM-DD`."""
 
 
-class DocumentFacts(Form):
+class ManifestDocument(Form):
     """The optional members of a document in the manifest; see `BundleFile`."""
 
     labels: Labels | None = None
@@ -152,7 +152,7 @@ def _read_facts(path: str, facts: Json) -> Json:
     A label that was lost would show the document to everyone.
     """
     try:
-        return DocumentFacts.model_validate(facts).model_dump(exclude_unset=True) if facts else {}
+        return ManifestDocument.model_validate(facts).model_dump(exclude_unset=True) if facts else {}
     except ValidationError as exc:
         raise BundleDamaged(f"{MANIFEST}: {path[:200]!a} has labels or dates of another form") from exc
 

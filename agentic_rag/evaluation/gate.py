@@ -186,7 +186,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-class Gate:
+class ChangeGate:
     """Tries, holds and applies changes of all domains.
 
     ``quotes_only``: the server has no language model, so that answers do not vary.

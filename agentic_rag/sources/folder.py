@@ -14,11 +14,11 @@ from agentic_rag.base.errors import InvalidInput, SourceUnreadable
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.source_forms import FolderSource
 from agentic_rag.documents.files import clean_name
-from agentic_rag.sources.items import Content, ItemGone, Listing, Notes, Patterns, SourceItem, refuse_item
+from agentic_rag.sources.items import ItemContent, ItemGone, Listing, Patterns, RunNotes, SourceItem, refuse_item
 from agentic_rag.store.clock import time_text
 from agentic_rag.store.sources import SourceItemRecord
 from mcp_servers.retriever.formats import suffixes
-from mcp_servers.safe_files import Entry, Folder, Refused, is_text
+from mcp_servers.safe_files import Folder, FolderEntry, Refused, is_text
 
 READ_BYTES: Final = 256 * 1024
 
@@ -76,7 +76,7 @@ class FolderReader:
             entries, more = await self._threads.run(self._domain_id, partial(self._walk, most))
         except OSError as exc:
             raise SourceUnreadable(f"the folder {self._path}: {exc.strerror or 'unknown reason'}") from exc
-        notes = Notes()
+        notes = RunNotes()
         items = []
         for entry in entries:
             if not is_text(entry.path):
@@ -89,8 +89,8 @@ class FolderReader:
             notes.add(f"the folder has more than {most} files; the others are left out")
         return Listing(items, not more, notes.texts)
 
-    def _walk(self, most: int) -> tuple[Sequence[Entry], bool]:
-        found: list[Entry] = []
+    def _walk(self, most: int) -> tuple[Sequence[FolderEntry], bool]:
+        found: list[FolderEntry] = []
         endings = suffixes()
         for entry in self._folder.walk(hidden=False):
             wanted = self._all or self._include.match(entry.path) or self._include.match(entry.name)
@@ -101,14 +101,14 @@ class FolderReader:
             found.append(entry)
         return found, False
 
-    def _item(self, entry: Entry) -> SourceItem:
+    def _item(self, entry: FolderEntry) -> SourceItem:
         around = "/".join(filter(None, (clean_name(part) for part in entry.path.split("/")[:-1])))
         modified = "" if entry.status is None else time_text(entry.status.st_mtime)
         uri = (self._path / entry.path).as_posix()
         return SourceItem(uri, entry.name, "", entry.stamp, modified, key=entry.path, path=around)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             file = await self._threads.run(self._domain_id, self._folder.open, item.key)
@@ -119,7 +119,7 @@ class FolderReader:
         except OSError as exc:
             raise refuse_item(exc.strerror or "unknown reason") from exc
         try:
-            yield Content(item.name, "", self._chunks(file))
+            yield ItemContent(item.name, "", self._chunks(file))
         finally:
             file.close()
 

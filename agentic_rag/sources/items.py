@@ -66,7 +66,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ItemContent:
     """The content of an item. ``version`` replaces that of the list, if it is known only now."""
 
     name: str
@@ -94,7 +94,7 @@ class ItemReader(Protocol):
 
     def read_item(
         self, item: SourceItem, known: SourceItemRecord | None
-    ) -> AbstractAsyncContextManager[Content | None]:
+    ) -> AbstractAsyncContextManager[ItemContent | None]:
         """Open the content of an item; None if it is still the ``known`` one.
 
         Raises:
@@ -118,7 +118,7 @@ def date_of(modified: str) -> str | None:
         return None
 
 
-def file_name(item: SourceItem, content: Content) -> str:
+def file_name(item: SourceItem, content: ItemContent) -> str:
     """Return the file name of an item's document. Its ending says how the document is read.
 
     The media type decides, unless it is a generic one such as ``text/plain``. Then the ending of the name decides.
@@ -182,7 +182,7 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "{" in text
 
 
-class Notes:
+class RunNotes:
     """The notes of a run, each once and at most `NOTES` of them."""
 
     def __init__(self, notes: Iterable[str] = ()) -> None:

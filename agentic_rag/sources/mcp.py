@@ -25,7 +25,16 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import clean_text
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.source_forms import ListTool, McpSource, ReadTool
-from agentic_rag.sources.items import Content, Listing, Notes, Patterns, SourceItem, is_pattern, one_chunk, refuse_item
+from agentic_rag.sources.items import (
+    ItemContent,
+    Listing,
+    Patterns,
+    RunNotes,
+    SourceItem,
+    is_pattern,
+    one_chunk,
+    refuse_item,
+)
 from agentic_rag.store.sources import SourceItemRecord
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.lists import ToolLists
@@ -177,7 +186,7 @@ class McpReader:
         return SourceItem(address, name, media_type[:100], version if len(version) <= 300 else "", modified, key=ident)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             if self._form.read_tool is not None:
@@ -190,7 +199,7 @@ class McpReader:
         except ServerSilent as exc:  # only this item is slow, as far as is known
             raise SourceItemSilent(describe(exc)) from exc
 
-    async def _read_by_tool(self, tool: ReadTool, item: SourceItem) -> Content:
+    async def _read_by_tool(self, tool: ReadTool, item: SourceItem) -> ItemContent:
         members = {"id": item.key, "uri": item.uri, "name": item.name, **self._members.get(item.uri, {})}
         members["id"] = item.key or item.uri
         arguments = _fill(tool.arguments or {"id": "{id}"}, members)
@@ -205,7 +214,7 @@ class McpReader:
             raise refuse_item(f"the result of {tool.tool} has no text and no file")
         return self._content_of(item, parts)
 
-    def _content_of(self, item: SourceItem, parts: Sequence[ResourcePart]) -> Content:
+    def _content_of(self, item: SourceItem, parts: Sequence[ResourcePart]) -> ItemContent:
         """Return the first binary part, or all texts together."""
         media_type = next((part.media_type for part in parts if part.media_type), item.media_type)
         binary = next((part for part in parts if part.blob is not None), None)
@@ -214,10 +223,10 @@ class McpReader:
                 data = base64.b64decode(binary.blob or "", validate=True)
             except (binascii.Error, ValueError) as exc:
                 raise refuse_item("its content is no base64") from exc
-            return Content(item.name, binary.media_type or media_type, one_chunk(data))
+            return ItemContent(item.name, binary.media_type or media_type, one_chunk(data))
         text = "\n\n".join(part.text for part in parts if part.text is not None)
         data = self._redact(clean_text(text)).encode()
-        return Content(item.name, media_type, one_chunk(data), is_text=True)
+        return ItemContent(item.name, media_type, one_chunk(data), is_text=True)
 
 
 class _Found:
@@ -225,7 +234,7 @@ class _Found:
 
     def __init__(self, most: int) -> None:
         self.items: dict[str, SourceItem] = {}
-        self.notes = Notes()
+        self.notes = RunNotes()
         self._most = most
         self._complete = True
         self._cursors: set[str] = set()

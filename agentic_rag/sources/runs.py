@@ -49,18 +49,18 @@ from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.sources.folder import AllowedFolders, FolderReader
 from agentic_rag.sources.items import (
-    Content,
+    ItemContent,
     ItemGone,
     ItemReader,
     Listing,
-    Notes,
     Patterns,
+    RunNotes,
     SourceItem,
     date_of,
     file_name,
 )
 from agentic_rag.sources.mcp import McpReader, SourceServer
-from agentic_rag.sources.sources import AddressRules, People, Sources
+from agentic_rag.sources.sources import CurrentAddressPolicy, Sources, UserLookup
 from agentic_rag.sources.website import website_reader
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import later, new_id, now
@@ -117,11 +117,11 @@ class SourceRuns:
         directory: Directory,
         documents: Documents,
         changes: Sources,
-        people: People,
+        people: UserLookup,
         vault: Vault,
         pool: McpPool,
         lists: ToolLists,
-        addresses: AddressRules,
+        addresses: CurrentAddressPolicy,
         folders: AllowedFolders,
         threads: DomainThreads,
         owner: str,
@@ -278,7 +278,7 @@ class _Run:
         self._db = runs.database
         self._source = source
         self._counts = RunCounts()
-        self._notes = Notes()
+        self._notes = RunNotes()
         self._held: Mapping[str, HeldDocument] = {}
         self._silent = 0
 
@@ -419,7 +419,7 @@ class _Run:
     async def _store(
         self,
         item: SourceItem,
-        content: Content,
+        content: ItemContent,
         fresh: SourceItemRecord,
         row: SourceItemRecord | None,
         current: SourceItemRecord | None,

@@ -40,7 +40,7 @@ MAX_ROWS = 500
 """Maximum number of documents whose labels one statement reads."""
 
 
-class People(Protocol):
+class UserLookup(Protocol):
     """The users of the server."""
 
     def user_named(self, user_id: str) -> User | None:
@@ -48,7 +48,7 @@ class People(Protocol):
         ...
 
 
-class AddressRules(Protocol):
+class CurrentAddressPolicy(Protocol):
     """The network rules for addresses of users."""
 
     @property
@@ -70,7 +70,12 @@ class Sources:
     """The sources of all domains."""
 
     def __init__(
-        self, database: Database, directory: Directory, people: People, addresses: AddressRules, folders: AllowedFolders
+        self,
+        database: Database,
+        directory: Directory,
+        people: UserLookup,
+        addresses: CurrentAddressPolicy,
+        folders: AllowedFolders,
     ) -> None:
         self._db = database
         self._directory = directory

@@ -28,11 +28,11 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.directory.source_forms import ADDRESS_CHARS, WebsiteSource
 from agentic_rag.sources.items import (
-    Content,
+    ItemContent,
     ItemGone,
     Listing,
-    Notes,
     Patterns,
+    RunNotes,
     SourceItem,
     last_part,
     refuse_item,
@@ -114,7 +114,7 @@ class WebsiteReader:
 
     async def list_items(self, most: int) -> Listing:
         """See `ItemReader.list_items`. Sitemaps name pages of the source's own sites only."""
-        notes, found = Notes(), {url: _Listed(url) for url in self._form.urls[:most]}
+        notes, found = RunNotes(), {url: _Listed(url) for url in self._form.urls[:most]}
         complete = True
         waiting, read = list(self._form.sitemaps), set[str]()
         while waiting and len(read) < MAX_SITEMAPS:
@@ -148,7 +148,7 @@ class WebsiteReader:
         ]
         return Listing(items, complete, notes.texts)
 
-    def _is_ours(self, url: str, notes: Notes) -> bool:
+    def _is_ours(self, url: str, notes: RunNotes) -> bool:
         try:
             ours = len(url) <= ADDRESS_CHARS and _site_of(url) in self._sites and not self._reach.problem(url)
         except ValueError:
@@ -157,7 +157,7 @@ class WebsiteReader:
             notes.add(f"{url[:150]}: a sitemap lists an address outside of the source's sites; it is left out")
         return ours
 
-    async def _read_sitemap(self, url: str, notes: Notes) -> tuple[list[_Listed], list[_Listed]]:
+    async def _read_sitemap(self, url: str, notes: RunNotes) -> tuple[list[_Listed], list[_Listed]]:
         """Return the pages and the sitemaps that a sitemap lists.
 
         Raises:
@@ -178,7 +178,7 @@ class WebsiteReader:
             raise SourceUnreadable(f"the sitemap {url[:200]} cannot be read: {exc}") from exc
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`. An unchanged page is recognised by its ETag or its Last-Modified."""
         headers = {}
         if known is not None and known.version.startswith(_RESPONSE):
@@ -201,7 +201,7 @@ class WebsiteReader:
             media_type = response.headers.get("content-type", "")
             etag, modified = response.headers.get("etag", ""), response.headers.get("last-modified", "")
             version = json.dumps([etag, modified]) if etag or modified else ""
-            yield Content(
+            yield ItemContent(
                 item.name,
                 media_type,
                 _as_utf8(self._chunks(response, self._limit, item.name), media_type),

@@ -117,7 +117,7 @@ def _user_folder(user: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class SimilarEngrams:
     """A new engram and the stored ones that are similar to it, the most similar first."""
 
     engram: Engram
@@ -130,7 +130,7 @@ class Remembered:
 
     saved: tuple[Engram, ...]
     duplicates: tuple[Engram, ...]
-    near: tuple[Near, ...]
+    near: tuple[SimilarEngrams, ...]
 
     @property
     def others(self) -> list[Engram]:
@@ -170,7 +170,7 @@ class Recollection:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EngramPage:
     """A page of a memory, newest first. `total` counts all matching engrams."""
 
     total: int
@@ -266,7 +266,7 @@ class Memory:
         # An engram is expected to be similar to the one that it replaces.
         replaced_ids = {engram.replaces for engram in new}
         near = [
-            Near(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
+            SimilarEngrams(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
             for engram, old_ones in comparisons
         ]
         return Remembered(
@@ -400,11 +400,11 @@ class Memory:
 
     # --- operations of the owner ------------------------------------------------------------------------------
 
-    def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> Page:
+    def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> EngramPage:
         """Return a page of engrams whose content or keywords contain `q` (ASCII letters in any case), newest first."""
         with self._lock:
             total, engrams = self._ledger.page(max(0, offset), max(0, limit), q, which)
-        return Page(total, tuple(engrams))
+        return EngramPage(total, tuple(engrams))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
         """Return the existing engrams of these ids."""

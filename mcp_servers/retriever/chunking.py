@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 from uuid import UUID, uuid5
 
 from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument, join_row, split_row
-from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
+from mcp_servers.retriever.sentences import TextSpan, estimate_tokens, fit, split_sentences
 
-__all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "Span", "chunk_document", "chunk_id", "outline_of"]
+__all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "TextSpan", "chunk_document", "chunk_id", "outline_of"]
 
 CHUNKER_VERSION = "3"
 """Version in every chunk id and in a collection's metadata; change it with every change of spans."""
@@ -71,7 +71,7 @@ class Chunk:
     text: str
     start: int
     end: int
-    sentences: tuple[Span, ...]
+    sentences: tuple[TextSpan, ...]
     tables: tuple[ChunkTable, ...] = ()
     scanned: bool = False
     scanned_by: str = ""
@@ -94,7 +94,7 @@ class Chunk:
         starts, ends = data["sentences"][::2], data["sentences"][1::2]
         lists = {
             "heading_path": tuple(data["heading_path"]),
-            "sentences": tuple(map(Span, starts, ends)),
+            "sentences": tuple(map(TextSpan, starts, ends)),
             "tables": tuple(ChunkTable(start, end, tuple(header)) for start, end, header in data.get("tables", ())),
         }
         return cls(**{**values, **lists})
@@ -153,7 +153,7 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
                     text=text[start:end],
                     start=start,
                     end=end,
-                    sentences=tuple(Span(unit.start - start, unit.end - start) for unit in group),
+                    sentences=tuple(TextSpan(unit.start - start, unit.end - start) for unit in group),
                     tables=tuple(_tables(group)),
                     scanned=place.scanned,
                     scanned_by=place.scanned_by,
@@ -226,14 +226,14 @@ def _tables(group: Sequence[_Unit]) -> Iterator[ChunkTable]:
             yield ChunkTable(units[0].start - first, units[-1].end - first, table.header)
 
 
-def _lines(block: Block) -> Iterator[Span]:
+def _lines(block: Block) -> Iterator[TextSpan]:
     """Yield lines of code, rows of a table, or the sentences of each list item."""
     start = 0
     for line in block.text.split("\n"):
         if block.kind == "list":
-            yield from (Span(start + span.start, start + span.end) for span in split_sentences(line))
+            yield from (TextSpan(start + span.start, start + span.end) for span in split_sentences(line))
         else:
-            yield from fit(block.text, Span(start, start + len(line)))
+            yield from fit(block.text, TextSpan(start, start + len(line)))
         start += len(line) + 1
 
 

@@ -91,7 +91,7 @@ class ReadingPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPassages:
     """Passages of a document. ``following`` is the number of the next passage that did not fit, or None."""
 
     document: DocumentFacts
@@ -129,7 +129,7 @@ def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFa
     return meant[0]
 
 
-async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> Reading:
+async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> ReadPassages:
     """Return the passages of a place in order, as many as fit into one answer.
 
     Raises:
@@ -146,7 +146,7 @@ async def read(library: Library, collection: str, document: DocumentFacts, place
 
 async def find_words(
     library: Library, collection: str, document: DocumentFacts, pattern: str, start: int = 1
-) -> Reading:
+) -> ReadPassages:
     """Return the passages of a document that contain exact words, from passage ``start`` on, at most `MAX_FOUND`.
 
     Text is compared after folding (`folding`): case, white space, kinds of hyphens and quotes, and the width of
@@ -166,10 +166,10 @@ async def find_words(
         text = fold(chunk.text).text.strip()
         if words in text or words in f"{before} {text[: len(words)]}":
             if len(hits) == MAX_FOUND:
-                return Reading(document, tuple(hits), chunk.ordinal + 1)
+                return ReadPassages(document, tuple(hits), chunk.ordinal + 1)
             hits.append(join_chunks([chunk]))
         before = text[-len(words) :]
-    return Reading(document, tuple(hits), None)
+    return ReadPassages(document, tuple(hits), None)
 
 
 async def _collect(
@@ -178,7 +178,7 @@ async def _collect(
     document: DocumentFacts,
     begin: int,
     wanted: _Wanted,
-) -> Reading:
+) -> ReadPassages:
     groups: list[list[Chunk]] = []
     room = READ_TOKENS
     following: int | None = None
@@ -196,7 +196,7 @@ async def _collect(
             groups[-1].append(chunk)
         else:
             groups.append([chunk])
-    return Reading(document, tuple(join_chunks(group) for group in groups), following)
+    return ReadPassages(document, tuple(join_chunks(group) for group in groups), following)
 
 
 async def _walk(library: Library, collection: str, document: DocumentFacts, begin: int) -> AsyncIterator[Chunk]:

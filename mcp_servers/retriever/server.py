@@ -32,8 +32,8 @@ from mcp_servers.retriever.reading import (
     DocumentFacts,
     KnowledgeBase,
     Library,
-    Reading,
     ReadingPosition,
+    ReadPassages,
     find_document,
     find_words,
     read,
@@ -388,7 +388,7 @@ def _quality(retrieval: Retrieval, best: float) -> str:
     return f"Searched {by}. Best match {best:.2f} of 1."
 
 
-def _reading(reading: Reading) -> CallToolResult:
+def _reading(reading: ReadPassages) -> CallToolResult:
     document, shown = reading.document, _show(reading)
     note = f"{document.name} has {document.passages} passages."
     if shown.following is not None:
@@ -396,7 +396,7 @@ def _reading(reading: Reading) -> CallToolResult:
     return _passages({"document_id": document.document_id, "next": shown.following}, note, shown)
 
 
-def _findings(reading: Reading, pattern: str) -> CallToolResult:
+def _findings(reading: ReadPassages, pattern: str) -> CallToolResult:
     document, shown = reading.document, _show(reading)
     if not reading.hits:
         note = f"{pattern!r} does not stand in {document.name}. Search for its meaning with search_documents."
@@ -451,7 +451,7 @@ class _Shown:
     following: int | None
 
 
-def _show(reading: Reading) -> _Shown:
+def _show(reading: ReadPassages) -> _Shown:
     document = reading.document
     shown = _fit(reading.hits, {document.document_id: document})
     return shown if shown.following is not None else replace(shown, following=reading.following)
