@@ -19,7 +19,7 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.operations.contents import Inconsistency
 from agentic_rag.runtime.log.encoder import encode
-from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
+from agentic_rag.store import conversations, documents, domains, integrity, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
@@ -188,28 +188,28 @@ _CHECKS = (
         "CONVERSATION_WITHOUT_SESSION",
         "its messages are gone",
         "gets an empty session",
-        checks.conversations_without_session,
+        integrity.conversations_without_session,
         _give_session,
     ),
     _Check(
         "SESSION_WITHOUT_CONVERSATION",
         "its messages are unreachable",
         "gets a conversation again, or is deleted if its domain or its parent is gone",
-        checks.sessions_without_owner,
+        integrity.sessions_without_owner,
         _give_conversation,
     ),
     _Check(
         "TURN_WITHOUT_MESSAGE",
         "it runs and cannot be resumed",
         "is ended with an error",
-        checks.turns_without_message,
+        integrity.turns_without_message,
         _end,
     ),
     _Check(
         "STALE_LEASE",
         "its owner is gone",
         "is released; a turn that runs is resumed at the next start",
-        lambda conn: checks.stale_leases(conn, now()),
+        lambda conn: integrity.stale_leases(conn, now()),
         turns.release,
     ),
 )

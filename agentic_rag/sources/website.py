@@ -374,8 +374,8 @@ def _parse_sitemap(data: bytes) -> tuple[list[_Listed], list[_Listed]]:
     Raises:
         ValueError: it is none of these.
     """
-    # imported on first use: only websites need the parser
-    from lxml import etree  # takes time, and most servers read no sitemap
+    # Imported on first use, because most servers read no sitemap.
+    from lxml import etree
 
     if data.startswith(b"\x1f\x8b"):
         unpacker = zlib.decompressobj(wbits=31)

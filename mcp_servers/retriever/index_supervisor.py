@@ -89,7 +89,7 @@ class Deaths:
 
     def take_suspect(self) -> str | None:
         """Return the collection to quarantine and clear the record, or return None if no collection is suspected."""
-        last = [*self._last]
+        last = [*self._last]  # at most `KILLS` of them
         faults, kills = last[-FAULTS:], last[-KILLS:]
         died = len(faults) == FAULTS and not any(death.killed for death in faults) and _same(faults)
         ended = len(kills) == KILLS and kills[-1].at - kills[0].at <= KILLS_SECONDS and _same(kills)
@@ -286,12 +286,13 @@ class IndexSupervisor:
         Raises:
             IndexFault: the process answered with this fault. `IndexUnavailable` if it did not answer, with the reason.
         """
-        began = time.monotonic()
         try:
             with anyio.fail_after(request.seconds):
                 answer = await self._ask_twice(request)
         except TimeoutError:
-            if self._process and self._process.heard_at < max(began, time.monotonic() - STUCK_SECONDS):
+            # A read may wait longer than its own time limit for one step of a long write. Killing the process then
+            # would interrupt the write again and again, and finally quarantine the collection.
+            if self._process and self._process.heard_at < time.monotonic() - STUCK_SECONDS:
                 log.error("the index process answered nothing for %.0f s: it is ended", STUCK_SECONDS)
                 self._process.kill()
             raise IndexUnavailable(request.action, f"no answer within {request.seconds:g} s") from None
@@ -307,7 +308,7 @@ class IndexSupervisor:
         """Wait until the process was restarted or a damaged collection was quarantined."""
         self._wanted.set()
         await self._alarm.wait()
-        self._alarm = anyio.Event()
+        self._alarm = anyio.Event()  # no `await` before this, so that no alarm is lost
 
     async def close(self) -> None:
         """Let the process flush and exit, and kill it after `CLOSE_SECONDS`. Idempotent."""
@@ -345,6 +346,7 @@ class IndexSupervisor:
 
     async def _live(self) -> str:
         """Start one process, serve it until it ends, and return how it ended."""
+        # The descriptor outlives the process: it says what the process worked on when it died.
         with _shared_number() as at_work:
             try:
                 process = _IndexProcess(await self._start(at_work), at_work, self._changes)
@@ -359,7 +361,7 @@ class IndexSupervisor:
                 refusal = f"could not be started: {fault}"
             except _ProcessEnded:
                 pass
-            except BaseException:
+            except BaseException:  # cancelled: nothing waits for answers any more
                 process.kill()
                 raise
             finally:
@@ -380,7 +382,7 @@ class IndexSupervisor:
         """Wait for the exit of a process that closed its pipe; return how it ended and during which request."""
         ready = self._ready.is_set()
         self._process = None
-        self._lives += 1
+        self._lives += 1  # also at the end, so that no cached answer hides that the process is down
         reason = await process.reap()
         if refusal:
             return self._refuse(refusal)
@@ -390,8 +392,9 @@ class IndexSupervisor:
         collection = request.data["collection"] if request else ""
         self._deaths.note(Death(collection, process.was_killed, time.monotonic()))
         self._problem = f"its process {reason}"
-        if not ready:
+        if not ready:  # the process died before its hello: none of its requests can have caused that
             return self._refuse(reason)
+        # A new event before the requests wake up, so that those that are repeated wait for the next process.
         self._ready = anyio.Event()
         process.give_up()
         return reason
@@ -399,6 +402,7 @@ class IndexSupervisor:
     def _refuse(self, reason: str) -> str:
         """Record a failed start and wake the waiting requests, which fail with its reason until a start succeeds."""
         self._refusal = f"its process {reason}"
+        # The waiting requests wake up and find the reason. Later ones find it before they wait.
         waiting, self._ready = self._ready, anyio.Event()
         waiting.set()
         return reason
@@ -413,7 +417,7 @@ class IndexSupervisor:
             stdout=subprocess.PIPE,
             stderr=None,
             env=python_environment(),
-            start_new_session=True,
+            start_new_session=True,  # a Ctrl+C in the terminal must not reach it: the server ends it after its searches
             pass_fds=[at_work],
         )
 
@@ -421,7 +425,7 @@ class IndexSupervisor:
 @contextmanager
 def _shared_number() -> Iterator[int]:
     """Yield the descriptor of an eight-byte file that both processes can map."""
-    if hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create"):  # Linux only
         descriptor = os.memfd_create("index-at-work")
     else:
         with tempfile.TemporaryFile() as file:
