@@ -90,16 +90,16 @@ class FolderReader:
         return Listing(items, not more, notes.texts)
 
     def _walk(self, most: int) -> tuple[Sequence[FolderEntry], bool]:
-        found: list[FolderEntry] = []
+        files: list[FolderEntry] = []
         endings = suffixes()
         for entry in self._folder.walk(hidden=False):
             wanted = self._all or self._include.match(entry.path) or self._include.match(entry.name)
             if not wanted or (self._all and not entry.name.lower().endswith(endings)):
                 continue
-            if len(found) == most:
-                return found, True
-            found.append(entry)
-        return found, False
+            if len(files) == most:
+                return files, True
+            files.append(entry)
+        return files, False
 
     def _item(self, entry: FolderEntry) -> SourceItem:
         around = "/".join(filter(None, (clean_name(part) for part in entry.path.split("/")[:-1])))

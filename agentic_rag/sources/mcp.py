@@ -110,7 +110,7 @@ class SourceServer:
         listed = await self._connection.tools(self._seconds)
         accepted, changed = await self._lists.current(self._spec, listed)
         excluded = tool in entry.exclude or (entry.include and tool not in entry.include)
-        if excluded or all(each.name != tool for each in accepted):
+        if excluded or all(accepted_tool.name != tool for accepted_tool in accepted):
             why = "is excluded in the server's entry" if excluded else "is not among its accepted tools"
             raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} {why}")
         if tool in changed:
@@ -134,7 +134,7 @@ class McpReader:
         return await self._list_resources(most)
 
     async def _list_resources(self, most: int) -> Listing:
-        found = _Found(most)
+        pages = _Pages(most)
         cursor: str | None = None
         while True:
             answer, cursor = await self._server.list_resources(cursor)
@@ -142,19 +142,23 @@ class McpReader:
             if problem:
                 raise SourceUnreadable(problem)
             for note in left_out:
-                found.notes.add(note)
-            for each in listed:
-                if self._wanted.match(each.uri):
-                    found.add(SourceItem(each.uri, each.name, each.media_type, each.version, each.modified))
-            if not found.has_more(cursor):
+                pages.notes.add(note)
+            for resource in listed:
+                if self._wanted.match(resource.uri):
+                    pages.add(
+                        SourceItem(
+                            resource.uri, resource.name, resource.media_type, resource.version, resource.modified
+                        )
+                    )
+            if not pages.has_more(cursor):
                 break
         for uri in self._form.resources:  # an address that the admin named is read even if it is not listed
-            if not is_pattern(uri) and uri not in found.items:
-                found.add(SourceItem(uri))
-        return found.listing()
+            if not is_pattern(uri) and uri not in pages.items:
+                pages.add(SourceItem(uri))
+        return pages.listing()
 
     async def _list_by_tool(self, tool: ListTool, most: int) -> Listing:
-        found = _Found(most)
+        pages = _Pages(most)
         arguments: Json = dict(tool.arguments or {})
         while True:
             blocks, structured = await self._server.call(tool.tool, arguments)
@@ -162,12 +166,12 @@ class McpReader:
             for number, member in enumerate(_list_in(result, tool.items), 1):
                 item = self._item_of(member, tool)
                 if item is None:
-                    found.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
-                elif found.add(item):
+                    pages.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
+                elif pages.add(item):
                     self._members[item.uri] = _short_members(member)
             cursor = _first(result, tool.cursor, _CURSORS) if tool.cursor_argument else ""
-            if not found.has_more(cursor):
-                return found.listing()
+            if not pages.has_more(cursor):
+                return pages.listing()
             arguments[tool.cursor_argument] = cursor
 
     def _item_of(self, member: Any, tool: ListTool) -> SourceItem | None:
@@ -229,7 +233,7 @@ class McpReader:
         return ItemContent(item.name, media_type, one_chunk(data), is_text=True)
 
 
-class _Found:
+class _Pages:
     """The items of the pages that were listed so far, at most ``most``."""
 
     def __init__(self, most: int) -> None:
@@ -245,7 +249,7 @@ class _Found:
             self.notes.add(f"{item.uri[:150]} is listed more than once; the first one counts")
             return False
         if len(self.items) == self._most:
-            self._complete = False
+            self._complete = False  # an item that was left out is not missing at the server
             return False
         self.items[item.uri] = item
         return True
@@ -308,16 +312,17 @@ def _list_in(result: Any, path: str) -> list[Any]:
         SourceUnreadable: there is no list, so no item may count as missing.
     """
     if path:
-        found = _at(result, path)
-        if not isinstance(found, list):
+        members = _at(result, path)
+        if not isinstance(members, list):
             raise SourceUnreadable(f"the result has no list at {path!r}")
-        return found
+        return members
     if isinstance(result, list):
         return result
     if isinstance(result, dict):
         for name in ("result", *_ITEMS):
             if isinstance(result.get(name), list):
                 return list(result[name])
+        # With two lists, a wrong guess would remove the documents of all items.
         lists = [value for value in result.values() if isinstance(value, list)]
         if len(lists) == 1:
             return lists[0]
@@ -333,11 +338,11 @@ def _at(value: Any, path: str) -> Any:
 def _first(member: Any, path: str, usual: Sequence[str]) -> str:
     """Return the text or number at a path, or at the first usual name that has one; empty if there is none."""
     for name in [path] if path else usual:
-        found = _at(member, name) if path else member.get(name) if isinstance(member, dict) else None
-        if isinstance(found, str) and found.strip():
-            return clean_text(found[: URI_CHARS + 1]).strip()
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return str(found)
+        value = _at(member, name) if path else member.get(name) if isinstance(member, dict) else None
+        if isinstance(value, str) and value.strip():
+            return clean_text(value[: URI_CHARS + 1]).strip()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
     return ""
 
 
@@ -363,7 +368,7 @@ def _fill(value: Any, members: Json) -> Any:
     whole = _FIELD.fullmatch(value)
     if whole and whole[1] in members:
         return members[whole[1]]
-    return _FIELD.sub(lambda found: str(members.get(found[1], found[0])), value)
+    return _FIELD.sub(lambda field: str(members.get(field[1], field[0])), value)
 
 
 def describe(error: AgenticRagError) -> str:
