@@ -108,7 +108,8 @@ class _Wanted:
     last: int | None
 
     def holds(self, chunk: Chunk) -> bool:
-        if self.heading and not any(self.heading in " ".join(each.casefold().split()) for each in chunk.heading_path):
+        headings = (" ".join(heading.casefold().split()) for heading in chunk.heading_path)
+        if self.heading and not any(self.heading in heading for heading in headings):
             return False
         return self.last is None or (chunk.page is not None and self.first <= chunk.page <= self.last)
 
@@ -122,11 +123,12 @@ def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFa
     Raises:
         UnknownDocument: no document matches, or several do.
     """
-    exact = [each for each in documents if wanted in (each.document_id, each.name)]
-    meant = exact or [each for each in documents if wanted.strip().casefold() in each.name.casefold()]
-    if len(meant) != 1:
-        raise UnknownDocument(wanted, [each.name for each in meant or documents][:MAX_SUGGESTIONS])
-    return meant[0]
+    exact = [document for document in documents if wanted in (document.document_id, document.name)]
+    part = wanted.strip().casefold()
+    matching = exact or [document for document in documents if part in document.name.casefold()]
+    if len(matching) != 1:
+        raise UnknownDocument(wanted, [document.name for document in matching or documents][:MAX_SUGGESTIONS])
+    return matching[0]
 
 
 async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> ReadPassages:
@@ -159,16 +161,19 @@ async def find_words(
     words = fold(pattern).text.strip()
     if not words or len(pattern) > MAX_PATTERN_CHARACTERS:
         raise UnreadableRequest(f"`pattern` must be 1 to {MAX_PATTERN_CHARACTERS} characters of the document's words.")
-    begin = _ordinal(document, start, "from")
+    first = _ordinal(document, start, "from")
     hits: list[Hit] = []
     before = ""
-    async for chunk in _walk(library, collection, document, begin):
+    # From one passage earlier, because the words may begin at its end.
+    async for chunk in _walk(library, collection, document, max(first - 1, 0)):
         text = fold(chunk.text).text.strip()
-        if words in text or words in f"{before} {text[: len(words)]}":
+        if chunk.ordinal >= first and (words in text or words in f"{before} {text[: len(words)]}"):
             if len(hits) == MAX_FOUND:
                 return ReadPassages(document, tuple(hits), chunk.ordinal + 1)
             hits.append(join_chunks([chunk]))
-        before = text[-len(words) :]
+        # Fewer characters than the words have: otherwise the next passage would seem to have those of this one.
+        before = f"{before} {text}"
+        before = before[max(len(before) - len(words) + 1, 0) :]
     return ReadPassages(document, tuple(hits), None)
 
 
