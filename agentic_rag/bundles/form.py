@@ -212,10 +212,10 @@ def problem_of(path: str) -> str | None:
         return "is hidden"
     if len(parts) > MAX_PARTS or sum(map(len, encoded)) + len(parts) > MAX_NAME or max(map(len, encoded)) > MAX_PART:
         return "is too long, or lies too deep"
-    return _find_misplacement(path, parts)
+    return _find_misplacement(parts)
 
 
-def _find_misplacement(path: str, parts: list[str]) -> str | None:
+def _find_misplacement(parts: list[str]) -> str | None:
     """Return the reason why a bundle cannot hold this name, or None."""
     folder, name = f"{parts[0]}/", parts[-1]
     if folder not in FOLDERS or len(parts) < 2:

@@ -136,7 +136,7 @@ class WebsiteReader:
             if url in read:
                 continue
             read.add(url)
-            listed, inner = await self._read_sitemap(url, notes)
+            listed, inner = await self._read_sitemap(url)
             waiting += [sitemap.url for sitemap in inner if self._is_ours(sitemap.url, notes)]
             for page in listed:
                 if self._is_ours(page.url, notes) and (not self._form.include or self._include.match(page.url)):
@@ -159,7 +159,7 @@ class WebsiteReader:
             notes.add(f"{url[:150]}: a sitemap lists an address outside of the source's sites; it is left out")
         return ours
 
-    async def _read_sitemap(self, url: str, notes: RunNotes) -> tuple[list[_Listed], list[_Listed]]:
+    async def _read_sitemap(self, url: str) -> tuple[list[_Listed], list[_Listed]]:
         """Return the pages and the sitemaps that a sitemap lists.
 
         Raises:
