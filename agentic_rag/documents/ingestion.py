@@ -329,12 +329,16 @@ class Ingestion:
         """
         assert job.scans is not None
         job.waits_for_scans = False
-        failure: AgenticRagError | DocumentError | None = None
+        failure: Exception | None = None
         try:
             with job.scope:
                 await self._read_scans(job.scans, reader)
-        except (_DocumentLost, AgenticRagError, DocumentError) as exc:
-            failure = None if isinstance(exc, _DocumentLost) else exc
+        except _DocumentLost:
+            job.scope.cancel()
+        except Exception as exc:  # the server must outlive any page
+            if not isinstance(exc, (AgenticRagError, DocumentError)):
+                log.error("reading a scanned page of %s failed", document_id, exc_info=exc)
+            failure = exc
             job.scope.cancel()
         finally:
             if job.scope.cancel_called:

@@ -39,17 +39,17 @@ class AllowedFolders:
         Raises:
             InvalidInput: the path is not inside an allowed folder, or is or contains the data folder.
         """
-        given = PurePosixPath(path)
-        if "\0" in path or not given.is_absolute() or ".." in given.parts:
+        named = PurePosixPath(path)
+        if "\0" in path or not named.is_absolute() or ".." in named.parts:
             raise InvalidInput("folder.path", f"{path[:200]!r} is not an absolute path without '..'.")
         for root in self._roots:
             allowed = PurePosixPath(root.replace("{domain}", domain_id))
-            if not given.is_relative_to(allowed):
+            if not named.is_relative_to(allowed):
                 continue
-            wanted = Path(given)
+            wanted = Path(named)
             if wanted.is_relative_to(self._data) or self._data.is_relative_to(wanted):
                 raise InvalidInput("folder.path", "the server's own data folder cannot be a source.")
-            inner = given.relative_to(allowed).as_posix()
+            inner = named.relative_to(allowed).as_posix()
             return Folder(Path(allowed)).at("" if inner == "." else inner)
         remedy = "ask the operator to list it in AGENTIC_RAG_SOURCE_FOLDERS"
         raise InvalidInput("folder.path", f"{path[:200]!r} is not in an allowed folder; {remedy}.")
@@ -108,7 +108,7 @@ class FolderReader:
         return SourceItem(uri, entry.name, "", entry.stamp, modified, key=entry.path, path=around)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             file = await self._threads.run(self._domain_id, self._folder.open, item.key)

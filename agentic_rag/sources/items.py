@@ -93,9 +93,9 @@ class ItemReader(Protocol):
         ...
 
     def read_item(
-        self, item: SourceItem, known: SourceItemRecord | None
+        self, item: SourceItem, stored: SourceItemRecord | None
     ) -> AbstractAsyncContextManager[ItemContent | None]:
-        """Open the content of an item; None if it is still the ``known`` one.
+        """Open the content of an item; None if it is still the ``stored`` one.
 
         Raises:
             ItemGone: the item does not exist any more.
@@ -149,12 +149,12 @@ def _ending_of(media_type: str) -> str:
         return preferred
     if media_type in _GENERIC:
         return ""
-    return next((ending for ending, each in all_formats().items() if each.media_type == media_type), "")
+    return next((ending for ending, form in all_formats().items() if form.media_type == media_type), "")
 
 
-def _is_same(ending: str, other: str) -> bool:
+def _is_same(first: str, second: str) -> bool:
     formats = all_formats()
-    return ending in formats and other in formats and formats[ending].media_type == formats[other].media_type
+    return first in formats and second in formats and formats[first].media_type == formats[second].media_type
 
 
 def last_part(uri: str) -> str:

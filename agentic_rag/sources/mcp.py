@@ -190,7 +190,7 @@ class McpReader:
         return SourceItem(address, name, media_type[:100], version if len(version) <= 300 else "", modified, key=ident)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             if self._form.read_tool is not None:

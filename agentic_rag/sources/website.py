@@ -180,11 +180,11 @@ class WebsiteReader:
             raise SourceUnreadable(f"the sitemap {url[:200]} cannot be read: {exc}") from exc
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`. An unchanged page is recognised by its ETag or its Last-Modified."""
         headers = {}
-        if known is not None and known.version.startswith(_RESPONSE):
-            etag, modified = json.loads(known.version.removeprefix(_RESPONSE))
+        if stored is not None and stored.version.startswith(_RESPONSE):
+            etag, modified = json.loads(stored.version.removeprefix(_RESPONSE))
             headers = {"if-none-match": etag} if etag else {"if-modified-since": modified}
         async with self._request(item.uri, headers) as response:
             if response.status_code == 304 and headers:

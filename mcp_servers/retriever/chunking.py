@@ -251,7 +251,7 @@ def _pack(units: list[_Unit]) -> list[list[_Unit]]:
             overlap = [last] if last.prose and last.tokens <= OVERLAP_TOKENS and len(groups[-1]) > 1 else []
             groups.append(overlap)
             repeated = len(overlap)
-            size = sum(each.tokens for each in overlap)
+            size = sum(unit.tokens for unit in overlap)
         groups[-1].append(unit)
         size += unit.tokens
     rest = groups[-1][repeated:]

@@ -72,8 +72,8 @@ def fit(text: str, span: TextSpan) -> Iterator[TextSpan]:
             return
         limit = start + max(1, len(window) * MAX_SENTENCE_TOKENS // tokens)
         cut = limit
-        for found in _BREAKS.finditer(text, start + (limit - start) // 2, limit):
-            cut = found.end()
+        for match in _BREAKS.finditer(text, start + (limit - start) // 2, limit):
+            cut = match.end()
         yield trim(text, TextSpan(start, cut))
         start = cut
         while start < end and text[start].isspace():
@@ -92,17 +92,17 @@ def trim(text: str, span: TextSpan) -> TextSpan:
 
 def _ends(text: str, short_line: float) -> Iterator[int]:
     line_start = 0
-    breaks = {found.end(): found for found in _BOUNDARY.finditer(text)}
+    breaks = {match.end(): match for match in _BOUNDARY.finditer(text)}
     for newline in re.finditer(r"\n", text):
         # The author broke a line that is much shorter than the longest one: a title, an address, an item.
         if newline.start() - line_start < short_line:
             breaks.setdefault(newline.end(), newline)
         line_start = newline.end()
     for end in sorted(breaks):
-        found = breaks[end]
-        if found[0].isspace() and text[end - len(found[0]) - 1 : end].isspace():
+        match = breaks[end]
+        if match[0].isspace() and text[end - len(match[0]) - 1 : end].isspace():
             continue  # one of several blank lines: the sentence has ended already
-        if found[0][0] not in ".!?" or _closes_sentence(text, found.start(), end):
+        if match[0][0] not in ".!?" or _closes_sentence(text, match.start(), end):
             yield end
 
 
