@@ -28,7 +28,7 @@ OUTLINE = 40
 OUTLINE_CHARACTERS = 80
 """Maximum number of headings of an outline, and of characters of each."""
 
-_NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
+_NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")  # arbitrary, but the ids of all stored chunks derive from it
 
 
 class ChunkTable(NamedTuple):
@@ -181,7 +181,7 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
     units: list[_Unit] = []
     offset = 0
     for index, block in enumerate(blocks):
-        is_body = block.kind != "heading"
+        is_body = block.kind != "heading"  # a heading without text below would not be in any chunk's text
         if block.kind == "heading" and block.text.strip():
             path = [*(above for above in path if above[0] < block.level), (block.level, block.text)]
             is_body = not _has_body(blocks, index)
@@ -200,7 +200,8 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
 
 def _has_body(blocks: tuple[Block, ...], index: int) -> bool:
     """Return whether text, or a deeper heading that becomes text, follows the heading at `index`."""
-    below = next((blocks[at] for at in range(index + 1, len(blocks)) if blocks[at].text.strip()), None)
+    following = (blocks[place] for place in range(index + 1, len(blocks)))
+    below = next((block for block in following if block.text.strip()), None)
     return below is not None and (below.kind != "heading" or below.level > blocks[index].level)
 
 
@@ -213,6 +214,7 @@ def _units(block: Block, offset: int) -> Iterator[_Unit]:
         whole = estimate_tokens(block.text)
     for span in split_sentences(block.text) if prose else _lines(block):
         tokens = estimate_tokens(block.text[span.start : span.end])
+        # The first line of a table asks for room for all of it, so that a small table is not split.
         room = whole if span.start == 0 and whole <= TARGET_TOKENS else tokens
         yield _Unit(offset + span.start, offset + span.end, tokens, prose, max(room, tokens), table)
 
@@ -254,7 +256,7 @@ def _pack(units: list[_Unit]) -> list[list[_Unit]]:
             size = sum(unit.tokens for unit in overlap)
         groups[-1].append(unit)
         size += unit.tokens
-    rest = groups[-1][repeated:]
+    rest = groups[-1][repeated:]  # the repeated sentence is in the group before already
     if len(groups) > 1 and sum(unit.tokens for unit in rest) < MINIMUM_TOKENS:
         groups[-2:] = [groups[-2] + rest]
     return groups

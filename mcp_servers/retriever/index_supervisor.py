@@ -118,7 +118,11 @@ class _Waiting:
 
 
 class _IndexProcess:
-    """A running index process and its unanswered requests."""
+    """A running index process and its unanswered requests.
+
+    ``at_work`` is the descriptor of the number of the request that the process executes. ``changes`` are counted for
+    `IndexSupervisor.mark`.
+    """
 
     def __init__(self, process: Process, at_work: int, changes: Counter[str]) -> None:
         self._process = process
@@ -129,7 +133,9 @@ class _IndexProcess:
         """Unanswered requests by number. Cancelled ones stay here, because the process still executes them."""
         self._frames = FrameReader()
         self._over = False
+        """Set when the process has ended: later requests would wait forever."""
         self.heard_at = time.monotonic()
+        """When the process last sent something, or got the first request after having answered all."""
 
     @property
     def pid(self) -> int:
@@ -165,7 +171,7 @@ class _IndexProcess:
         """Deliver answers to their requests until the process ends. Raises `_ProcessEnded`."""
         while True:
             for frame in await self._receive():
-                self._hand_out(frame)
+                self._deliver(frame)
 
     async def _receive(self) -> list[Frame]:
         assert self._process.stdout is not None
@@ -181,7 +187,7 @@ class _IndexProcess:
                 log.error("the index process does not speak as it should: %r", exc)
                 raise _ProcessEnded from exc
 
-    def _hand_out(self, frame: Frame) -> None:
+    def _deliver(self, frame: Frame) -> None:
         waiting = self._waiting.pop(frame.data["number"], None)
         if waiting is not None:
             if waiting.request.writes or "fault" in frame.data:  # a fault may have quarantined it
@@ -237,19 +243,24 @@ class IndexSupervisor:
         self._wanted = anyio.Event()
         """Set by the first `ask` or `wait_for_loss`, so that a command without searches starts no process."""
         self._ready = anyio.Event()
+        """Set while a process runs that has the folder. A new event for each process."""
         self._ended = anyio.Event()
+        """Set when `run` has ended."""
         self._alarm = anyio.Event()
+        """Set when stored data may be lost; see `wait_for_loss`."""
         self._closing = False
         self._problem = "its process is being started"
         self.asked = 0
         """Number of requests sent, repetitions included."""
         self._deaths = Deaths()
         self._lives = 0
+        """Number of starts and ends of processes."""
         self._changes: Counter[str] = Counter()
         """By collection, the number of writes sent, writes answered and faults."""
         self._refusal: str | None = None
         """The reason why the last start failed; None after a successful start."""
         self._next_start = time.monotonic()
+        """When the next process starts: requests do not wait for a start that is too far away."""
 
     @property
     def pid(self) -> int | None:
@@ -267,18 +278,19 @@ class IndexSupervisor:
             await self._wanted.wait()
             while not self._closing:
                 began = time.monotonic()
-                reason = await self._live()
-                await self._rest(reason, delay.after(time.monotonic() - began))
+                reason = await self._run_process()
+                await self._pause(reason, delay.after(time.monotonic() - began))
         finally:
             self._ended.set()
 
-    async def _rest(self, reason: str, pause: float) -> None:
+    async def _pause(self, reason: str, seconds: float) -> None:
+        """Wait before the next start, unless the index closes."""
         if not self._closing:
             self._problem = f"its process {reason}"
-            self._next_start = time.monotonic() + pause
-            log.warning("the index process %s; it is started again in %.1f s", reason, pause)
+            self._next_start = time.monotonic() + seconds
+            log.warning("the index process %s; it is started again in %.1f s", reason, seconds)
             self._alarm.set()
-            await anyio.sleep(pause)
+            await anyio.sleep(seconds)
 
     async def ask(self, request: Request) -> Frame:
         """Send a request and return its answer.
@@ -288,7 +300,7 @@ class IndexSupervisor:
         """
         try:
             with anyio.fail_after(request.seconds):
-                answer = await self._ask_twice(request)
+                answer = await self._ask_repeatedly(request)
         except TimeoutError:
             # A read may wait longer than its own time limit for one step of a long write. Killing the process then
             # would interrupt the write again and again, and finally quarantine the collection.
@@ -321,7 +333,7 @@ class IndexSupervisor:
         if process and not self._ended.is_set():
             process.kill()
 
-    async def _ask_twice(self, request: Request) -> Frame:
+    async def _ask_repeatedly(self, request: Request) -> Frame:
         for _ in range(2 if request.repeatable else 1):
             process = await self._wait_for_process(request)
             self.asked += 1
@@ -344,7 +356,7 @@ class IndexSupervisor:
             raise IndexClosed
         return self._process
 
-    async def _live(self) -> str:
+    async def _run_process(self) -> str:
         """Start one process, serve it until it ends, and return how it ended."""
         # The descriptor outlives the process: it says what the process worked on when it died.
         with _shared_number() as at_work:
@@ -366,7 +378,7 @@ class IndexSupervisor:
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
-                    reason = await self._bury(process, refusal)
+                    reason = await self._clean_up(process, refusal)
             return reason
 
     async def _serve(self, process: _IndexProcess) -> None:
@@ -378,7 +390,7 @@ class IndexSupervisor:
         self._alarm.set()
         await process.answer_all()
 
-    async def _bury(self, process: _IndexProcess, refusal: str) -> str:
+    async def _clean_up(self, process: _IndexProcess, refusal: str) -> str:
         """Wait for the exit of a process that closed its pipe; return how it ended and during which request."""
         ready = self._ready.is_set()
         self._process = None
