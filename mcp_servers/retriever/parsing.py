@@ -64,12 +64,25 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
     if characters > limits.max_characters:
         message = f"the file holds {characters:,} characters; the limit is {limits.max_characters:,}"
         raise DocumentError("DOCUMENT_TOO_LARGE", message)
-    return replace(parsed, notes=_bound_notes(parsed.notes))
+    blocks = tuple(
+        block if (text := _as_unicode(block.text)) is block.text else replace(block, text=text)
+        for block in parsed.blocks
+    )
+    return replace(parsed, blocks=blocks, notes=_bound_notes(parsed.notes))
+
+
+def _as_unicode(text: str) -> str:
+    """Return a text with a replacement character for each lone surrogate, which neither JSON nor a database accepts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _bound_notes(notes: Sequence[str]) -> tuple[str, ...]:
     """Return notes without repetitions, limited in number and length."""
-    lines = list(dict.fromkeys(" ".join(note.split())[:MAX_NOTE_CHARACTERS] for note in notes))
+    lines = list(dict.fromkeys(" ".join(_as_unicode(note).split())[:MAX_NOTE_CHARACTERS] for note in notes))
     if len(lines) <= MAX_NOTES:
         return tuple(lines)
     return (*lines[: MAX_NOTES - 1], f"and {len(lines) - MAX_NOTES + 1} more notes")
