@@ -222,7 +222,15 @@ def read_front_matter(text: str, file: str) -> tuple[Json, str, Findings]:
         return wrong(2, f"the front matter is no YAML: {type(exc).__name__}")
     if not isinstance(value, dict):
         return wrong(2, "the front matter holds no names with values")
-    return json.loads(json.dumps(value, default=str, skipkeys=True)), text[match.end() :].strip(), []
+    return _as_json(value), text[match.end() :].strip(), []
+
+
+def _as_json(value: Json) -> Json:
+    """Return a YAML value with only what JSON has: no dates, no lone surrogates and no infinite numbers."""
+    text = json.dumps(value, default=str, skipkeys=True, ensure_ascii=False)
+    plain = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    document: Json = json.loads(plain, parse_constant=str)
+    return document
 
 
 def _check_fields(name: str, front: Json, text: str, file: str) -> Iterator[Finding]:
