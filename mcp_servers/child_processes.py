@@ -48,7 +48,7 @@ def python_environment(**more: str) -> dict[str, str]:
 def kill_group(process: Process) -> None:
     """Kill a process that leads its own session, with all processes that it started there."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it ended a moment ago, and its exit code has not been read yet
             os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -61,4 +61,4 @@ async def end_process(process: Process, grace: float = 0.0) -> None:
         with anyio.move_on_after(grace):
             await process.wait()
         kill_group(process)
-        await process.aclose()
+        await process.aclose()  # also waits for the end, so that no zombie is left

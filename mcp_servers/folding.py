@@ -149,7 +149,7 @@ def _is_between_joining(text: str, at: int) -> bool:
 @lru_cache(maxsize=4096)
 def _fold_segment(segment: str) -> str:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", segment).casefold())
-    return "".join(each for each in folded.translate(_CHARACTERS) if not _is_invisible(each))
+    return "".join(character for character in folded.translate(_CHARACTERS) if not _is_invisible(character))
 
 
 def _is_invisible(character: str) -> bool:

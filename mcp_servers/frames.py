@@ -57,13 +57,14 @@ class FrameReader:
         self._pending += data
         while len(self._pending) >= _LENGTHS.size:
             first, second = _LENGTHS.unpack_from(self._pending)
+            # Checked before the rest arrives: a broken length would make this side wait for bytes that never come.
             if first + second > MAX_FRAME:
                 raise BadFrame(f"{first + second} bytes")
             middle = _LENGTHS.size + first
             end = middle + second
             if len(self._pending) < end:
                 return
-            view = bytes(self._pending[:end])
+            view = bytes(self._pending[:end])  # a copy, because the frame outlives the buffer
             del self._pending[:end]
             try:
                 value = orjson.loads(view[_LENGTHS.size : middle])
@@ -81,7 +82,7 @@ def send_frame(sink: int, frame: Frame) -> None:
         BrokenPipeError: the other process has closed the pipe.
     """
     view = memoryview(frame.encode())
-    while view:
+    while view:  # a pipe takes only a part of a large frame at a time
         view = view[os.write(sink, view) :]
 
 

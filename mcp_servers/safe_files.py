@@ -45,7 +45,7 @@ class Refused(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """An entry of a folder. ``path`` is relative to the listed folder. ``status`` is set for files only."""
 
     path: str
@@ -152,10 +152,10 @@ class Folder:
     def is_file(self, name: str) -> bool:
         """Whether the entry is a regular file that may be read. With ``owned``, the file must have one name only."""
         try:
-            found = self.status(name)
+            status = self.status(name)
         except OSError:
             return False
-        return found is not None and _problem(found, self.owned) is None
+        return status is not None and _problem(status, self.owned) is None
 
     def check(self, name: str) -> os.stat_result | None:
         """Return the status of a file that may be read, or None if the file does not exist.
@@ -163,12 +163,12 @@ class Folder:
         Raises:
             Refused: the entry is not a file that may be read.
         """
-        found = self.status(name)
-        if found is not None:
-            self._refuse_unfit(found, name)
-        return found
+        status = self.status(name)
+        if status is not None:
+            self._refuse_unfit(status, name)
+        return status
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[FolderEntry]:
         """Return the folder's entries, sorted by name; empty if the folder does not exist."""
         try:
             with self.descriptor() as folder:
@@ -176,7 +176,7 @@ class Folder:
         except FileNotFoundError:
             return []
 
-    def walk(self, *, hidden: bool = True) -> Iterator[Entry]:
+    def walk(self, *, hidden: bool = True) -> Iterator[FolderEntry]:
         """Yield all entries below this folder except folders: each folder's entries in order, then its subfolders.
 
         ``hidden``: False skips names that begin with a dot. Folders deeper than `MAX_DEPTH` are always skipped.
@@ -376,8 +376,8 @@ class Folder:
             raise
         return descriptor
 
-    def _refuse_unfit(self, found: os.stat_result, name: str) -> None:
-        problem = _problem(found, self.owned)
+    def _refuse_unfit(self, status: os.stat_result, name: str) -> None:
+        problem = _problem(status, self.owned)
         if problem is not None:
             raise Refused(problem, _WORDS[problem], name)
 
@@ -395,12 +395,13 @@ _WORDS: Final[dict[Why, str]] = {
 }
 
 
-def _problem(found: os.stat_result, owned: bool) -> Why | None:
-    if stat.S_ISLNK(found.st_mode):
+def _problem(status: os.stat_result, owned: bool) -> Why | None:
+    if stat.S_ISLNK(status.st_mode):
         return "link"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "not-a-file"
-    return "second-name" if owned and found.st_nlink > 1 else None
+    # The first name may be in another domain's folder, or one of the server's own files.
+    return "second-name" if owned and status.st_nlink > 1 else None
 
 
 def _parts(name: str) -> list[str]:
@@ -437,24 +438,24 @@ def _explain(exc: OSError, folder: int, name: str, otherwise: Why = "not-a-file"
     return Refused(otherwise, _WORDS[otherwise], name)
 
 
-def _scan(folder: int, before: str) -> list[Entry]:
-    found: list[Entry] = []
-    with os.scandir(folder) as names:
-        for each in names:
-            with suppress(FileNotFoundError):
-                found.append(_entry(each, before))
-    return sorted(found, key=lambda entry: entry.path)
+def _scan(folder: int, before: str) -> list[FolderEntry]:
+    entries: list[FolderEntry] = []
+    with os.scandir(folder) as scanned:
+        for item in scanned:
+            with suppress(FileNotFoundError):  # removed since the folder was read
+                entries.append(_entry(item, before))
+    return sorted(entries, key=lambda entry: entry.path)
 
 
 def _measure(folder: int, most: int, depth: int) -> int:
     total, inner = 0, []
-    with os.scandir(folder) as names:
-        for each in names:
+    with os.scandir(folder) as scanned:
+        for item in scanned:
             with suppress(FileNotFoundError):
-                status = each.stat(follow_symlinks=False)
+                status = item.stat(follow_symlinks=False)
                 total += max(NAME_BYTES, status.st_blocks * 512)
                 if stat.S_ISDIR(status.st_mode):
-                    inner.append((each.name, status.st_uid))
+                    inner.append((item.name, status.st_uid))
             if total > most:
                 return total
     for name, owner in inner:
@@ -475,19 +476,19 @@ def _measure(folder: int, most: int, depth: int) -> int:
     return total
 
 
-def _entry(each: "os.DirEntry[str]", before: str) -> Entry:
-    path = before + each.name
-    if each.is_symlink():
-        return Entry(path, "link")
-    if each.is_dir(follow_symlinks=False):
-        return Entry(path, "folder")
-    if not each.is_file(follow_symlinks=False):
-        return Entry(path, "other")
-    return Entry(path, "file", each.stat(follow_symlinks=False))
+def _entry(item: "os.DirEntry[str]", before: str) -> FolderEntry:
+    path = before + item.name
+    if item.is_symlink():
+        return FolderEntry(path, "link")
+    if item.is_dir(follow_symlinks=False):
+        return FolderEntry(path, "folder")
+    if not item.is_file(follow_symlinks=False):
+        return FolderEntry(path, "other")
+    return FolderEntry(path, "file", item.stat(follow_symlinks=False))
 
 
-def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[Entry]:
-    inner: list[Entry] = []
+def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[FolderEntry]:
+    inner: list[FolderEntry] = []
     for entry in _scan(folder, before):
         if not hidden and entry.name.startswith("."):
             continue

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "agentic_rag/backup/contents.py": "the copy of a memory, beside the backup",
     "agentic_rag/backup/restoring.py": "a data folder that nobody uses yet",
     "agentic_rag/backup/settlement.py": "a data folder that nobody uses yet",
-    "agentic_rag/backup/snapshot.py": "the database, and its copy beside the backup",
+    "agentic_rag/backup/making.py": "the database, and its copy beside the backup",
     "agentic_rag/backup/upgrading.py": "the database, its copies and backups",
     "agentic_rag/bundles/importing.py": "the folder of an import",
     "agentic_rag/bundles/overlay.py": "the folder of an import",

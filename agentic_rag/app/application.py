@@ -76,7 +76,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.evaluation.answers import AnswerTier
 from agentic_rag.evaluation.cases import Cases
-from agentic_rag.evaluation.gate import Gate as ChangeGate
+from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.evaluation.judging import AnswerJudge
 from agentic_rag.evaluation.retrieval import RetrievalTier
 from agentic_rag.evaluation.runs import Runs

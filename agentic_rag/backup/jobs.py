@@ -38,7 +38,7 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BackupJob:
     """A job that writes or verifies one backup.
 
     ``bytes`` is the amount done so far, before compression; ``part`` is the last member. ``name`` is the file, once
@@ -65,12 +65,12 @@ class BackupJobs:
         self.folder = settings.data / FOLDER
         self.keep = settings.backup_keep
         self.every_hours = settings.backup_every or None
-        self._asked: Queue[Job] = Queue()
-        self._job: Job | None = None
+        self._asked: Queue[BackupJob] = Queue()
+        self._job: BackupJob | None = None
         self._running = anyio.CancelScope()
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> BackupJob | None:
         """The current job, or else the last one; None if there was none."""
         return self._job
 
@@ -78,7 +78,7 @@ class BackupJobs:
         """Return the backups, newest first."""
         return await anyio.to_thread.run_sync(list_all, self.folder)
 
-    def write(self, user_id: str) -> Job:
+    def write(self, user_id: str) -> BackupJob:
         """Start writing a backup.
 
         Raises:
@@ -86,7 +86,7 @@ class BackupJobs:
         """
         return self._begin(JobKind.WRITE, user_id, "")
 
-    async def verify(self, user_id: str, name: str) -> Job:
+    async def verify(self, user_id: str, name: str) -> BackupJob:
         """Start verifying a backup.
 
         Raises:
@@ -108,15 +108,15 @@ class BackupJobs:
         while True:
             await self._do(await self._asked.get())
 
-    def _begin(self, kind: JobKind, user_id: str, name: str) -> Job:
+    def _begin(self, kind: JobKind, user_id: str, name: str) -> BackupJob:
         if self._job is not None and self._job.state is JobState.RUNNING:
             raise BackupRefused("A backup is being written or verified already: wait for its end, or stop it.")
         self._running = anyio.CancelScope()
-        self._job = Job(new_id("job"), kind, JobState.RUNNING, name, user_id, now())
+        self._job = BackupJob(new_id("job"), kind, JobState.RUNNING, name, user_id, now())
         self._asked.put(self._job)
         return self._job
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: BackupJob) -> None:
         try:
             with self._running as scope:
                 await (self._write() if job.kind is JobKind.WRITE else self._verify(job.name))

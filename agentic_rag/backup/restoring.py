@@ -95,7 +95,7 @@ async def restore(plan: Plan, progress: Progress = no_progress) -> Restored:
         BackupNotWritten, StorageError: there is not enough space; the folder keeps its mark, and the next restore
             starts from the beginning.
     """
-    header = await anyio.to_thread.run_sync(verify, plan.backup)
+    header = await anyio.to_thread.run_sync(verify, plan.backup)  # the whole file, before anything is changed
     if header.records_only:
         raise BackupRefused(f"{plan.backup} holds records only, as before an upgrade: agentic-rag downgrade uses it.")
     _ask_about_original(plan, header)
@@ -113,6 +113,7 @@ async def _restore(plan: Plan, header: Header, progress: Progress) -> Restored:
     database = await Database.open(plan.database, plan.revisions)
     try:
         await _check_database(database, plan, header, again)
+        # The records last: their one transaction is the point after which nothing of the backup is missing.
         files = await anyio.to_thread.run_sync(extract_files, target, progress)
         await anyio.to_thread.run_sync(_settle_programs, plan.folder)
         settled = await database.change_all(partial(_load, plan=plan, progress=progress))
@@ -269,7 +270,7 @@ def load_records(
         except BadConfiguration as exc:
             raise BackupTooNew(str(backup), header.version) from exc
         tables = _match(backup, header, list_tables(conn))
-        for table in tables.values():
+        for table in tables.values():  # a migration inserts rows, such as the one of `schema_support`
             delete_rows(conn, table)
         for member in reader.members():
             if not member.name.startswith(RECORDS):

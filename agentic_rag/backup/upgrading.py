@@ -28,7 +28,7 @@ from agentic_rag.backup.restoring import load_records
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import BackupRefused, StorageUnavailable
 from agentic_rag.base.settings import Settings
-from agentic_rag.operations.contents import Finding
+from agentic_rag.operations.contents import Inconsistency
 from agentic_rag.operations.doctor import examine_records
 from agentic_rag.store.database import Database, find_revision, is_server
 from agentic_rag.store.integrity import find_file_damage
@@ -103,7 +103,7 @@ class Rehearsal:
     changes: list[str]
     backup_seconds: float
     migration_seconds: float
-    findings: list[Finding]
+    findings: list[Inconsistency]
 
 
 async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
@@ -140,7 +140,7 @@ async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
         if not schema:
             damage = await anyio.to_thread.run_sync(find_file_damage, Path(url))
             findings += [
-                Finding("DATABASE_DAMAGED", "the copy", problem, "tell who made this", True) for problem in damage
+                Inconsistency("DATABASE_DAMAGED", "the copy", problem, "tell who made this", True) for problem in damage
             ]
     return Rehearsal(revision, list_steps(revisions, revision), _changes(before, after), backed_up, migrated, findings)
 

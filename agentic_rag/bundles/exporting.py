@@ -107,11 +107,11 @@ class Exports:
 
 def _lines_of(conn: Connection, listed: Sequence[DocumentRecord]) -> Json:
     """Return the context lines of documents: model and line by the passage's digest, by the hash of the bytes."""
-    found: Json = {}
+    lines: Json = {}
     for document in listed:
         if rows := context_lines.list_written(conn, document.id):
-            found[document.sha256] = {row.digest: {"model": row.model, "line": row.line} for row in rows}
-    return found
+            lines[document.sha256] = {row.digest: {"model": row.model, "line": row.line} for row in rows}
+    return lines
 
 
 def _plain(name: str) -> str:

@@ -66,7 +66,7 @@ class BundleFile:
     """The day until which a document should be reviewed, `YYYY-MM-DD`."""
 
 
-class DocumentFacts(Form):
+class ManifestDocument(Form):
     """The optional members of a document in the manifest; see `BundleFile`."""
 
     labels: Labels | None = None
@@ -152,7 +152,7 @@ def _read_facts(path: str, facts: Json) -> Json:
     A label that was lost would show the document to everyone.
     """
     try:
-        return DocumentFacts.model_validate(facts).model_dump(exclude_unset=True) if facts else {}
+        return ManifestDocument.model_validate(facts).model_dump(exclude_unset=True) if facts else {}
     except ValidationError as exc:
         raise BundleDamaged(f"{MANIFEST}: {path[:200]!a} has labels or dates of another form") from exc
 
@@ -212,10 +212,10 @@ def problem_of(path: str) -> str | None:
         return "is hidden"
     if len(parts) > MAX_PARTS or sum(map(len, encoded)) + len(parts) > MAX_NAME or max(map(len, encoded)) > MAX_PART:
         return "is too long, or lies too deep"
-    return _find_misplacement(path, parts)
+    return _find_misplacement(parts)
 
 
-def _find_misplacement(path: str, parts: list[str]) -> str | None:
+def _find_misplacement(parts: list[str]) -> str | None:
     """Return the reason why a bundle cannot hold this name, or None."""
     folder, name = f"{parts[0]}/", parts[-1]
     if folder not in FOLDERS or len(parts) < 2:

@@ -42,6 +42,7 @@ from agentic_rag.bundles.reading import DescribedDomain, fit_settings, read_desc
 from agentic_rag.bundles.receiving import Received, Reception
 from agentic_rag.bundles.report import (
     KIND_OF,
+    Action,
     AskedSecret,
     Difference,
     ImportReport,
@@ -208,8 +209,8 @@ class Imports:
             imports.delete(conn, under_way.id)
             audit(conn, audit_entry)
             merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
-            for each in labelled:
-                documents.expect_labels(conn, each)
+            for labels in labelled:
+                documents.expect_labels(conn, labels)
             context_lines.put(conn, lines)
             merge_notifications(conn, under_way.domain_id, described.notifications, under_way.user_id)
 
@@ -323,13 +324,8 @@ class Imports:
                 after = form.expect.to_json()
                 differences.append(Difference("case", _title_of(form), "change", before=before.expect, after=after))
         unmatched = [case for case in by_digest.values() if case.state is evaluation.CaseState.ACTIVE]
-        return [
-            *differences,
-            *(
-                Difference("case", _title_of(form_of(case)), "remove" if remove_others else "keep")
-                for case in unmatched
-            ),
-        ]
+        action: Action = "remove" if remove_others else "keep"
+        return [*differences, *(Difference("case", _title_of(form_of(case)), action) for case in unmatched)]
 
     async def _bring_over(
         self,
@@ -369,11 +365,13 @@ class Imports:
             documents.unmark_joined(conn, record.id)  # also documents with the same bytes take their lines
             if remove_cases:
                 digests = {digest_of(case.questions) for case in described.cases}
-                other_cases = [case for case in evaluation.list_cases(conn, record.id) if case.digest not in digests]
-                store_cases(conn, [(case, None) for case in other_cases], user.id, redaction)
+                # A bundle has active cases only, so the absence of a draft says nothing.
+                active = evaluation.list_cases(conn, record.id, state=evaluation.CaseState.ACTIVE)
+                removed = [case for case in active if case.digest not in digests]
+                store_cases(conn, [(case, None) for case in removed], user.id, redaction)
 
         labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
-        paths_by_sha = {each.sha256: each.path for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
+        paths_by_sha = {file.sha256: file.path for file in received.manifest.files if file.path.startswith(DOCUMENTS)}
         redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
         storing = is_stored = False
@@ -532,18 +530,18 @@ def expected_lines(
     received: Received, described: DescribedDomain, draft: DomainDraft
 ) -> list[context_lines.ContextLineRecord]:
     """Return the context lines of a bundle's documents, to be adopted by the documents with the same bytes."""
-    known = {each.sha256 for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
+    documents_of_bundle = {file.sha256 for file in received.manifest.files if file.path.startswith(DOCUMENTS)}
     return [
         context_lines.ContextLineRecord(
-            document_id=context_lines.imported_id(draft.record.id, each.sha256),
-            digest=each.digest,
-            model=each.model,
+            document_id=context_lines.imported_id(draft.record.id, line.sha256),
+            digest=line.digest,
+            model=line.model,
             domain_id=draft.record.id,
-            line=each.line,
+            line=line.line,
             updated_at=now(),
         )
-        for each in described.lines
-        if each.sha256 in known
+        for line in described.lines
+        if line.sha256 in documents_of_bundle
     ]
 
 

@@ -114,6 +114,7 @@ class PendingImports:
             return []
         notes = await self._bring(under_way, record, files)
         failpoints.reached("bundle.applied")
+        # The row goes before the folder: a row without files would be reported as lost.
         await self._db.write(partial(imports.delete, import_id=under_way.id), durable=True)
         failpoints.reached("bundle.done")
         await self._drop(under_way)
@@ -129,6 +130,7 @@ class PendingImports:
             try:
                 if removed:
                     notes += await self._threads.run(record.id, remove_files, workspace, removed, expected)
+                    # Noted, so that a retry does not remove files that a person has put there since.
                     await self._db.write(partial(imports.end_removal, import_id=under_way.id), durable=True)
                     failpoints.reached("bundle.cleared")
                 texts = PLACES.keys() - {DOCUMENTS}

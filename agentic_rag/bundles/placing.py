@@ -158,7 +158,7 @@ def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: 
             place = PLACES[f"{folder}/"]
             if path in expected and _hash_of(root.at(place), name) != expected[path]:
                 notes.append(Note(path, "it was changed meanwhile, and is not the bundle's"))
-                source.unlink()
+                source.unlink()  # so that a retry neither moves it nor reports it again
                 continue
             root.at(place).take_in(source, name, replace=True)
             failpoints.reached("bundle.file")

@@ -86,8 +86,8 @@ def read_described(files: Path) -> DescribedDomain:
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
     cases, notes = _read_cases(files)
-    told, lines = _read_notifications(files), _read_lines(files)
-    return DescribedDomain(name, description, settings, entries, cases, notes, told, lines)
+    notifications, lines = _read_notifications(files), _read_lines(files)
+    return DescribedDomain(name, description, settings, entries, cases, notes, notifications, lines)
 
 
 def _read_lines(files: Path) -> tuple[BundledLine, ...]:
@@ -96,15 +96,15 @@ def _read_lines(files: Path) -> tuple[BundledLine, ...]:
         data = (files / LINES).read_bytes()
     except FileNotFoundError:
         return ()
-    found: list[BundledLine] = []
+    lines: list[BundledLine] = []
     for sha256, passages in read_object(LINES, data).items():
-        for digest, each in passages.items() if isinstance(passages, dict) else (("", None),):
-            match each:
+        for digest, written in passages.items() if isinstance(passages, dict) else (("", None),):
+            match written:
                 case {"model": str(model), "line": str(line), **rest} if not rest and DIGEST.fullmatch(digest):
-                    found.append(BundledLine(sha256, digest, model[:200], clean_line(line)))
+                    lines.append(BundledLine(sha256, digest, model[:200], clean_line(line)))
                 case _:
                     raise BundleDamaged(f"{LINES}: model and line are expected for each passage, and nothing else")
-    return tuple(each for each in found if each.line)
+    return tuple(line for line in lines if line.line)
 
 
 def _read_notifications(files: Path) -> BundledNotifications:

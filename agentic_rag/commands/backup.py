@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header, Progress
     from agentic_rag.backup.restoring import Restored
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.contents import Finding
+    from agentic_rag.operations.contents import Inconsistency
 
 VERIFY = "verify"
 TELL_SECONDS = 0.2
@@ -150,7 +150,7 @@ def restore(
 
 async def _restore(
     settings: "Settings", file: Path, end_turns: bool | None, progress: "Progress"
-) -> "tuple[Restored, list[Finding]]":
+) -> "tuple[Restored, list[Inconsistency]]":
     from agentic_rag.backup.restoring import Plan, restore
     from agentic_rag.commands.doctor import examine
 

@@ -19,7 +19,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import open_knowledge
 from agentic_rag.operations.contents import (
-    Finding,
+    Inconsistency,
     examine_originals,
     examine_payloads,
     examine_secrets,
@@ -50,7 +50,7 @@ RESTORE = (
 )
 
 
-async def examine(settings: Settings, repair: bool) -> list[Finding]:
+async def examine(settings: Settings, repair: bool) -> list[Inconsistency]:
     """Return the findings. ``repair`` repairs those that can be repaired.
 
     Raises:
@@ -116,21 +116,21 @@ async def describe_lines(settings: Settings) -> list[str]:
         await database.aclose()
 
 
-async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Finding]]:
+async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Inconsistency]]:
     """Open the database if it is sound. Returns the findings otherwise."""
     path = settings.data / DATABASE
     if not settings.database_url and (damage := await anyio.to_thread.run_sync(_damage_of, path)):
-        return None, [Finding("DATABASE_DAMAGED", str(path), name_some(damage), RESTORE, by_hand=True)]
+        return None, [Inconsistency("DATABASE_DAMAGED", str(path), name_some(damage), RESTORE, by_hand=True)]
     try:
         database = await open_database(settings)
         stack.push_async_callback(database.aclose)
         damage = await database.read(find_server_damage)
     except (BadConfiguration, StorageError) as exc:
         remedy = "make it readable; nothing that needs the records was checked"
-        return None, [Finding("DATABASE_UNAVAILABLE", "database", str(exc), remedy, by_hand=True)]
+        return None, [Inconsistency("DATABASE_UNAVAILABLE", "database", str(exc), remedy, by_hand=True)]
     if damage:
         remedy = "restore it, or mend it with PostgreSQL's own tools (REINDEX, pg_amcheck)"
-        return database, [Finding("DATABASE_DAMAGED", "PostgreSQL", name_some(damage), remedy, by_hand=True)]
+        return database, [Inconsistency("DATABASE_DAMAGED", "PostgreSQL", name_some(damage), remedy, by_hand=True)]
     return database, []
 
 
@@ -142,7 +142,7 @@ def _damage_of(path: Path) -> list[str]:
     return []
 
 
-async def _examine_records(settings: Settings, database: Database, repair: bool) -> list[Finding]:
+async def _examine_records(settings: Settings, database: Database, repair: bool) -> list[Inconsistency]:
     files = PayloadFiles(settings.data / "payloads")
     if not database.shared:
         await database.write(run_groups.settle)  # complete the turns' events first, as a start would
@@ -154,10 +154,10 @@ async def _examine_records(settings: Settings, database: Database, repair: bool)
             findings += await Doctor(database, files, knowledge.index).examine(repair=repair)
     except (IndexFault, BadConfiguration) as exc:
         remedy = "fix the reported problem and run this again; records and index were not compared"
-        findings.append(Finding("INDEX_UNAVAILABLE", "index", str(exc), remedy, by_hand=True))
+        findings.append(Inconsistency("INDEX_UNAVAILABLE", "index", str(exc), remedy, by_hand=True))
     return findings
 
 
-def _lent(folder: Path, lent: list[str]) -> Finding:
+def _lent(folder: Path, lent: list[str]) -> Inconsistency:
     problem = f"other users of this machine can get at {name_some([name or 'the folder itself' for name in lent])}"
-    return Finding("FILES_OPEN_TO_OTHERS", str(folder), problem, "are closed to them")
+    return Inconsistency("FILES_OPEN_TO_OTHERS", str(folder), problem, "are closed to them")

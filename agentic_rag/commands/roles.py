@@ -144,7 +144,7 @@ def check_folder(folder: Path) -> "list[Finding]":
     """
     # imported when the command runs, so that --help and other commands start fast
     from mcp_servers.promptx.builtin import BUILTIN_ROLES
-    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
+    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Reading, RoleFileIndex, collect
     from mcp_servers.safe_files import Folder
 
     if not folder.is_dir():
@@ -152,7 +152,7 @@ def check_folder(folder: Path) -> "list[Finding]":
     whole = folder.absolute()
     resources = Folder(whole).at(RESOURCE_FOLDER)
     root = resources if resources.is_there() else Folder(whole)
-    index = Index()
+    index = RoleFileIndex()
     collect(index, "builtin", Folder(BUILTIN_ROLES, owned=False))
     index.findings.clear()
     collect(index, "workspace", root)
@@ -168,12 +168,12 @@ def check_folder(folder: Path) -> "list[Finding]":
 
 def files_by_role(folder: Path) -> dict[str, list[Json]]:
     """Return the files of each role in the server's form: all files in the folder of the role's own file."""
-    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, collect
+    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, RoleFileIndex, collect
     from mcp_servers.safe_files import Folder
 
     whole = Folder(folder.absolute())
     resources = whole.at(RESOURCE_FOLDER)
-    index = Index()
+    index = RoleFileIndex()
     collect(index, "workspace", resources if resources.is_there() else whole)
     by_role: dict[str, list[Json]] = {}
     for (kind, role), own in sorted(index.winners.items()):

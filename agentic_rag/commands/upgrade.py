@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentic_rag.backup.rehearsed_cases import RehearsedDomain
     from agentic_rag.backup.upgrading import DowngradePlan, Rehearsal
     from agentic_rag.base.settings import Settings
-    from agentic_rag.operations.contents import Finding
+    from agentic_rag.operations.contents import Inconsistency
 
 
 def upgrade(
@@ -67,7 +67,7 @@ def upgrade(
     say("Everything fits together.")
 
 
-async def _upgrade(settings: "Settings") -> "list[Finding]":
+async def _upgrade(settings: "Settings") -> "list[Inconsistency]":
     from agentic_rag.backup.upgrading import back_up_before
     from agentic_rag.commands.doctor import examine
     from agentic_rag.operations.data_folder import DataFolder
@@ -83,7 +83,7 @@ async def _upgrade(settings: "Settings") -> "list[Finding]":
     return findings
 
 
-def _tell_rehearsal(done: "Rehearsal") -> "list[Finding]":
+def _tell_rehearsal(done: "Rehearsal") -> "list[Inconsistency]":
     from agentic_rag.store.migrations import HEAD
 
     if not done.steps:

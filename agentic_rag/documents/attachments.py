@@ -23,7 +23,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import Incoming, Original, clean_name, split_name
 from agentic_rag.documents.passages import cited_part, paragraph_after, paragraph_before, table_of, table_within
 from agentic_rag.documents.places import CitationPlace
-from agentic_rag.documents.reading import ReadingProcess, Summary
+from agentic_rag.documents.reading import FileSummary, ReadingProcess
 from agentic_rag.documents.text_positions import Range
 from agentic_rag.store import attachments, conversations, payloads, sessions, turns
 from agentic_rag.store.attachments import AttachmentRecord
@@ -164,7 +164,7 @@ class Attachments:
                     await self._files.remove([row.ref for row in rows])
         return record
 
-    async def _read(self, ident: str, incoming: Incoming[AttachmentRecord]) -> tuple[Summary, bytes]:
+    async def _read(self, ident: str, incoming: Incoming[AttachmentRecord]) -> tuple[FileSummary, bytes]:
         """Return the facts about a file, and its passages in their stored form."""
         async with self._free:
             reader = self._readers.pop() if self._readers else ReadingProcess(self._limits)

@@ -72,7 +72,7 @@ class Job:
         return cls(**{**job, "limits": ParseLimits(**job["limits"]), "scans": ScansOfJob(**job["scans"])})
 
 
-class Frame(TypedDict, total=False):
+class FileFrame(TypedDict, total=False):
     """One frame of the answer for a file.
 
     The first frame is a summary, followed by batches of packed chunks, or an error code with its message. The last
@@ -93,7 +93,7 @@ class Frame(TypedDict, total=False):
     end: int
 
 
-def frames_of(job: Job) -> Iterator[Frame]:
+def frames_of(job: Job) -> Iterator[FileFrame]:
     """Yield the frames for a file: a summary and then its chunks in batches, or the pages that OCR has to read first.
 
     Raises:

@@ -30,7 +30,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.model_scans import ModelPageReader
-from agentic_rag.documents.reading import ReadingProcess, Summary
+from agentic_rag.documents.reading import FileSummary, ReadingProcess
 from agentic_rag.documents.scan_reading import OcrProcess, ScanStore
 from agentic_rag.documents.search import index_errors
 from agentic_rag.store import context_lines, documents, domains, scans
@@ -329,12 +329,16 @@ class Ingestion:
         """
         assert job.scans is not None
         job.waits_for_scans = False
-        failure: AgenticRagError | DocumentError | None = None
+        failure: Exception | None = None
         try:
             with job.scope:
                 await self._read_scans(job.scans, reader)
-        except (_DocumentLost, AgenticRagError, DocumentError) as exc:
-            failure = None if isinstance(exc, _DocumentLost) else exc
+        except _DocumentLost:
+            job.scope.cancel()
+        except Exception as exc:  # the server must outlive any page
+            if not isinstance(exc, (AgenticRagError, DocumentError)):
+                log.error("reading a scanned page of %s failed", document_id, exc_info=exc)
+            failure = exc
             job.scope.cancel()
         finally:
             if job.scope.cancel_called:
@@ -460,7 +464,9 @@ class Ingestion:
         failpoints.reached("ingest.indexed")
         self._tell_changed(document.domain_id)
 
-    async def _begin(self, document: DocumentRecord, folder: Folder, file: BinaryIO, reader: ReadingProcess) -> Summary:
+    async def _begin(
+        self, document: DocumentRecord, folder: Folder, file: BinaryIO, reader: ReadingProcess
+    ) -> FileSummary:
         """Read the file, with the scanned pages that have been read so far.
 
         Raises:
@@ -493,7 +499,7 @@ class Ingestion:
             raise _DocumentLost
         return claimed
 
-    async def _store(self, document: DocumentRecord, summary: Summary, reader: ReadingProcess) -> None:
+    async def _store(self, document: DocumentRecord, summary: FileSummary, reader: ReadingProcess) -> None:
         collection = collection_of(document.domain_id)
         began = reported = time.monotonic()
         stored = 0

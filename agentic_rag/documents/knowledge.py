@@ -27,7 +27,7 @@ from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.line_writer import LineWriter
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.documents.model_scans import PageModel
-from agentic_rag.documents.pages import Pages
+from agentic_rag.documents.pages import PageImages
 from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing, SwapGate
 from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
@@ -78,7 +78,7 @@ class Knowledge:
         self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding, self.search, gate)
         self.lines = ContextLines(workshop, self.dense, self.reindexing, writer, gate)
         self.intake = Intake(workshop, self.ingestion, self.reindexing)
-        self.pages = Pages(workshop)
+        self.pages = PageImages(workshop)
         self.scans = ScanStore(workshop.database)
 
     async def resume(self) -> None:

@@ -93,7 +93,7 @@ class _Wish:
     done: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Pages:
+class PageImages:
     """Images and marks of the pages of all domains. Its tasks live as long as the workers of ``workshop``."""
 
     def __init__(self, workshop: DocumentServices, *, cache_bytes: int = CACHE_BYTES, seconds: float = SECONDS) -> None:

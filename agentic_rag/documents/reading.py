@@ -11,7 +11,7 @@ from typing import BinaryIO
 import orjson
 
 from agentic_rag.base.ids import DocumentId
-from agentic_rag.documents.child import NO_SCANS, Frame, Job, ScansOfJob
+from agentic_rag.documents.child import NO_SCANS, FileFrame, Job, ScansOfJob
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.line_writer import with_lines
 from mcp_servers.retriever.chunking import Chunk
@@ -24,7 +24,7 @@ CHILD = "agentic_rag.documents.child"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class FileSummary:
     """Facts about a file after it was parsed and chunked."""
 
     pages: int | None
@@ -65,7 +65,7 @@ class ReadingProcess:
 
     async def begin(
         self, file: BinaryIO, name: str, document_id: DocumentId, version: str, scans: ScansOfJob = NO_SCANS
-    ) -> Summary:
+    ) -> FileSummary:
         """Read the file. ``version`` is the hash of its bytes. The caller may close the file afterwards.
 
         Raises:
@@ -73,14 +73,14 @@ class ReadingProcess:
             DocumentError: the file cannot be read; the process is ready for the next file.
         """
         await self._process.send(orjson.dumps(Job("", name, document_id, version, self._limits, scans)), file)
-        frame: Frame | None = await self._process.frame()
+        frame: FileFrame | None = await self._process.frame()
         if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the reader crashed on this file")
         if "wanted" in frame:
             if await self._process.frame() is not None:
                 raise DocumentError("DOCUMENT_BROKEN", "the reader gave an answer that cannot be used")
             raise ScansWanted(frame["wanted"], frame["pages"] or 0)
-        return Summary(
+        return FileSummary(
             pages=frame["pages"],
             chunks=frame["chunks"],
             languages=tuple(frame["languages"]),
@@ -95,7 +95,7 @@ class ReadingProcess:
         Raises:
             DocumentError: the rest cannot be read.
         """
-        frame: Frame | None = await self._process.frame()
+        frame: FileFrame | None = await self._process.frame()
         if frame is None:
             return None
         packed = frame["batch"]

@@ -15,7 +15,7 @@ from agentic_rag.domains.record_history import content_of
 from agentic_rag.store import evaluation, history
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState
-from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
+from agentic_rag.store.history import GONE, HistoryKind, NewHistory, VersionContent
 
 
 def form_of(record: CaseRecord) -> CaseForm:
@@ -142,7 +142,7 @@ def store_cases(
         history.append(conn, records[0].domain_id, entries, now())
 
 
-def _content(record: CaseRecord | None, redaction: Redaction) -> Content:
+def _content(record: CaseRecord | None, redaction: Redaction) -> VersionContent:
     if record is None or record.state is CaseState.DRAFT:
         return GONE
     return content_of(case_text(form_of(record)), redaction)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from mcp_servers.safe_files import Entry, Folder, Kind, is_text
+from mcp_servers.safe_files import Folder, FolderEntry, Kind, is_text
 
 FILE_LIMIT = 8_000
 """Maximum characters of one file."""
@@ -118,7 +118,7 @@ _STRANGE: dict[Kind, str] = {
 }
 
 
-def _read(folder: Folder, entry: Entry, cached: _CachedFile | None) -> _CachedFile:
+def _read(folder: Folder, entry: FolderEntry, cached: _CachedFile | None) -> _CachedFile:
     """Return the file's good version, from the cache if the file is unchanged."""
     if entry.status is None:
         raise ValueError(_STRANGE[entry.kind])

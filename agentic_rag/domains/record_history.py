@@ -10,14 +10,14 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
+from agentic_rag.store.history import GONE, HistoryKind, NewHistory, VersionContent
 
 
-def content_of(text: str, redaction: Redaction) -> Content:
+def content_of(text: str, redaction: Redaction) -> VersionContent:
     """Return a text with its hash and without secrets."""
     clean_text = redaction(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return Content(clean_text, digest, redacted=clean_text != text)
+    return VersionContent(clean_text, digest, redacted=clean_text != text)
 
 
 def record_changes(

@@ -41,7 +41,7 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import PromptFiles, check_name
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.retrieval import RunSubject
-from agentic_rag.evaluation.runs import Runs, RunWish, summaries_of
+from agentic_rag.evaluation.runs import Runs, RunWish, insist, summaries_of
 from agentic_rag.evaluation.verdicts import summarise
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.trials import check_size
@@ -186,7 +186,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-class Gate:
+class ChangeGate:
     """Tries, holds and applies changes of all domains.
 
     ``quotes_only``: the server has no language model, so that answers do not vary.
@@ -329,7 +329,7 @@ class Gate:
     async def wait(self, domain_id: str, draft_id: str) -> DraftRecord:
         """Return a draft once its trial has ended."""
         while True:
-            news = self._runs.news
+            news = self._runs.news  # taken before the draft is read, so that no decision in between is missed
             draft = await self.draft(domain_id, draft_id)
             if draft.state is not DraftState.TRYING:
                 return draft
@@ -428,7 +428,7 @@ class Gate:
             run = await self._runs.next_run(tier)
             await self._runs.carry_out(run)
             if run.draft_id:
-                await self.settle(run.domain_id, run.draft_id)
+                await insist(partial(self.settle, run.domain_id, run.draft_id))
 
     async def work_searches(self) -> None:
         """Run the queued runs of the retrieval tier."""
@@ -491,6 +491,7 @@ class Gate:
         if any(run.state is RunState.STOPPED for run in runs):
             return False
         again: list[RunRecord] = []
+        # Without a token limit the repetitions could cost more than the trial, so each has that of its run.
         for run in runs:
             subject = from_json(RunSubject, run.subject)
             wish = RunWish("answers", "gate", run.label, subject, differing, AGAIN, run.max_tokens, draft.id)
@@ -499,6 +500,7 @@ class Gate:
         fields: DraftFields = {"decision": {"again": [repetition.id for repetition in again]}, "updated_at": now()}
 
         def store(conn: Connection) -> None:
+            # Another replica may have decided about the draft or repeated it meanwhile.
             if evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields):
                 for repetition in again:
                     evaluation.insert_run(conn, repetition)

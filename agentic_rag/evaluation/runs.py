@@ -7,10 +7,11 @@ others wait.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import anyio
 from sqlalchemy import Connection
@@ -18,7 +19,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
 from agentic_rag.base import failpoints
-from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, StorageError
+from agentic_rag.base.errors import InvalidInput, NotFound, StorageError, first_cause
 from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.base.json_form import Json, from_json, to_json
 from agentic_rag.base.telemetry import Observer, WorkKind
@@ -218,7 +219,7 @@ class Runs:
             NotFound: the domain has no such run, or no longer has it.
         """
         while True:
-            news = self._news
+            news = self._news  # taken before the run is read, so that an end in between is not missed
             run = await self.get(domain_id, run_id)
             if run.state in RUN_ENDED:
                 return run
@@ -268,17 +269,19 @@ class Runs:
         reason = ""
         try:
             reason = await self._judge_all(run)
-        except StorageError as exc:
-            log.warning("the run %s continues later: %s", run.id, exc)
-            await anyio.sleep(RETRY_SECONDS)
-            await self._db.write(lambda conn: evaluation.update_run(conn, run.id, state=RunState.QUEUED))
-        except NotFound:
-            log.info("the run %s ends: its domain was deleted", run.id)
-        except AgenticRagError as exc:
-            await self._end(run, RunState.FAILED, str(exc))
         except Exception as exc:  # one run must not end the worker of all
-            log.error("the run %s failed", run.id, exc_info=exc)
-            await self._end(run, RunState.FAILED, f"an internal error: {type(exc).__name__}")
+            cause = first_cause(exc)  # a task group wraps errors into exception groups
+            if isinstance(cause, StorageError):
+                log.warning("the run %s continues later: %s", run.id, cause)
+                await anyio.sleep(RETRY_SECONDS)
+                await insist(partial(self._update, run, {"state": RunState.QUEUED}))
+            elif isinstance(cause, NotFound):
+                log.info("the run %s ends: its domain was deleted", run.id)
+            elif cause is not None:
+                await self._end(run, RunState.FAILED, str(cause))
+            else:
+                log.error("the run %s failed", run.id, exc_info=exc)
+                await self._end(run, RunState.FAILED, f"an internal error: {type(exc).__name__}")
         else:
             await self._end(run, RunState.STOPPED if reason else RunState.DONE, reason)
         finally:
@@ -290,9 +293,11 @@ class Runs:
             judging = DomainSettings.model_validate(from_json(RunSubject, run.subject).settings).evaluation
             if judging.judge and judging.judge_batch:
                 fields["scoring"] = Scoring.PLANNED
-        with suppress(StorageError):
-            await self._db.write(lambda conn: evaluation.update_run(conn, run.id, **fields), durable=True)
+        await insist(partial(self._update, run, fields))
         failpoints.reached("evaluation.ended")
+
+    async def _update(self, run: RunRecord, fields: RunFields) -> None:
+        await self._db.write(lambda conn: evaluation.update_run(conn, run.id, **fields), durable=True)
 
     async def _judge_all(self, run: RunRecord) -> str:
         """Judge the remaining cases; return a reason to stop early, or an empty text."""
@@ -322,6 +327,7 @@ class Runs:
             tasks.start_soon(self._beat, run)
             reason = ""
             size = GROUP[run.tier]
+            # Stored group by group: a killed run repeats at most one group, and answers are not paid for twice.
             for start in range(0, len(todo), size):
                 if run.max_tokens is not None and tally.tokens >= run.max_tokens:
                     reason = f"the run's budget of {run.max_tokens} tokens is used up"
@@ -449,6 +455,19 @@ class Runs:
                 await self._db.write(lambda conn: evaluation.update_run(conn, run.id, beat_at=now()))
 
 
+async def insist(write: Callable[[], Awaitable[None]]) -> None:
+    """Repeat a write until the store accepts it.
+
+    A claimed run and a trial whose runs have ended wait for this process: without the write they would never end.
+    """
+    while True:
+        try:
+            return await write()
+        except StorageError as exc:
+            log.warning("an evaluation is stored later: %s", exc)
+            await anyio.sleep(RETRY_SECONDS)
+
+
 def _ago(seconds: float) -> str:
     at = datetime.now(UTC) - timedelta(seconds=seconds)
     return at.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
@@ -474,7 +493,7 @@ class _Tally:
     def fields(self) -> RunFields:
         counts = Counter(summarise(outcomes).outcome for outcomes in self._outcomes.values())
         return {
-            "done": self._count // self._repeats if self._repeats > 1 else self._count,
+            "done": self._count // self._repeats,
             "passed": counts[CaseOutcome.PASSED],
             "failed": counts[CaseOutcome.FAILED],
             "gone": counts[CaseOutcome.GONE],

@@ -114,7 +114,7 @@ class ScoreBatches:
         if not isinstance(self._model, BatchingModel):
             await self._score_singly(run, settings, results)
             return
-        await self._check_budget(run, name, requests)
+        await self._check_budget(run, requests)
         failpoints.reached("scoring.submitting")
         stored = True
         # Once the service has the batch, its id must be stored even if the server stops now.
@@ -138,7 +138,7 @@ class ScoreBatches:
         elif not stored:  # stopped or deleted meanwhile
             await self._model.cancel_batch(name, batch_id)
 
-    async def _check_budget(self, run: RunRecord, name: str, requests: Mapping[str, ModelRequest]) -> None:
+    async def _check_budget(self, run: RunRecord, requests: Mapping[str, ModelRequest]) -> None:
         """Refuse a batch for which a budget has no room. Nothing stays reserved while the service works.
 
         Raises:

@@ -18,7 +18,7 @@ from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.case_records import expectations_of
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.gate import decision_json
-from agentic_rag.evaluation.retrieval import ChunkSource, RetrievalTier, RunSubject, view_documents
+from agentic_rag.evaluation.retrieval import RetrievalTier, RunSubject, view_documents
 from agentic_rag.evaluation.runs import AT_ONCE, summaries_of
 from agentic_rag.evaluation.verdicts import CaseOutcome
 from agentic_rag.store import evaluation
@@ -65,10 +65,10 @@ class ReindexGate:
         present = RunSubject((await self._directory.get(domain_id)).settings)
         draft_id = new_id("draft")
         # Both collections are judged now, with the same settings and documents, so that only the index differs.
-        before, old = await self._judge(search, search.index, domain_id, draft_id, "live index", present, cases)
+        before, old = await self._judge(search, domain_id, draft_id, "live index", present, cases)
         rebuilt = replace(present, collection=collection)
         label = "index with context lines" if adds_lines else "rebuilt index"
-        after, new = await self._judge(search, search.index, domain_id, draft_id, label, rebuilt, cases)
+        after, new = await self._judge(search, domain_id, draft_id, label, rebuilt, cases)
         comparison = compare_runs(summaries_of(old), summaries_of(new), varies=False)
         if adds_lines and not comparison.better and comparison.rank_better <= comparison.rank_worse:
             reason = "; ".join(filter(None, [comparison.reason, NO_HELP]))
@@ -83,7 +83,6 @@ class ReindexGate:
     async def _judge(
         self,
         search: DomainSearch,
-        index: ChunkSource,
         domain_id: str,
         draft_id: str,
         label: str,
@@ -91,7 +90,7 @@ class ReindexGate:
         cases: list[CaseRecord],
     ) -> tuple[RunRecord, list[ResultRecord]]:
         settings = await self._directory.settings(domain_id)
-        tier, view = RetrievalTier(search, index), await view_documents(self._db, domain_id, ())
+        tier, view = RetrievalTier(search, search.index), await view_documents(self._db, domain_id, ())
         run_id, began, results = new_id("run"), now(), list[ResultRecord]()
         limiter = anyio.CapacityLimiter(AT_ONCE)
 

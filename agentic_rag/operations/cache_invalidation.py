@@ -28,7 +28,7 @@ Change = Callable[[], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
-class Budgets(Protocol):
+class BudgetCache(Protocol):
     """This process's copy of the budgets."""
 
     async def refresh(self) -> None:
@@ -59,7 +59,7 @@ class ReplicaNews:
         access: Access,
         pool: McpPool,
         lists: ToolLists,
-        budgets: Budgets,
+        budgets: BudgetCache,
         titles: Titles,
     ) -> None:
         self._directory = directory

@@ -26,7 +26,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Inconsistency:
     """One inconsistency. ``subject`` is its id or path. ``remedy`` says how a repair fixes it or has fixed it.
 
     ``by_hand`` means that no repair can restore the data; ``remedy`` then tells the owner how.
@@ -49,7 +49,7 @@ def name_some(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-async def examine_originals(database: Database, *, repair: bool) -> list[Finding]:
+async def examine_originals(database: Database, *, repair: bool) -> list[Inconsistency]:
     """Compare the file of every indexed document with its record. ``repair`` queues changed files for indexing."""
     findings = []
     for domain in await database.read(domains.list_all):
@@ -69,24 +69,26 @@ async def examine_originals(database: Database, *, repair: bool) -> list[Finding
     return findings
 
 
-def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | None:
+def _examine_original(folder: Folder, document: DocumentRecord) -> Inconsistency | None:
     title = f"{document.name} of domain {document.domain_id}"
     try:
         size, digest = folder.hash(document.path)
     except OSError as exc:
         reason = "is gone" if isinstance(exc, FileNotFoundError) else f"cannot be read: {exc.strerror}"
         remedy = f"put it back from a backup as {folder.path / document.path}, or delete the document"
-        return Finding("DOCUMENT_FILE_MISSING", document.id, f"the file of {title} {reason}", remedy, by_hand=True)
+        return Inconsistency(
+            "DOCUMENT_FILE_MISSING", document.id, f"the file of {title} {reason}", remedy, by_hand=True
+        )
     if digest == document.sha256 or not document.file_stamp:  # without a stamp, the next scan reads it
         return None
     how = f"it has {size} bytes, not {document.size}" if size != document.size else "its bytes are others"
     remedy = "is indexed again at the next start; if it was damaged, restore it from a backup first"
-    return Finding(
+    return Inconsistency(
         "DOCUMENT_FILE_CHANGED", document.id, f"the file of {title} differs from the indexed file: {how}", remedy
     )
 
 
-async def examine_payloads(database: Database, files: PayloadFiles) -> list[Finding]:
+async def examine_payloads(database: Database, files: PayloadFiles) -> list[Inconsistency]:
     """Compare every stored tool result with its recorded checksum. Records without a file are `Doctor`'s concern."""
     findings = []
     for ref, sha256 in sorted((await database.read(payloads.all_hashes)).items()):
@@ -97,34 +99,34 @@ async def examine_payloads(database: Database, files: PayloadFiles) -> list[Find
                 "is gone"
             )
             problem = "it differs from the stored result of a tool"
-            findings.append(Finding("PAYLOAD_CHANGED", ref, problem, remedy, by_hand=True))
+            findings.append(Inconsistency("PAYLOAD_CHANGED", ref, problem, remedy, by_hand=True))
     return findings
 
 
-async def examine_secrets(database: Database | None, folder: Path, setting: SecretStr | None) -> list[Finding]:
+async def examine_secrets(database: Database | None, folder: Path, setting: SecretStr | None) -> list[Inconsistency]:
     """Try the keys on every sealed secret. Without a database, check the keys only."""
     rows = [] if database is None else await database.read(secrets.list_all)
     try:
         unreadable = await anyio.to_thread.run_sync(find_unreadable, rows, folder, setting)
     except BadConfiguration as exc:
         remedy = "put the key back from a backup, readable by its owner only; nothing else opens the secrets"
-        return [Finding("SECRET_KEY_UNUSABLE", exc.setting, exc.problem, remedy, by_hand=True)]
+        return [Inconsistency("SECRET_KEY_UNUSABLE", exc.setting, exc.problem, remedy, by_hand=True)]
     findings = []
     for domain_id in sorted({problem.domain_id for problem in unreadable}):
         names = [f"{secret.name} ({secret.reason})" for secret in unreadable if secret.domain_id == domain_id]
         count = sum(row.domain_id == domain_id for row in rows)
         remedy = "set them again (agentic-rag secrets set), or put back the key or the database they belong to"
         reason = f"{len(names)} of its {count} secrets do not open: {name_some(names)}"
-        findings.append(Finding("SECRETS_UNREADABLE", domain_id, reason, remedy, by_hand=True))
+        findings.append(Inconsistency("SECRETS_UNREADABLE", domain_id, reason, remedy, by_hand=True))
     return findings
 
 
-async def examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
+async def examine_workspaces(workspaces: Path, *, repair: bool) -> list[Inconsistency]:
     """Check every memory below the workspaces. ``repair`` rebuilds the files that derive from its engrams."""
     return await anyio.to_thread.run_sync(partial(_examine_workspaces, workspaces, repair=repair))
 
 
-def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
+def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Inconsistency]:
     try:
         # A workspace may be a symbolic link that the operator made.
         places = sorted(folder for folder in workspaces.iterdir() if folder.is_dir())
@@ -134,9 +136,9 @@ def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
     return [_tell(trouble) for trouble in troubles]
 
 
-def _tell(trouble: MemoryTrouble) -> Finding:
+def _tell(trouble: MemoryTrouble) -> Inconsistency:
     if trouble.derived:
         remedy = "is rebuilt from the memory's engrams"
-        return Finding("MEMORY_FILE_STALE", str(trouble.place), trouble.reason, remedy)
+        return Inconsistency("MEMORY_FILE_STALE", str(trouble.place), trouble.reason, remedy)
     remedy = "put the memory's folder back from a backup, or move it away; until then it is not opened"
-    return Finding("MEMORY_DAMAGED", str(trouble.place), trouble.reason, remedy, by_hand=True)
+    return Inconsistency("MEMORY_DAMAGED", str(trouble.place), trouble.reason, remedy, by_hand=True)

@@ -211,6 +211,7 @@ class DataFolder:
         target.unlink(missing_ok=True)  # frees space on a full disk
         draft = target.with_suffix(".new")
         draft.unlink(missing_ok=True)
+        # Created with its mode: a file that is closed to others later was open to them for a moment.
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump({"url": url, "pid": os.getpid(), "key": key}, file)
         draft.replace(target)
@@ -218,7 +219,7 @@ class DataFolder:
     def release(self) -> None:
         """Release the folder. Idempotent."""
         if not self._lock.closed:
-            self.keep_spare()
+            self.keep_spare()  # the next start may find the disk full
             with suppress(OSError):  # a folder that turned read-only
                 (self.path / "server.json").unlink(missing_ok=True)
                 self._lock.truncate(0)
@@ -265,6 +266,7 @@ def check_database(path: Path) -> None:
     Raises:
         DatabaseMissing: stored results or an index exist, but the database is missing or empty.
     """
+    # After a kill before the first checkpoint, all records are in the write-ahead log, and the file is empty.
     journal = path.with_name(f"{path.name}-wal")
     if path.exists() and (path.stat().st_size or (journal.exists() and journal.stat().st_size)):
         return
@@ -339,7 +341,8 @@ def _lend_nothing(path: Path, *, repair: bool) -> Iterator[str]:
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if not status.st_mode & LENT or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 continue
-            yield os.path.normpath(os.path.join(place, name)).removeprefix(".")
+            lent = os.path.normpath(os.path.join(place, name))
+            yield "" if lent == "." else lent
             if repair:
                 _take_back(name, descriptor)
 

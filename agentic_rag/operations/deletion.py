@@ -86,7 +86,7 @@ class Deletion:
                 await self._documents.stop(domain_id)
                 for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
                     await self._runtime.drop(session_id)  # ends its turns and removes its payload files
-                await self._lifecycle.leaving(domain_id)
+                await self._lifecycle.leaving(domain_id)  # ends its MCP servers, which may still write to the workspace
                 await self._documents.drop(domain_id)
                 if workspace:
                     await self._threads.run(domain_id, remove_workspace, self._workspaces, Path(record.workspace))

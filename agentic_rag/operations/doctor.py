@@ -17,9 +17,9 @@ from agentic_rag.base.events import Error
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.operations.contents import Finding
+from agentic_rag.operations.contents import Inconsistency
 from agentic_rag.runtime.log.encoder import encode
-from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
+from agentic_rag.store import conversations, documents, domains, integrity, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
@@ -42,7 +42,7 @@ class Doctor:
         self._files = files
         self._index = index
 
-    async def examine(self, *, repair: bool = False, sums: bool = False) -> list[Finding]:
+    async def examine(self, *, repair: bool = False, sums: bool = False) -> list[Inconsistency]:
         """Return the findings in a stable order. ``repair`` also repairs them.
 
         ``sums`` skips the check of single documents in domains whose number of chunks matches the records.
@@ -54,7 +54,7 @@ class Doctor:
         findings = await examine_records(self._db, repair=repair)
         return [*findings, *await self._payloads(repair), *await self._documents(repair, sums)]
 
-    async def _payloads(self, repair: bool) -> list[Finding]:
+    async def _payloads(self, repair: bool) -> list[Inconsistency]:
         # Read the records first: a file written meanwhile is then listed without its record, never the reverse. The
         # second read of the records removes such files from the findings.
         known_refs = await self._db.read(payloads.all_refs)
@@ -65,11 +65,17 @@ class Doctor:
             await self._files.remove(orphans)
             await self._db.write(lambda conn: payloads.forget(conn, missing))
         return [
-            *(Finding("PAYLOAD_WITHOUT_RECORD", ref, "no session refers to the file", "is removed") for ref in orphans),
-            *(Finding("PAYLOAD_WITHOUT_FILE", ref, "its file is gone", "its record is removed") for ref in missing),
+            *(
+                Inconsistency("PAYLOAD_WITHOUT_RECORD", ref, "no session refers to the file", "is removed")
+                for ref in orphans
+            ),
+            *(
+                Inconsistency("PAYLOAD_WITHOUT_FILE", ref, "its file is gone", "its record is removed")
+                for ref in missing
+            ),
         ]
 
-    async def _documents(self, repair: bool, sums: bool) -> list[Finding]:
+    async def _documents(self, repair: bool, sums: bool) -> list[Inconsistency]:
         findings = []
         recorded = await self._db.read(documents.count_chunks)
         for domain in await self._db.read(domains.list_all):
@@ -78,7 +84,7 @@ class Doctor:
                 if await self._index.count(collection) == recorded.get(domain.id, 0) and sums:
                     continue
             except IndexDamaged as exc:  # now moved aside: its chunks are missing below
-                findings.append(Finding("INDEX_DAMAGED", domain.id, exc.reason, f"was moved to {exc.place}"))
+                findings.append(Inconsistency("INDEX_DAMAGED", domain.id, exc.reason, f"was moved to {exc.place}"))
             of_domain = await self._db.read(lambda conn, key=domain.id: documents.list_of(conn, key))  # type: ignore[misc]
             counted = 0
             for document in of_domain:
@@ -87,14 +93,14 @@ class Doctor:
                 if document.status is not DocumentStatus.INDEXED or count == document.chunk_count:
                     continue
                 problem = f"{count} of its {document.chunk_count} chunks are in the index"
-                findings.append(Finding("DOCUMENT_NOT_AS_INDEXED", document.id, problem, "is indexed again"))
+                findings.append(Inconsistency("DOCUMENT_NOT_AS_INDEXED", document.id, problem, "is indexed again"))
                 if repair:
                     await self._db.write(lambda conn, key=document.id: _queue(conn, key), durable=True)  # type: ignore[misc]
             surplus = await self._index.count(collection) - counted
             if surplus > 0:
                 problem = f"the index holds {surplus} chunks of documents that are gone"
                 remedy = "the collection is dropped and its documents are indexed again"
-                findings.append(Finding("INDEX_WITHOUT_DOCUMENT", domain.id, problem, remedy))
+                findings.append(Inconsistency("INDEX_WITHOUT_DOCUMENT", domain.id, problem, remedy))
                 if repair:
                     await self._index.drop(collection)
                     for document in of_domain:
@@ -182,39 +188,39 @@ _CHECKS = (
         "CONVERSATION_WITHOUT_SESSION",
         "its messages are gone",
         "gets an empty session",
-        checks.conversations_without_session,
+        integrity.conversations_without_session,
         _give_session,
     ),
     _Check(
         "SESSION_WITHOUT_CONVERSATION",
         "its messages are unreachable",
         "gets a conversation again, or is deleted if its domain or its parent is gone",
-        checks.sessions_without_owner,
+        integrity.sessions_without_owner,
         _give_conversation,
     ),
     _Check(
         "TURN_WITHOUT_MESSAGE",
         "it runs and cannot be resumed",
         "is ended with an error",
-        checks.turns_without_message,
+        integrity.turns_without_message,
         _end,
     ),
     _Check(
         "STALE_LEASE",
         "its owner is gone",
         "is released; a turn that runs is resumed at the next start",
-        lambda conn: checks.stale_leases(conn, now()),
+        lambda conn: integrity.stale_leases(conn, now()),
         turns.release,
     ),
 )
 
 
-async def examine_records(database: Database, *, repair: bool = False) -> list[Finding]:
+async def examine_records(database: Database, *, repair: bool = False) -> list[Inconsistency]:
     """Return the findings among the records alone, in a stable order. ``repair`` also repairs them."""
     return [finding for check in _CHECKS for finding in await _examine(database, check, repair)]
 
 
-async def _examine(database: Database, check: _Check, repair: bool) -> list[Finding]:
+async def _examine(database: Database, check: _Check, repair: bool) -> list[Inconsistency]:
     def work(conn: Connection) -> list[str]:
         subjects = sorted(check.find(conn))
         for subject in subjects if repair else ():
@@ -222,4 +228,4 @@ async def _examine(database: Database, check: _Check, repair: bool) -> list[Find
         return subjects
 
     subjects = await (database.write(work, durable=True) if repair else database.read(work))
-    return [Finding(check.code, subject, check.problem, check.remedy) for subject in subjects]
+    return [Inconsistency(check.code, subject, check.problem, check.remedy) for subject in subjects]

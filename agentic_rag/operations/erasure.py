@@ -106,6 +106,7 @@ class Erasure:
             tool_lists.delete_of_user(conn, user_id)
             usage.rename_user(conn, user_id, f"#{user.number}")
             budgets.forget(conn, Scope.USER, user_id)
+            # Again, because a request that had begun before the first step may have stored one since.
             logins.end_of_user(conn, user_id)
             authorizations.end_of_user(conn, user_id)
             keys.delete_of_user(conn, user_id)

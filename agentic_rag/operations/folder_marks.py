@@ -13,7 +13,7 @@ from agentic_rag.base.threads import DomainThreads
 from agentic_rag.domains.file_history import PROMPT_FOLDER
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
-from mcp_servers.safe_files import Entry, Folder
+from mcp_servers.safe_files import Folder, FolderEntry
 
 WHOLE_EVERY = 10
 """Each domain is scanned fully in one of this many rounds, changed or not. Rounds differ between domains."""
@@ -63,7 +63,7 @@ def _lines(place: Folder) -> Iterator[bytes]:
         yield _line(entry)
 
 
-def _line(entry: Entry) -> bytes:
+def _line(entry: FolderEntry) -> bytes:
     status = entry.status
     times = "" if status is None else f"{status.st_ctime_ns} {status.st_ino}"
     return f"{entry.kind} {entry.stamp} {times} {entry.path}".encode(errors="surrogateescape")

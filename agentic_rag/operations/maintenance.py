@@ -206,6 +206,7 @@ class Maintenance:
                 return
             any_new = await self._documents.rescan(domain.id)
             changed = await self._history.notice(domain.id)
+            # After a change the folder is scanned once more, because it may have changed again during the scan.
             if not any_new and not changed:
                 self._marks.keep(domain.id, mark)
         except NotFound:  # the domain was deleted meanwhile
@@ -238,7 +239,7 @@ class Maintenance:
         keep = timedelta(hours=self._settings.run_log_hours)
         before = (datetime.now(UTC) - keep).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
         while await self._db.write(partial(run_events.prune, ended_before=before)):
-            pass
+            pass  # each call is a transaction of its own, between which others can write
         for prune in (images.prune, prompts.prune):  # rows of deleted turns and sessions
             await self._db.write(partial(prune, made_before=before))
 

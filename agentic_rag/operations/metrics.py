@@ -242,6 +242,7 @@ class _Collector:
         self._connections = connections
 
     def text(self) -> bytes:
+        # The library is imported at the first scrape, here and below: most servers are never scraped.
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()

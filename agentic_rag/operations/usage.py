@@ -94,6 +94,7 @@ def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, lis
     """Return the usage of turns and their delegates, by the turn that a person began."""
     root = {turn_id: turn_id for turn_id in turn_ids}
     asking: Sequence[TurnId] = turn_ids
+    # Delegates may delegate, too: one query for each level.
     while sessions_of := sessions.delegated_by(conn, asking):
         children = turns.ids_in(conn, list(sessions_of))
         root |= {child: root[sessions_of[session]] for child, session in children.items()}

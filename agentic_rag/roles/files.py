@@ -11,7 +11,7 @@ from mcp_servers.promptx.dpml import Kind, references, resolve
 from mcp_servers.promptx.errors import UnknownRole
 from mcp_servers.promptx.ids import check_id
 from mcp_servers.promptx.nuwa import RoleFile, layout
-from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Index, Origin, Reading, collect
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Origin, Reading, RoleFileIndex, collect
 from mcp_servers.safe_files import Folder
 
 
@@ -96,20 +96,20 @@ def _below(inner: str, folders: Iterable[PurePosixPath]) -> bool:
 
 
 def _read(workspace: Path, builtin: Path) -> Reading:
-    index = Index()
+    index = RoleFileIndex()
     collect(index, "builtin", Folder(builtin.absolute(), owned=False))
     collect(index, "workspace", Folder(workspace.absolute()).at(RESOURCE_FOLDER))
     return Reading(index)
 
 
-def _find(index: Index, role: str) -> DiskFile:
+def _find(index: RoleFileIndex, role: str) -> DiskFile:
     file = index.find("role", check_id(role))
     if file is None:
         raise UnknownRole(role, _roles_in(index, None))
     return file
 
 
-def _roles_in(index: Index, source: Origin | None) -> list[str]:
+def _roles_in(index: RoleFileIndex, source: Origin | None) -> list[str]:
     return sorted(
         key for (kind, key), file in index.winners.items() if kind == "role" and source in (None, file.source)
     )

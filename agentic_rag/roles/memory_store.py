@@ -22,7 +22,7 @@ from agentic_rag.base.errors import NotFound, StorageError, StorageFull
 from agentic_rag.store import engrams, memories
 from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
-from agentic_rag.store.engrams import CannotReplace, EngramLesson, MemoryName, NewEngram, TooMany
+from agentic_rag.store.engrams import CannotReplace, EngramInsert, EngramLesson, MemoryName, TooMany
 from agentic_rag.store.memories import EngramRecord
 from agentic_rag.store.raw_tables import Work
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
@@ -171,7 +171,7 @@ class DatabaseLedger:
         return self._store(new, limit, superseding=True)
 
     def _store(self, new: Sequence[Engram], limit: int | None, *, superseding: bool) -> int:
-        records = [NewEngram(_record(engram), engram.cues) for engram in new]
+        records = [EngramInsert(_record(engram), engram.cues) for engram in new]
 
         def work(conn: Connection) -> int:
             added = engrams.insert(conn, self._name, records, limit)

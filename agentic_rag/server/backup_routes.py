@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User
 from agentic_rag.backup.backups_folder import BackupFile
-from agentic_rag.backup.jobs import BackupJobs, Job
+from agentic_rag.backup.jobs import BackupJob, BackupJobs
 from agentic_rag.base.errors import BackupRefused, NotFound
 from agentic_rag.base.json_form import Absent
 from agentic_rag.server.replies import Items, answer
@@ -43,7 +43,7 @@ class Backups(Items[Backup]):
     folder: str
     keep: int
     every_hours: Absent[float] = None
-    job: Absent[Job] = None
+    job: Absent[BackupJob] = None
 
 
 @answer()
@@ -67,14 +67,14 @@ class BackupRoutes:
         return Backups(items, str(self._jobs.folder), self._jobs.keep, self._jobs.every_hours, self._jobs.job)
 
     @route("POST", BACKUPS, status=202, errors=[BackupRefused])
-    async def write(self, user: User) -> Job:
+    async def write(self, user: User) -> BackupJob:
         """Start writing a backup; `GET /api/backups` shows its progress. Secrets in the backup stay encrypted."""
         job = self._jobs.write(user.id)
         await self._audit.note(change("backup.begin", job.id))
         return job
 
     @route("POST", f"{BACKUPS}/{{backup}}/verify", status=202, errors=[BackupRefused, NotFound])
-    async def verify(self, user: User, backup: str) -> Job:
+    async def verify(self, user: User, backup: str) -> BackupJob:
         """Start to verify a backup by reading it to its end."""
         job = await self._jobs.verify(user.id, backup)
         await self._audit.note(change("backup.verify", backup))

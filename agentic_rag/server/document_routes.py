@@ -35,7 +35,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.documents.stale_report import StaleReason, StaleReports
-from agentic_rag.evaluation.gate import DomainChangeForm, Gate
+from agentic_rag.evaluation.gate import ChangeGate, DomainChangeForm
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
@@ -397,7 +397,7 @@ class Collection:
 class DocumentRoutes:
     """Documents of a domain."""
 
-    def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads, gate: Gate) -> None:
+    def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads, gate: ChangeGate) -> None:
         """Create the routes. ``thread`` builds long lists."""
         self._gate = gate
         self._documents = documents

@@ -30,7 +30,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.starters import draft_starters
 from agentic_rag.domains.domains import DomainDetails, Domains, Saved
-from agentic_rag.evaluation.gate import DomainChangeForm, Gate
+from agentic_rag.evaluation.gate import ChangeGate, DomainChangeForm
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.birth import DomainCreation, first_message
 from agentic_rag.server.replies import Items, answer, answer_from
@@ -152,7 +152,7 @@ class DomainRoutes:
         deletion: Deletion,
         births: DomainCreation,
         conversations: Conversations,
-        gate: Gate,
+        gate: ChangeGate,
         documents: Documents,
         views: DocumentViews,
     ) -> None:

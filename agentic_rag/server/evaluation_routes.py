@@ -29,7 +29,7 @@ from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.directory.cases import MAX_CSV_BYTES, CaseForm
 from agentic_rag.evaluation.cases import CaseLine, Cases
 from agentic_rag.evaluation.decisions import Comparison
-from agentic_rag.evaluation.gate import DomainChangeForm, Gate, decision_json
+from agentic_rag.evaluation.gate import ChangeGate, DomainChangeForm, decision_json
 from agentic_rag.evaluation.runs import Runs, RunWish
 from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.server.replies import CsvTable, Items, Part, Redacted, answer, answer_from
@@ -350,7 +350,7 @@ class CaseRoutes:
 class EvaluationRoutes:
     """Runs, comparisons and drafts of a domain."""
 
-    def __init__(self, cases: Cases, runs: Runs, gate: Gate) -> None:
+    def __init__(self, cases: Cases, runs: Runs, gate: ChangeGate) -> None:
         self._cases = cases
         self._runs = runs
         self._gate = gate

@@ -28,7 +28,7 @@ from agentic_rag.domains.definitions import DefinitionDraft, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
 from agentic_rag.domains.turn_tools import TurnTools
-from agentic_rag.evaluation.gate import Gate
+from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart, effective_prompt
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles, RoleView
@@ -373,7 +373,7 @@ class RoleRoutes:
     """Roles of a domain, and the prompt."""
 
     def __init__(
-        self, roles: Roles, definitions: Definitions, turn_tools: TurnTools, domains: Domains, gate: Gate
+        self, roles: Roles, definitions: Definitions, turn_tools: TurnTools, domains: Domains, gate: ChangeGate
     ) -> None:
         self._gate = gate
         self._domains = domains
@@ -438,7 +438,7 @@ class RoleRoutes:
 class PromptRoutes:
     """Prompt components: Markdown files that are part of the system prompt."""
 
-    def __init__(self, files: PromptFiles, gate: Gate) -> None:
+    def __init__(self, files: PromptFiles, gate: ChangeGate) -> None:
         self._files = files
         self._gate = gate
 

@@ -40,7 +40,7 @@ from agentic_rag.domains.sign_in_source import SignInSource
 from agentic_rag.domains.turn_tools import TurnTools
 from agentic_rag.domains.vault import Vault
 from agentic_rag.evaluation.cases import Cases
-from agentic_rag.evaluation.gate import Gate
+from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.evaluation.runs import Runs
 from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
@@ -98,7 +98,7 @@ class DomainServices:
     conversations: Conversations
     documents: Documents
     views: DocumentViews
-    gate: Gate
+    gate: ChangeGate
     history: History
     exports: Exports
     imports: Imports
@@ -115,7 +115,7 @@ class RoleServices:
     prompts: PromptFiles
     skills: Skills
     memories: Memories
-    gate: Gate
+    gate: ChangeGate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class DocumentServices:
     conversations: Conversations
     deletion: Deletion
     vault: Vault
-    gate: Gate
+    gate: ChangeGate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class EvaluationServices:
     cases: Cases
     suggestions: Suggestions
     runs: Runs
-    gate: Gate
+    gate: ChangeGate
 
 
 @dataclass(frozen=True, kw_only=True)

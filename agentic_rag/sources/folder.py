@@ -14,11 +14,11 @@ from agentic_rag.base.errors import InvalidInput, SourceUnreadable
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.source_forms import FolderSource
 from agentic_rag.documents.files import clean_name
-from agentic_rag.sources.items import Content, ItemGone, Listing, Notes, Patterns, SourceItem, refuse_item
+from agentic_rag.sources.items import ItemContent, ItemGone, Listing, Patterns, RunNotes, SourceItem, refuse_item
 from agentic_rag.store.clock import time_text
 from agentic_rag.store.sources import SourceItemRecord
 from mcp_servers.retriever.formats import suffixes
-from mcp_servers.safe_files import Entry, Folder, Refused, is_text
+from mcp_servers.safe_files import Folder, FolderEntry, Refused, is_text
 
 READ_BYTES: Final = 256 * 1024
 
@@ -39,17 +39,17 @@ class AllowedFolders:
         Raises:
             InvalidInput: the path is not inside an allowed folder, or is or contains the data folder.
         """
-        given = PurePosixPath(path)
-        if "\0" in path or not given.is_absolute() or ".." in given.parts:
+        named = PurePosixPath(path)
+        if "\0" in path or not named.is_absolute() or ".." in named.parts:
             raise InvalidInput("folder.path", f"{path[:200]!r} is not an absolute path without '..'.")
         for root in self._roots:
             allowed = PurePosixPath(root.replace("{domain}", domain_id))
-            if not given.is_relative_to(allowed):
+            if not named.is_relative_to(allowed):
                 continue
-            wanted = Path(given)
+            wanted = Path(named)
             if wanted.is_relative_to(self._data) or self._data.is_relative_to(wanted):
                 raise InvalidInput("folder.path", "the server's own data folder cannot be a source.")
-            inner = given.relative_to(allowed).as_posix()
+            inner = named.relative_to(allowed).as_posix()
             return Folder(Path(allowed)).at("" if inner == "." else inner)
         remedy = "ask the operator to list it in AGENTIC_RAG_SOURCE_FOLDERS"
         raise InvalidInput("folder.path", f"{path[:200]!r} is not in an allowed folder; {remedy}.")
@@ -76,7 +76,7 @@ class FolderReader:
             entries, more = await self._threads.run(self._domain_id, partial(self._walk, most))
         except OSError as exc:
             raise SourceUnreadable(f"the folder {self._path}: {exc.strerror or 'unknown reason'}") from exc
-        notes = Notes()
+        notes = RunNotes()
         items = []
         for entry in entries:
             if not is_text(entry.path):
@@ -89,26 +89,26 @@ class FolderReader:
             notes.add(f"the folder has more than {most} files; the others are left out")
         return Listing(items, not more, notes.texts)
 
-    def _walk(self, most: int) -> tuple[Sequence[Entry], bool]:
-        found: list[Entry] = []
+    def _walk(self, most: int) -> tuple[Sequence[FolderEntry], bool]:
+        files: list[FolderEntry] = []
         endings = suffixes()
         for entry in self._folder.walk(hidden=False):
             wanted = self._all or self._include.match(entry.path) or self._include.match(entry.name)
             if not wanted or (self._all and not entry.name.lower().endswith(endings)):
                 continue
-            if len(found) == most:
-                return found, True
-            found.append(entry)
-        return found, False
+            if len(files) == most:
+                return files, True
+            files.append(entry)
+        return files, False
 
-    def _item(self, entry: Entry) -> SourceItem:
+    def _item(self, entry: FolderEntry) -> SourceItem:
         around = "/".join(filter(None, (clean_name(part) for part in entry.path.split("/")[:-1])))
         modified = "" if entry.status is None else time_text(entry.status.st_mtime)
         uri = (self._path / entry.path).as_posix()
         return SourceItem(uri, entry.name, "", entry.stamp, modified, key=entry.path, path=around)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             file = await self._threads.run(self._domain_id, self._folder.open, item.key)
@@ -119,7 +119,7 @@ class FolderReader:
         except OSError as exc:
             raise refuse_item(exc.strerror or "unknown reason") from exc
         try:
-            yield Content(item.name, "", self._chunks(file))
+            yield ItemContent(item.name, "", self._chunks(file))
         finally:
             file.close()
 

@@ -66,7 +66,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ItemContent:
     """The content of an item. ``version`` replaces that of the list, if it is known only now."""
 
     name: str
@@ -93,9 +93,9 @@ class ItemReader(Protocol):
         ...
 
     def read_item(
-        self, item: SourceItem, known: SourceItemRecord | None
-    ) -> AbstractAsyncContextManager[Content | None]:
-        """Open the content of an item; None if it is still the ``known`` one.
+        self, item: SourceItem, stored: SourceItemRecord | None
+    ) -> AbstractAsyncContextManager[ItemContent | None]:
+        """Open the content of an item; None if it is still the ``stored`` one.
 
         Raises:
             ItemGone: the item does not exist any more.
@@ -118,7 +118,7 @@ def date_of(modified: str) -> str | None:
         return None
 
 
-def file_name(item: SourceItem, content: Content) -> str:
+def file_name(item: SourceItem, content: ItemContent) -> str:
     """Return the file name of an item's document. Its ending says how the document is read.
 
     The media type decides, unless it is a generic one such as ``text/plain``. Then the ending of the name decides.
@@ -149,12 +149,12 @@ def _ending_of(media_type: str) -> str:
         return preferred
     if media_type in _GENERIC:
         return ""
-    return next((ending for ending, each in all_formats().items() if each.media_type == media_type), "")
+    return next((ending for ending, form in all_formats().items() if form.media_type == media_type), "")
 
 
-def _is_same(ending: str, other: str) -> bool:
+def _is_same(first: str, second: str) -> bool:
     formats = all_formats()
-    return ending in formats and other in formats and formats[ending].media_type == formats[other].media_type
+    return first in formats and second in formats and formats[first].media_type == formats[second].media_type
 
 
 def last_part(uri: str) -> str:
@@ -182,7 +182,7 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "{" in text
 
 
-class Notes:
+class RunNotes:
     """The notes of a run, each once and at most `NOTES` of them."""
 
     def __init__(self, notes: Iterable[str] = ()) -> None:

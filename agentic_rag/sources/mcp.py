@@ -25,7 +25,16 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import clean_text
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.source_forms import ListTool, McpSource, ReadTool
-from agentic_rag.sources.items import Content, Listing, Notes, Patterns, SourceItem, is_pattern, one_chunk, refuse_item
+from agentic_rag.sources.items import (
+    ItemContent,
+    Listing,
+    Patterns,
+    RunNotes,
+    SourceItem,
+    is_pattern,
+    one_chunk,
+    refuse_item,
+)
 from agentic_rag.store.sources import SourceItemRecord
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.lists import ToolLists
@@ -101,7 +110,7 @@ class SourceServer:
         listed = await self._connection.tools(self._seconds)
         accepted, changed = await self._lists.current(self._spec, listed)
         excluded = tool in entry.exclude or (entry.include and tool not in entry.include)
-        if excluded or all(each.name != tool for each in accepted):
+        if excluded or all(accepted_tool.name != tool for accepted_tool in accepted):
             why = "is excluded in the server's entry" if excluded else "is not among its accepted tools"
             raise SourceUnreadable(f"the tool {tool!r} of {entry.name!r} {why}")
         if tool in changed:
@@ -125,7 +134,7 @@ class McpReader:
         return await self._list_resources(most)
 
     async def _list_resources(self, most: int) -> Listing:
-        found = _Found(most)
+        pages = _Pages(most)
         cursor: str | None = None
         while True:
             answer, cursor = await self._server.list_resources(cursor)
@@ -133,19 +142,23 @@ class McpReader:
             if problem:
                 raise SourceUnreadable(problem)
             for note in left_out:
-                found.notes.add(note)
-            for each in listed:
-                if self._wanted.match(each.uri):
-                    found.add(SourceItem(each.uri, each.name, each.media_type, each.version, each.modified))
-            if not found.has_more(cursor):
+                pages.notes.add(note)
+            for resource in listed:
+                if self._wanted.match(resource.uri):
+                    pages.add(
+                        SourceItem(
+                            resource.uri, resource.name, resource.media_type, resource.version, resource.modified
+                        )
+                    )
+            if not pages.has_more(cursor):
                 break
         for uri in self._form.resources:  # an address that the admin named is read even if it is not listed
-            if not is_pattern(uri) and uri not in found.items:
-                found.add(SourceItem(uri))
-        return found.listing()
+            if not is_pattern(uri) and uri not in pages.items:
+                pages.add(SourceItem(uri))
+        return pages.listing()
 
     async def _list_by_tool(self, tool: ListTool, most: int) -> Listing:
-        found = _Found(most)
+        pages = _Pages(most)
         arguments: Json = dict(tool.arguments or {})
         while True:
             blocks, structured = await self._server.call(tool.tool, arguments)
@@ -153,12 +166,12 @@ class McpReader:
             for number, member in enumerate(_list_in(result, tool.items), 1):
                 item = self._item_of(member, tool)
                 if item is None:
-                    found.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
-                elif found.add(item):
+                    pages.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
+                elif pages.add(item):
                     self._members[item.uri] = _short_members(member)
             cursor = _first(result, tool.cursor, _CURSORS) if tool.cursor_argument else ""
-            if not found.has_more(cursor):
-                return found.listing()
+            if not pages.has_more(cursor):
+                return pages.listing()
             arguments[tool.cursor_argument] = cursor
 
     def _item_of(self, member: Any, tool: ListTool) -> SourceItem | None:
@@ -177,7 +190,7 @@ class McpReader:
         return SourceItem(address, name, media_type[:100], version if len(version) <= 300 else "", modified, key=ident)
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
             if self._form.read_tool is not None:
@@ -190,7 +203,7 @@ class McpReader:
         except ServerSilent as exc:  # only this item is slow, as far as is known
             raise SourceItemSilent(describe(exc)) from exc
 
-    async def _read_by_tool(self, tool: ReadTool, item: SourceItem) -> Content:
+    async def _read_by_tool(self, tool: ReadTool, item: SourceItem) -> ItemContent:
         members = {"id": item.key, "uri": item.uri, "name": item.name, **self._members.get(item.uri, {})}
         members["id"] = item.key or item.uri
         arguments = _fill(tool.arguments or {"id": "{id}"}, members)
@@ -205,7 +218,7 @@ class McpReader:
             raise refuse_item(f"the result of {tool.tool} has no text and no file")
         return self._content_of(item, parts)
 
-    def _content_of(self, item: SourceItem, parts: Sequence[ResourcePart]) -> Content:
+    def _content_of(self, item: SourceItem, parts: Sequence[ResourcePart]) -> ItemContent:
         """Return the first binary part, or all texts together."""
         media_type = next((part.media_type for part in parts if part.media_type), item.media_type)
         binary = next((part for part in parts if part.blob is not None), None)
@@ -214,18 +227,18 @@ class McpReader:
                 data = base64.b64decode(binary.blob or "", validate=True)
             except (binascii.Error, ValueError) as exc:
                 raise refuse_item("its content is no base64") from exc
-            return Content(item.name, binary.media_type or media_type, one_chunk(data))
+            return ItemContent(item.name, binary.media_type or media_type, one_chunk(data))
         text = "\n\n".join(part.text for part in parts if part.text is not None)
         data = self._redact(clean_text(text)).encode()
-        return Content(item.name, media_type, one_chunk(data), is_text=True)
+        return ItemContent(item.name, media_type, one_chunk(data), is_text=True)
 
 
-class _Found:
+class _Pages:
     """The items of the pages that were listed so far, at most ``most``."""
 
     def __init__(self, most: int) -> None:
         self.items: dict[str, SourceItem] = {}
-        self.notes = Notes()
+        self.notes = RunNotes()
         self._most = most
         self._complete = True
         self._cursors: set[str] = set()
@@ -236,7 +249,7 @@ class _Found:
             self.notes.add(f"{item.uri[:150]} is listed more than once; the first one counts")
             return False
         if len(self.items) == self._most:
-            self._complete = False
+            self._complete = False  # an item that was left out is not missing at the server
             return False
         self.items[item.uri] = item
         return True
@@ -299,16 +312,17 @@ def _list_in(result: Any, path: str) -> list[Any]:
         SourceUnreadable: there is no list, so no item may count as missing.
     """
     if path:
-        found = _at(result, path)
-        if not isinstance(found, list):
+        members = _at(result, path)
+        if not isinstance(members, list):
             raise SourceUnreadable(f"the result has no list at {path!r}")
-        return found
+        return members
     if isinstance(result, list):
         return result
     if isinstance(result, dict):
         for name in ("result", *_ITEMS):
             if isinstance(result.get(name), list):
                 return list(result[name])
+        # With two lists, a wrong guess would remove the documents of all items.
         lists = [value for value in result.values() if isinstance(value, list)]
         if len(lists) == 1:
             return lists[0]
@@ -324,11 +338,11 @@ def _at(value: Any, path: str) -> Any:
 def _first(member: Any, path: str, usual: Sequence[str]) -> str:
     """Return the text or number at a path, or at the first usual name that has one; empty if there is none."""
     for name in [path] if path else usual:
-        found = _at(member, name) if path else member.get(name) if isinstance(member, dict) else None
-        if isinstance(found, str) and found.strip():
-            return clean_text(found[: URI_CHARS + 1]).strip()
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return str(found)
+        value = _at(member, name) if path else member.get(name) if isinstance(member, dict) else None
+        if isinstance(value, str) and value.strip():
+            return clean_text(value[: URI_CHARS + 1]).strip()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
     return ""
 
 
@@ -354,7 +368,7 @@ def _fill(value: Any, members: Json) -> Any:
     whole = _FIELD.fullmatch(value)
     if whole and whole[1] in members:
         return members[whole[1]]
-    return _FIELD.sub(lambda found: str(members.get(found[1], found[0])), value)
+    return _FIELD.sub(lambda field: str(members.get(field[1], field[0])), value)
 
 
 def describe(error: AgenticRagError) -> str:

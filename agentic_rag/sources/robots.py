@@ -42,20 +42,21 @@ def read_robots(data: bytes) -> Robots:
     """Return the rules of a file for our product token, or those for ``*`` if none names it."""
     groups: dict[str, list[tuple[str, bool]]] = {}
     agents: list[str] = []
-    naming = False
+    in_agents = False
     count = 0
     for raw in data[:MAX_BYTES].decode("utf-8", "replace").lstrip("\ufeff").splitlines():
-        key, found, value = raw.partition("#")[0].partition(":")
+        key, colon, value = raw.partition("#")[0].partition(":")
         key, value = key.strip().lower(), value.strip()
-        if not found:
+        if not colon:
             continue
         if key == "user-agent":
-            agents = [*agents, value.lower()] if naming else [value.lower()]
-            naming = True
+            # Lines of agents that follow each other begin one group. A rule between them ends it.
+            agents = [*agents, value.lower()] if in_agents else [value.lower()]
+            in_agents = True
             for agent in agents:
                 groups.setdefault(agent, [])
         elif key in ("allow", "disallow"):
-            naming = False
+            in_agents = False
             count += 1
             if value and count <= MAX_RULES:
                 for agent in agents:
@@ -73,18 +74,19 @@ def _normal(path: str) -> str:
 
 def _matches(pattern: str, path: str) -> bool:
     ends = pattern.endswith("$")
-    first, *others = pattern.removesuffix("$").split("*")
+    first, *pieces = pattern.removesuffix("$").split("*")
     if not path.startswith(first):
         return False
-    at = len(first)
-    if not others:
-        return not ends or at == len(path)
-    *middle, last = others
-    for part in middle:
-        found = path.find(part, at)
-        if found < 0:
+    end = len(first)
+    if not pieces:
+        return not ends or end == len(path)
+    # The first place of each piece is enough, so the time is linear. A regular expression would try all places.
+    *middle, last = pieces
+    for piece in middle:
+        start = path.find(piece, end)
+        if start < 0:
             return False
-        at = found + len(part)
+        end = start + len(piece)
     if ends:
-        return len(path) - len(last) >= at and path.endswith(last)
-    return path.find(last, at) >= 0
+        return len(path) - len(last) >= end and path.endswith(last)
+    return path.find(last, end) >= 0

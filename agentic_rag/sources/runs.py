@@ -9,7 +9,7 @@ One process runs a source at a time (`ExclusiveJobs`). A kill at any point loses
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -49,18 +49,17 @@ from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.sources.folder import AllowedFolders, FolderReader
 from agentic_rag.sources.items import (
-    Content,
+    ItemContent,
     ItemGone,
     ItemReader,
-    Listing,
-    Notes,
     Patterns,
+    RunNotes,
     SourceItem,
     date_of,
     file_name,
 )
 from agentic_rag.sources.mcp import McpReader, SourceServer
-from agentic_rag.sources.sources import AddressRules, People, Sources
+from agentic_rag.sources.sources import CurrentAddressPolicy, Sources, UserLookup
 from agentic_rag.sources.website import website_reader
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import later, new_id, now
@@ -117,11 +116,11 @@ class SourceRuns:
         directory: Directory,
         documents: Documents,
         changes: Sources,
-        people: People,
+        people: UserLookup,
         vault: Vault,
         pool: McpPool,
         lists: ToolLists,
-        addresses: AddressRules,
+        addresses: CurrentAddressPolicy,
         folders: AllowedFolders,
         threads: DomainThreads,
         owner: str,
@@ -166,8 +165,9 @@ class SourceRuns:
 
     async def work(self, source_id: str) -> None:
         """Run a source if it is still due, or finish its deletion. The caller holds its lease."""
+        # Another process may have run the source since this one saw that it is due.
         due = await self._db.read(lambda conn: sources.list_due(conn, DUE_ROWS))
-        source = next((each for each in due if each.id == source_id), None)
+        source = next((candidate for candidate in due if candidate.id == source_id), None)
         if source is None:
             return
         try:
@@ -199,11 +199,11 @@ class SourceRuns:
         """
 
         def hand_over(conn: Connection) -> bool:
-            holders = sources.sources_with(conn, document_id)
-            others = [each for each in holders if each[0] != source.id or (uri is not None and each[1] != uri)]
-            if others:
-                documents.update(conn, document_id, source_id=others[0][0], source_uri=others[0][1])
-            return bool(others)
+            for holder_id, holder_uri in sources.sources_with(conn, document_id):
+                if holder_id != source.id or (uri is not None and holder_uri != uri):
+                    documents.update(conn, document_id, source_id=holder_id, source_uri=holder_uri)
+                    return True
+            return False
 
         if await self._db.write(hand_over, durable=True):
             return False
@@ -278,9 +278,11 @@ class _Run:
         self._db = runs.database
         self._source = source
         self._counts = RunCounts()
-        self._notes = Notes()
-        self._held: Mapping[str, HeldDocument] = {}
-        self._silent = 0
+        self._notes = RunNotes()
+        self._documents: Mapping[str, HeldDocument] = {}
+        """The documents of the domain when the run began, by id."""
+        self._silent_items = 0
+        """Items that did not arrive in time since the last one that did."""
 
     async def work(self) -> None:
         """Do the run, and store how it ended."""
@@ -288,7 +290,7 @@ class _Run:
         try:
             async with self._runs.reader_of(self._source) as reader:
                 await self._read_all(reader)
-        except NotFound:
+        except NotFound:  # the domain is being deleted, and its source with it: there is nothing to store
             raise
         except AgenticRagError as exc:
             problem = exc
@@ -296,6 +298,7 @@ class _Run:
 
     async def _end(self, problem: AgenticRagError | None) -> None:
         source = self._source
+        # A server that is down for an hour must not leave the documents of a weekly source a week old.
         minutes = source.interval_minutes if problem is None else min(source.interval_minutes, RETRY_MINUTES)
         redact = partial(self._runs.redact, source.domain_id)
         values: Json = {
@@ -338,61 +341,69 @@ class _Run:
             self._notes.add(note)
         failpoints.reached("source.listed")
         excluded = Patterns(source.exclude)
-        items = [each for each in listing.items if not excluded.match(each.uri)]
-        known = await self._db.read(lambda conn: sources.items_of(conn, source.id))
-        self._held = await self._db.read(lambda conn: documents.list_held(conn, source.domain_id))
+        items = [item for item in listing.items if not excluded.match(item.uri)]
+        rows = await self._db.read(lambda conn: sources.items_of(conn, source.id))
+        self._documents = await self._db.read(lambda conn: documents.list_held(conn, source.domain_id))
         self._counts = RunCounts(listed=len(items))
-        waiting = await self._skip_unchanged(items, known)
-        for item in waiting:
-            await self._take(reader, item, known.get(item.uri))
-        await self._remove(listing, {each.uri for each in items}, known)
+        for item in await self._skip_unchanged(items, rows):
+            await self._read(reader, item, rows.get(item.uri))
+        # Last, so that a document whose item was only renamed is still there when its bytes arrive under the new name.
+        if listing.complete:
+            await self._remove_missing({item.uri for item in items}, rows)
 
     async def _skip_unchanged(
-        self, items: Sequence[SourceItem], known: Mapping[str, SourceItemRecord]
+        self, items: Sequence[SourceItem], rows: Mapping[str, SourceItemRecord]
     ) -> list[SourceItem]:
         """Return the items that have to be read; those that failed before come last, so that others do not wait."""
-        waiting, same, failed = list[SourceItem](), list[str](), 0
+        new, failed_before = list[SourceItem](), list[SourceItem]()
+        unchanged, failed = list[str](), 0
         for item in items:
-            row = known.get(item.uri)
+            row = rows.get(item.uri)
             if row is None or not item.version or row.version != item.version:
-                waiting.append(item)
-            elif row.error_code or self._is_current(row):
-                same.append(item.uri)
-                failed += bool(row.error_code)
+                (failed_before if row is not None and row.error_code else new).append(item)
+            elif row.error_code:  # this version can never be read: see `_LASTING`
+                unchanged.append(item.uri)
+                failed += 1
+            elif self._is_current(row):
+                unchanged.append(item.uri)
             else:
-                waiting.append(item)
+                new.append(item)
         at = now()
-        self._counts = replace(self._counts, unchanged=len(same) - failed, failed=failed)
-        for start in range(0, len(same), ROWS):
-            part = same[start : start + ROWS]
-            await self._write(partial(sources.note_seen, source_id=self._source.id, uris=part, at=at))
-        rows = {item.uri: known.get(item.uri) for item in waiting}
-        return sorted(waiting, key=lambda item: (row := rows[item.uri]) is not None and bool(row.error_code))
+        self._counts = replace(self._counts, unchanged=len(unchanged) - failed, failed=failed)
+        for start in range(0, len(unchanged), ROWS):
+            uris = unchanged[start : start + ROWS]
+            await self._write(partial(sources.note_seen, source_id=self._source.id, uris=uris, at=at))
+        return [*new, *failed_before]
 
     def _is_current(self, row: SourceItemRecord) -> bool:
         """Return whether the domain still has the document with the bytes of an item."""
-        held = self._held.get(row.document_id)
-        return held is not None and held.sha256 == row.sha256
+        document = self._documents.get(row.document_id)
+        return document is not None and document.sha256 == row.sha256
 
-    async def _take(self, reader: ItemReader, item: SourceItem, row: SourceItemRecord | None) -> None:
-        """Read an item and store its document. An error of the item costs only the item."""
+    async def _read(self, reader: ItemReader, item: SourceItem, row: SourceItemRecord | None) -> None:
+        """Read an item and store its document. An error of the item costs only the item.
+
+        ``row``: what is stored of the item; None if it is new.
+        """
         source = self._source
         current = row if row is not None and not row.error_code and self._is_current(row) else None
         at = now()
-        fresh = SourceItemRecord(source_id=source.id, uri=item.uri, domain_id=source.domain_id, seen_at=at)
+        new_row = SourceItemRecord(source_id=source.id, uri=item.uri, domain_id=source.domain_id, seen_at=at)
         if row is not None:
-            fresh = row.replace(seen_at=at, missing_since=None, error_code="", error="")
-        fresh = fresh.replace(name=one_line(item.name[:300]), version=item.version)
+            new_row = row.replace(seen_at=at, missing_since=None, error_code="", error="")
+        new_row = new_row.replace(name=one_line(item.name[:300]), version=item.version)
         try:
             async with reader.read_item(item, current) as content:
                 if content is None:
                     assert current is not None
-                    fresh = fresh.replace(version=current.version)
+                    new_row = new_row.replace(version=current.version)
                     self._counts = replace(self._counts, unchanged=self._counts.unchanged + 1)
                 else:
-                    fresh = await self._store(item, content, fresh, row, current)
-            self._silent = 0
+                    new_row = await self._store(item, content, new_row, row, current)
+            self._silent_items = 0
         except ItemGone:
+            # The list was older than the item's removal. Its document stays for the grace period, like that of an item
+            # that a list lacks.
             if row is not None:
                 await self._write(partial(sources.note_missing, source_id=source.id, uris=[item.uri], at=at))
                 self._counts = replace(self._counts, missing=self._counts.missing + 1)
@@ -402,35 +413,39 @@ class _Run:
         except (NotFound, *_ENDS_RUN):
             raise
         except AgenticRagError as exc:
-            fresh = self._note_failure(fresh, exc)
-        await self._write(partial(sources.put_item, item=fresh))
+            new_row = self._note_failure(new_row, exc)
+        await self._write(partial(sources.put_item, item=new_row))
         failpoints.reached("source.noted")
-        if self._silent >= SILENT_ITEMS:
-            raise SourceUnreadable(f"{SILENT_ITEMS} items in a row did not arrive; the last one: {fresh.error[:200]}")
+        if self._silent_items >= SILENT_ITEMS:
+            raise SourceUnreadable(f"{SILENT_ITEMS} items in a row did not arrive; the last one: {new_row.error[:200]}")
 
-    def _note_failure(self, fresh: SourceItemRecord, exc: AgenticRagError) -> SourceItemRecord:
+    def _note_failure(self, new_row: SourceItemRecord, exc: AgenticRagError) -> SourceItemRecord:
         """Return the row of an item that could not be read. The document with its earlier bytes stays."""
         self._counts = replace(self._counts, failed=self._counts.failed + 1)
-        self._silent = self._silent + 1 if isinstance(exc, SourceItemSilent) else 0
+        self._silent_items = self._silent_items + 1 if isinstance(exc, SourceItemSilent) else 0
         text = self._runs.redact(self._source.domain_id, str(exc))
-        version = fresh.version if isinstance(exc, _LASTING) else ""
-        return fresh.replace(error_code=exc.code, error=text, version=version)
+        # Without a version, the next run reads the item again.
+        version = new_row.version if isinstance(exc, _LASTING) else ""
+        return new_row.replace(error_code=exc.code, error=text, version=version)
 
     async def _store(
         self,
         item: SourceItem,
-        content: Content,
-        fresh: SourceItemRecord,
+        content: ItemContent,
+        new_row: SourceItemRecord,
         row: SourceItemRecord | None,
         current: SourceItemRecord | None,
     ) -> SourceItemRecord:
-        """Store the content of an item as a document, and return the item's row."""
+        """Store the content of an item as a document, and return the item's row.
+
+        ``row`` is the stored row, and ``current`` the same row if the domain still has the item's document.
+        """
         source = self._source
         name = file_name(item, content)
-        instead = None if row is None else await self._replaceable(row, name)
+        replaced_id = None if row is None else await self._replaceable(row, name)
         folder = f"{source.folder}/{item.path}" if item.path else source.folder
         modified = item.modified or content.modified or ""
-        origin = Origin(source.id, item.uri, folder, instead, date_of(modified))
+        origin = Origin(source.id, item.uri, folder, replaced_id, date_of(modified))
         version = item.version if content.version is None else content.version
         async with await self._runs.documents.receive(source.domain_id, name, origin=origin) as incoming:
             async for chunk in content.chunks:
@@ -439,14 +454,14 @@ class _Run:
             self._counts = replace(self._counts, fetched=self._counts.fetched + 1)
             if current is not None and digest == current.sha256:
                 self._counts = replace(self._counts, unchanged=self._counts.unchanged + 1)
-                return fresh.replace(version=version)
+                return new_row.replace(version=version)
             failpoints.reached("source.fetched")
             document = await incoming.finish()
         self._counts = replace(self._counts, changed=self._counts.changed + 1)
         failpoints.reached("source.stored")
         if row is not None and row.document_id not in ("", document.id):
-            await self._leave(row)
-        return fresh.replace(version=version, sha256=digest, document_id=document.id)
+            await self._drop_document_of(row)
+        return new_row.replace(version=version, sha256=digest, document_id=document.id)
 
     async def _replaceable(self, row: SourceItemRecord, name: str) -> DocumentId | None:
         """Return the document of an item if it can get the item's new bytes.
@@ -462,29 +477,28 @@ class _Run:
         holders = await self._db.read(lambda conn: sources.sources_with(conn, document_id))
         return document.id if holders == [(row.source_id, row.uri)] else None
 
-    async def _leave(self, row: SourceItemRecord) -> None:
+    async def _drop_document_of(self, row: SourceItemRecord) -> None:
         """Remove the document of an item's earlier bytes, unless it is a person's or another item has it."""
         document_id = DocumentId(row.document_id)
         document = await self._db.read(lambda conn: documents.get(conn, document_id))
         if document is not None and document.source_id == self._source.id:
             await self._runs.drop_document(self._source, document_id, row.uri)
 
-    async def _remove(self, listing: Listing, listed: set[str], known: Mapping[str, SourceItemRecord]) -> None:
+    async def _remove_missing(self, listed: Collection[str], rows: Mapping[str, SourceItemRecord]) -> None:
         """Note the items that a complete list lacks, and remove those that are missing for the grace period."""
         source, at = self._source, now()
-        if not listing.complete:
-            return
-        missing = [uri for uri in known if uri not in listed]
+        missing = [uri for uri in rows if uri not in listed]
         for start in range(0, len(missing), ROWS):
-            part = missing[start : start + ROWS]
-            await self._write(partial(sources.note_missing, source_id=source.id, uris=part, at=at))
+            uris = missing[start : start + ROWS]
+            await self._write(partial(sources.note_missing, source_id=source.id, uris=uris, at=at))
         self._counts = replace(self._counts, missing=self._counts.missing + len(missing))
         before = later(-3_600 * source.grace_hours)
         while expired := await self._db.read(lambda conn: sources.list_expired(conn, source.id, before, ROWS)):
             for row in expired:
                 await self._write(lambda conn: None)  # ends here if the source was changed
+                # The document goes first: after a kill in between, the next run finds the row and continues.
                 if row.document_id:
-                    await self._leave(row)
+                    await self._drop_document_of(row)
                 failpoints.reached("source.removed")
                 counts = self._counts
                 self._counts = replace(counts, missing=counts.missing - 1, removed=counts.removed + 1)

@@ -40,7 +40,7 @@ MAX_ROWS = 500
 """Maximum number of documents whose labels one statement reads."""
 
 
-class People(Protocol):
+class UserLookup(Protocol):
     """The users of the server."""
 
     def user_named(self, user_id: str) -> User | None:
@@ -48,7 +48,7 @@ class People(Protocol):
         ...
 
 
-class AddressRules(Protocol):
+class CurrentAddressPolicy(Protocol):
     """The network rules for addresses of users."""
 
     @property
@@ -70,7 +70,12 @@ class Sources:
     """The sources of all domains."""
 
     def __init__(
-        self, database: Database, directory: Directory, people: People, addresses: AddressRules, folders: AllowedFolders
+        self,
+        database: Database,
+        directory: Directory,
+        people: UserLookup,
+        addresses: CurrentAddressPolicy,
+        folders: AllowedFolders,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -98,7 +103,8 @@ class Sources:
 
         def read(conn: Connection) -> list[ShownSource]:
             counts = sources.count_items(conn, domain.id)
-            return [ShownSource(each, *counts.get(each.id, (0, 0))) for each in sources.of_domain(conn, domain.id)]
+            records = sources.of_domain(conn, domain.id)
+            return [ShownSource(record, *counts.get(record.id, (0, 0))) for record in records]
 
         return await self._db.read(read)
 
@@ -108,10 +114,10 @@ class Sources:
         Raises:
             NotFound: there is no such source.
         """
-        found = next((each for each in await self.list_of(domain_id) if each.record.id == source_id), None)
-        if found is None:
+        source = next((shown for shown in await self.list_of(domain_id) if shown.record.id == source_id), None)
+        if source is None:
             raise NotFound("source", source_id)
-        return found
+        return source
 
     async def create(self, user: User, domain_id: str, form: SourceForm) -> ShownSource:
         """Create a source, whose first run begins soon.
@@ -144,23 +150,23 @@ class Sources:
             created_at=at,
             updated_at=at,
         )
-        told = change("source.create", record.id, domainId=domain.id, kind=kind.value, labels=form.labels)
+        audit_entry = change("source.create", record.id, domainId=domain.id, kind=kind.value, labels=form.labels)
 
         def store(conn: Connection) -> SourceRecord:
-            others = sources.of_domain(conn, domain.id)
-            if len(others) >= MAX_SOURCES:
+            existing = sources.of_domain(conn, domain.id)
+            if len(existing) >= MAX_SOURCES:
                 raise LimitReached("sources", MAX_SOURCES)
-            made = record.replace(folder=free_folder(name, [each.folder for each in others]))
-            made.insert(conn)
-            audit(conn, told)
-            return made
+            stored = record.replace(folder=free_folder(name, [source.folder for source in existing]))
+            stored.insert(conn)
+            audit(conn, audit_entry)
+            return stored
 
         try:
-            made = await self._db.write(store, durable=True)
+            stored = await self._db.write(store, durable=True)
         except IntegrityError as exc:
             raise SourceExists(name) from exc
         self._note_change()
-        return ShownSource(made, 0, 0)
+        return ShownSource(stored, 0, 0)
 
     async def change(self, user: User, domain_id: str, source_id: str, form: SourceChange) -> ShownSource:
         """Change a source, and the labels of its documents in the same transaction.
@@ -172,38 +178,38 @@ class Sources:
             InvalidInput, NotFound, SourceExists: as `create`.
         """
         before = (await self.get(domain_id, source_id)).record
-        given: Json = {name: value for name in SourceChange.model_fields if (value := getattr(form, name)) is not None}
-        if "name" in given:
-            given["name"] = line("name", given["name"], 200, required=True)
-        configured = {each.value for each in SourceKind} & given.keys()
+        values: Json = {name: value for name in SourceChange.model_fields if (value := getattr(form, name)) is not None}
+        if "name" in values:
+            values["name"] = line("name", values["name"], 200, required=True)
+        configured = {kind.value for kind in SourceKind} & values.keys()
         if configured - {before.kind.value}:
             raise InvalidInput(
                 min(configured - {before.kind.value}), f"this source is of the kind {before.kind.value}."
             )
         if configured:
-            _, given["config"] = await self._check_kind(user, domain_id, form)
-            del given[before.kind.value]
+            _, values["config"] = await self._check_kind(user, domain_id, form)
+            del values[before.kind.value]
         elif before.kind is SourceKind.MCP:
             self._check_owner(user)
-        told = change("source.change", source_id, domainId=domain_id, fields=sorted(given))
+        audit_entry = change("source.change", source_id, domainId=domain_id, fields=sorted(values))
         at = now()
 
         def store(conn: Connection) -> None:
             current = sources.lock(conn, source_id)
             if current is None or current.state is SourceState.DELETING:
                 raise NotFound("source", source_id)
-            runs = {"requested": True} if given.get("enabled", current.enabled) else {}
-            ended = {"run_id": "", "state": SourceState.IDLE}  # a run in progress stops at its next write
-            sources.update(conn, source_id, **given, **runs, **ended, owner_id=user.id, updated_at=at)
-            if "labels" in given:
-                _relabel(conn, current, given["labels"])
-            audit(conn, told)
+            next_run = {"requested": True} if values.get("enabled", current.enabled) else {}
+            no_run = {"run_id": "", "state": SourceState.IDLE}  # a run in progress stops at its next write
+            sources.update(conn, source_id, **values, **next_run, **no_run, owner_id=user.id, updated_at=at)
+            if "labels" in values:
+                _relabel(conn, current, values["labels"])
+            audit(conn, audit_entry)
 
         try:
             await self._db.write(store, durable=True)
         except IntegrityError as exc:
-            raise SourceExists(str(given.get("name"))) from exc
-        if "labels" in given:
+            raise SourceExists(str(values.get("name"))) from exc
+        if "labels" in values:
             self._directory.collection_changed(domain_id)
         self._note_change()
         return await self.get(domain_id, source_id)
@@ -215,7 +221,7 @@ class Sources:
             NotFound: there is no such source.
         """
         await self.get(domain_id, source_id)
-        told = change("source.delete", source_id, domainId=domain_id, keepDocuments=keep_documents)
+        audit_entry = change("source.delete", source_id, domainId=domain_id, keepDocuments=keep_documents)
 
         def store(conn: Connection) -> None:
             if sources.lock(conn, source_id) is None:
@@ -224,8 +230,9 @@ class Sources:
                 documents.release_source(conn, source_id)
                 sources.delete(conn, source_id)
             else:
+                # `SourceRuns` removes the documents: they may be many, and a removal also changes the index.
                 sources.update(conn, source_id, state=SourceState.DELETING, run_id="", updated_at=now())
-            audit(conn, told)
+            audit(conn, audit_entry)
 
         await self._db.write(store, durable=True)
         self._note_change()
@@ -237,11 +244,11 @@ class Sources:
             NotFound: there is no such source.
         """
         await self.get(domain_id, source_id)
-        told = change("source.run", source_id, domainId=domain_id)
+        audit_entry = change("source.run", source_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             if sources.update(conn, source_id, requested=True):
-                audit(conn, told)
+                audit(conn, audit_entry)
 
         await self._db.write(store, durable=True)
         self._note_change()
@@ -260,23 +267,23 @@ class Sources:
 
     async def _check_kind(self, user: User, domain_id: str, form: SourceForm | SourceChange) -> tuple[SourceKind, Json]:
         """Return the kind of a form and its checked configuration."""
-        given: list[McpSource | FolderSource | WebsiteSource] = [
-            each for each in (form.mcp, form.folder, form.website) if each is not None
+        parts: list[McpSource | FolderSource | WebsiteSource] = [
+            part for part in (form.mcp, form.folder, form.website) if part is not None
         ]
-        if len(given) != 1:
+        if len(parts) != 1:
             raise InvalidInput("body", "exactly one of mcp, folder and website is needed.")
-        chosen = given[0]
-        if isinstance(chosen, McpSource):
+        part = parts[0]
+        if isinstance(part, McpSource):
             kind = SourceKind.MCP
             self._check_owner(user)
-            await self._check_server(domain_id, chosen)
-        elif isinstance(chosen, FolderSource):
+            await self._check_server(domain_id, part)
+        elif isinstance(part, FolderSource):
             kind = SourceKind.FOLDER
-            self._folders.find(domain_id, chosen.path)
+            self._folders.find(domain_id, part.path)
         else:
             kind = SourceKind.WEBSITE
-            check_website(chosen, self._addresses.reach)
-        return kind, chosen.model_dump(mode="json", by_alias=True)
+            check_website(part, self._addresses.reach)
+        return kind, part.model_dump(mode="json", by_alias=True)
 
     def _check_owner(self, user: User) -> None:
         if self._people.user_named(user.id) is None:
@@ -287,8 +294,8 @@ class Sources:
         settings = await self._directory.settings(domain_id)
         entry = settings.mcp_servers.get(form.server)
         if entry is None:
-            known = ", ".join(sorted(settings.mcp_servers)[:20]) or "none"
-            raise InvalidInput("mcp.server", f"{form.server[:100]!r} is no MCP server of this domain; it has: {known}.")
+            names = ", ".join(sorted(settings.mcp_servers)[:20]) or "none"
+            raise InvalidInput("mcp.server", f"{form.server[:100]!r} is no MCP server of this domain; it has: {names}.")
         if (form.list_tool is None) != (form.read_tool is None):
             missing = "readTool" if form.read_tool is None else "listTool"
             raise InvalidInput(f"mcp.{missing}", "a source by tools needs one that lists and one that reads.")
@@ -297,18 +304,19 @@ class Sources:
 def _relabel(conn: Connection, source: SourceRecord, labels: Sequence[str]) -> None:
     """Give a source's documents its new labels. Former labels go, unless another source gives them as well."""
     added, removed = set(labels) - set(source.labels), set(source.labels) - set(labels)
-    own = {each.id for each in documents.of_source(conn, source.id)}
-    ids = sorted(own | sources.documents_of(conn, source.id))
+    # Documents that the source added, and those that already had the bytes of one of its items.
+    added_by_it = {document.id for document in documents.of_source(conn, source.id)}
+    ids = sorted(added_by_it | sources.documents_of(conn, source.id))
     for start in range(0, len(ids), MAX_ROWS):
         part = ids[start : start + MAX_ROWS]
-        others = sources.labels_of_others(conn, source.id, part)
+        labels_of_others = sources.labels_of_others(conn, source.id, part)
         for document_id in part:
             document = documents.get(conn, DocumentId(document_id))
             if document is None:
                 continue
-            kept = set(document.labels) - (removed - others.get(document_id, set()))
-            changed = tuple(sorted(kept | added))
-            if changed != document.labels:
-                documents.update(conn, document.id, labels=changed)
+            remaining = set(document.labels) - (removed - labels_of_others.get(document_id, set()))
+            new_labels = tuple(sorted(remaining | added))
+            if new_labels != document.labels:
+                documents.update(conn, document.id, labels=new_labels)
     if ids:
         documents.announce(conn, source.domain_id)

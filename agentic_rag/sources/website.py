@@ -28,11 +28,11 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.directory.source_forms import ADDRESS_CHARS, WebsiteSource
 from agentic_rag.sources.items import (
-    Content,
+    ItemContent,
     ItemGone,
     Listing,
-    Notes,
     Patterns,
+    RunNotes,
     SourceItem,
     last_part,
     refuse_item,
@@ -114,41 +114,43 @@ class WebsiteReader:
 
     async def list_items(self, most: int) -> Listing:
         """See `ItemReader.list_items`. Sitemaps name pages of the source's own sites only."""
-        notes, found = Notes(), {url: _Listed(url) for url in self._form.urls[:most]}
+        notes = RunNotes()
+        pages: dict[str, _Listed] = {}
         complete = True
+
+        def add(page: _Listed) -> None:
+            nonlocal complete
+            if page.url in pages:
+                return
+            if len(pages) == most:
+                complete = False
+                notes.add(f"there are more than {most} pages; the others are left out")
+                return
+            pages[page.url] = page
+
+        for url in self._form.urls:
+            add(_Listed(url))
         waiting, read = list(self._form.sitemaps), set[str]()
         while waiting and len(read) < MAX_SITEMAPS:
             url = waiting.pop(0)
             if url in read:
                 continue
             read.add(url)
-            listed, inner = await self._read_sitemap(url, notes)
-            waiting += [each.url for each in inner if self._is_ours(each.url, notes)]
-            for each in listed:
-                if each.url in found or not self._is_ours(each.url, notes):
-                    continue
-                if self._form.include and not self._include.match(each.url):
-                    continue
-                if len(found) == most:
-                    complete = False
-                    notes.add(f"the sitemaps list more than {most} pages; the others are left out")
-                    break
-                found[each.url] = each
+            listed, inner = await self._read_sitemap(url)
+            waiting += [sitemap.url for sitemap in inner if self._is_ours(sitemap.url, notes)]
+            for page in listed:
+                if self._is_ours(page.url, notes) and (not self._form.include or self._include.match(page.url)):
+                    add(page)
         if any(url not in read for url in waiting):
             complete = False
             notes.add(f"there are more than {MAX_SITEMAPS} sitemaps; the others are left out")
         items = [
-            SourceItem(
-                each.url,
-                last_part(each.url),
-                version=each.modified and f"sitemap:{each.modified}",
-                modified=each.modified,
-            )
-            for each in found.values()
+            SourceItem(page.url, last_part(page.url), version=page.version, modified=page.modified)
+            for page in pages.values()
         ]
         return Listing(items, complete, notes.texts)
 
-    def _is_ours(self, url: str, notes: Notes) -> bool:
+    def _is_ours(self, url: str, notes: RunNotes) -> bool:
         try:
             ours = len(url) <= ADDRESS_CHARS and _site_of(url) in self._sites and not self._reach.problem(url)
         except ValueError:
@@ -157,7 +159,7 @@ class WebsiteReader:
             notes.add(f"{url[:150]}: a sitemap lists an address outside of the source's sites; it is left out")
         return ours
 
-    async def _read_sitemap(self, url: str, notes: Notes) -> tuple[list[_Listed], list[_Listed]]:
+    async def _read_sitemap(self, url: str) -> tuple[list[_Listed], list[_Listed]]:
         """Return the pages and the sitemaps that a sitemap lists.
 
         Raises:
@@ -178,11 +180,11 @@ class WebsiteReader:
             raise SourceUnreadable(f"the sitemap {url[:200]} cannot be read: {exc}") from exc
 
     @asynccontextmanager
-    async def read_item(self, item: SourceItem, known: SourceItemRecord | None) -> AsyncIterator[Content | None]:
+    async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`. An unchanged page is recognised by its ETag or its Last-Modified."""
         headers = {}
-        if known is not None and known.version.startswith(_RESPONSE):
-            etag, modified = json.loads(known.version.removeprefix(_RESPONSE))
+        if stored is not None and stored.version.startswith(_RESPONSE):
+            etag, modified = json.loads(stored.version.removeprefix(_RESPONSE))
             headers = {"if-none-match": etag} if etag else {"if-modified-since": modified}
         async with self._request(item.uri, headers) as response:
             if response.status_code == 304 and headers:
@@ -201,7 +203,7 @@ class WebsiteReader:
             media_type = response.headers.get("content-type", "")
             etag, modified = response.headers.get("etag", ""), response.headers.get("last-modified", "")
             version = json.dumps([etag, modified]) if etag or modified else ""
-            yield Content(
+            yield ItemContent(
                 item.name,
                 media_type,
                 _as_utf8(self._chunks(response, self._limit, item.name), media_type),
@@ -219,6 +221,7 @@ class WebsiteReader:
             SourceItemUnreadable: the address or a redirect is refused.
             SourceItemSilent: there is no answer.
         """
+        # Redirects are followed here and not by the client, because each address is checked before it is requested.
         for _ in range(MAX_REDIRECTS + 1):
             problem = self._reach.problem(url)
             if problem:
@@ -273,6 +276,7 @@ class WebsiteReader:
     async def _read_robots(self, url: str) -> Robots:
         try:
             async with self._request(url, {}, robots=False) as response:
+                # RFC 9309, 2.3.1: an error of the site forbids everything, and a missing file allows everything.
                 if response.status_code >= 500 or response.status_code == 429:
                     return NOTHING
                 if response.status_code != 200:
@@ -296,6 +300,7 @@ class WebsiteReader:
 
     async def _chunks(self, response: httpx2.Response, limit: int, name: str) -> AsyncIterator[bytes]:
         """Yield a body of at most ``limit`` bytes, within `BODY_SECONDS`."""
+        # One deadline for the whole body: the client's own time limit begins anew with each byte.
         deadline, size = anyio.current_time() + BODY_SECONDS, 0
         parts = response.aiter_raw()
         while True:
@@ -317,18 +322,18 @@ class WebsiteReader:
 @asynccontextmanager
 async def website_reader(form: WebsiteSource, reach: AddressPolicy, limit: int) -> AsyncIterator[WebsiteReader]:
     """Open a reader of a website. ``limit``: maximum bytes of a page."""
-    refused: list[WebsiteReader] = []
+    readers: list[WebsiteReader] = []  # the reader needs the client, whose transport needs the reader
 
     async def note(reason: str) -> None:
-        await refused[0].note_refusal(reason)
+        await readers[0].note_refusal(reason)
 
     backend = CheckedBackend(reach.exempt, unchecked=reach.unchecked, refused=note)
     async with (
         CheckedTransport(backend) as transport,
         httpx2.AsyncClient(transport=transport, trust_env=False, timeout=ANSWER_SECONDS) as client,
     ):
-        refused.append(WebsiteReader(client, form, reach, limit))
-        yield refused[0]
+        readers.append(WebsiteReader(client, form, reach, limit))
+        yield readers[0]
 
 
 def _path_of(url: str) -> str:
@@ -374,13 +379,13 @@ def _parse_sitemap(data: bytes) -> tuple[list[_Listed], list[_Listed]]:
     Raises:
         ValueError: it is none of these.
     """
-    # imported on first use: only websites need the parser
-    from lxml import etree  # takes time, and most servers read no sitemap
+    # Imported on first use, because most servers read no sitemap.
+    from lxml import etree
 
     if data.startswith(b"\x1f\x8b"):
         unpacker = zlib.decompressobj(wbits=31)
         try:
-            data = unpacker.decompress(data, SITEMAP_BYTES + 1)
+            data = unpacker.decompress(data, SITEMAP_BYTES + 1)  # a small file may expand to any length
         except zlib.error as exc:
             raise ValueError("it is damaged") from exc
         if len(data) > SITEMAP_BYTES:

@@ -105,8 +105,8 @@ def plan(conn: Connection, domain_id: str, document_id: DocumentId, model: str, 
     """
     query = sa.select(_lines.digest, _lines.model, _lines.line != "").where(_lines.document_id == document_id)
     rows = [(str(digest), str(of), bool(written)) for digest, of, written in conn.execute(query)]
-    known = {digest: written for digest, of, written in rows if of == model}
-    for digest in sorted(set(digests) - known.keys()):
+    current = {digest: written for digest, of, written in rows if of == model}
+    for digest in sorted(set(digests) - current.keys()):
         row = ContextLineRecord(
             document_id=document_id, digest=digest, model=model, domain_id=domain_id, updated_at=now()
         )
@@ -116,7 +116,7 @@ def plan(conn: Connection, domain_id: str, document_id: DocumentId, model: str, 
         [
             _key(document_id, digest, of)
             for digest, of, _ in rows
-            if digest not in digests or (of != model and known.get(digest))
+            if digest not in digests or (of != model and current.get(digest))
         ],
     )
 

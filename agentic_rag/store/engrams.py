@@ -42,7 +42,7 @@ class MemoryName:
 
 
 @dataclass(frozen=True, slots=True)
-class NewEngram:
+class EngramInsert:
     """A new engram and the keywords that lead to it. `insert` sets its memory and number."""
 
     record: EngramRecord
@@ -90,7 +90,7 @@ def domain_id_of(conn: Connection, workspace: str) -> str:
     return domain_id
 
 
-def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: int | None) -> int:
+def insert(conn: Connection, name: MemoryName, new: Sequence[EngramInsert], limit: int | None) -> int:
     """Store engrams, each replacing the one that it names, if any; return the number of new ones.
 
     Engrams whose id already exists are unchanged.
@@ -104,7 +104,7 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: 
     by_id = {engram.record.id: engram for engram in new}
     existing = _ids_among(conn, memory.id, list(by_id))
     added = [
-        NewEngram(engram.record.replace(memory_id=memory.id, number=BigInt(newest + place)), engram.words)
+        EngramInsert(engram.record.replace(memory_id=memory.id, number=BigInt(newest + place)), engram.words)
         for place, engram in enumerate(
             (engram for engram in by_id.values() if engram.record.id not in existing), start=1
         )

@@ -62,7 +62,7 @@ _rows = HISTORY.c
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class VersionContent:
     """The content of a thing as stored; ``text`` is None if the thing is gone.
 
     ``sha256`` is the checksum of the full content, including redacted parts, and empty if the thing is gone.
@@ -73,7 +73,7 @@ class Content:
     redacted: bool = False
 
 
-GONE = Content()
+GONE = VersionContent()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class NewHistory:
     kind: HistoryKind
     subject: str
     author: str
-    after: Content
-    before: Content = GONE
+    after: VersionContent
+    before: VersionContent = GONE
     before_at: str = ""
 
 
@@ -109,7 +109,7 @@ def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str)
     return last
 
 
-def _record(domain_id: str, n: int, new: NewHistory, author: str, at: str, content: Content) -> HistoryRecord:
+def _record(domain_id: str, n: int, new: NewHistory, author: str, at: str, content: VersionContent) -> HistoryRecord:
     return HistoryRecord(
         domain_id=domain_id,
         n=n,

@@ -234,11 +234,11 @@ def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int 
     # PostgreSQL underestimates the work of reading a row's words. It would therefore often read all rows, newest first,
     # instead of asking the index: seconds for 100 000 messages. The subquery and the setting prevent that.
     matches = sa.select(_texts.id, *_FOUND).where(*where).cte("matches").prefix_with("MATERIALIZED")
-    newest = sa.select(*(matches.c[each.name] for each in _FOUND)).order_by(matches.c.id.desc()).limit(at_most)
+    newest = sa.select(*(matches.c[column.name] for column in _FOUND)).order_by(matches.c.id.desc()).limit(at_most)
     conn.execute(_ALLOW_SCANS, {"allowed": "off"})
-    found = [TextMatch(*row) for row in conn.execute(newest)]
+    texts = [TextMatch(*row) for row in conn.execute(newest)]
     conn.execute(_ALLOW_SCANS, {"allowed": "on"})
-    return found
+    return texts
 
 
 class _TsQuery(sa.types.UserDefinedType[str]):

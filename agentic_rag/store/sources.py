@@ -140,6 +140,7 @@ def of_domain(conn: Connection, domain_id: str) -> list[SourceRecord]:
 def list_due(conn: Connection, most: int) -> list[SourceRecord]:
     """Return at most ``most`` sources that have work: due, requested, interrupted, or being deleted."""
     due = sa.and_(_sources.enabled.is_(True), _sources.next_at <= DatabaseTime())
+    # A source that is still running belongs to a process that died, or is skipped because its lease is taken.
     open_ones = sa.or_(_sources.requested.is_(True), _sources.state != SourceState.IDLE, due)
     return SourceRecord.all(conn, sa.select(SOURCES).where(open_ones).order_by(_sources.next_at).limit(most))
 
@@ -214,6 +215,7 @@ def note_seen(conn: Connection, source_id: str, uris: Sequence[str], at: str) ->
 def note_missing(conn: Connection, source_id: str, uris: Sequence[str], at: str) -> None:
     """Record that a complete list lacked these items, unless an earlier one lacked them as well."""
     chosen = sa.update(ITEMS).where(_items.source_id == source_id, _items.uri.in_(uris))
+    # The first time counts: the grace period must not begin again with each list.
     conn.execute(chosen.where(_items.missing_since.is_(None)).values(missing_since=at))
 
 

@@ -152,6 +152,7 @@ class SqliteFile:
         conn, first = self._writer, group[0]
         if first.answer.cancelled():
             return
+        # Durable if a waiting write is, so that it can join and needs no transaction and fsync of its own.
         with self._lock:
             durable = first.durable or any(write.durable for write in self._asked)
         self._begin(durable)

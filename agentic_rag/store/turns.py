@@ -335,6 +335,7 @@ def start(conn: Connection, turn: TurnRecord) -> bool:
 
     Returns False, without a change, if the turn is not queued.
     """
+    # With the owner, because another process may have taken the turn into its own queue.
     queued = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
     changed = conn.execute(
         update(TURNS)
@@ -378,6 +379,7 @@ def hold(conn: Connection, turn_id: TurnId, fence: int) -> None:
         raise LeaseLost(turn_id)
 
 
+# A shared lock: the number cannot change before the transaction ends, and other transactions may check it meanwhile.
 _FENCE = Prepared(select(_turns.fence).where(_BY_ID).with_for_update(read=True))
 
 
@@ -423,6 +425,7 @@ def lock_abandoned(conn: Connection, owner: str, *, alone: bool) -> list[TurnRec
     ``owner``'s, because no other process can exist.
     """
     query = _IN_ORDER.where(_LEASED, _turns.owner != owner)
+    # A locked row is skipped: another process is just taking that turn.
     return TurnRecord.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
 
 
@@ -520,6 +523,7 @@ def take_suspended(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
 
     Returns None, without a change, if another process has taken the turn.
     """
+    # Without an owner in the row: of two processes that try it at once, only the first one changes it.
     statement = update(TURNS).where(_turns.id == turn_id, _UNOWNED)
     change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
     return conn.execute(change.returning(_turns.fence)).scalar()

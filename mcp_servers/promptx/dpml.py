@@ -49,7 +49,7 @@ _BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ResourceReference:
     """A reference such as `@!thought://id` at `start:end` of a text.
 
     `force` is '!', '?' or ''. `target` is the text after `://`.
@@ -124,10 +124,10 @@ def position(text: str, offset: int) -> tuple[int, int]:
     return before + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
 
 
-def references(text: str) -> Iterator[Reference]:
+def references(text: str) -> Iterator[ResourceReference]:
     """Yield the references of a text in order, except those in comments."""
     for match in _REFERENCE.finditer(blank_comments(text)):
-        yield Reference(match[1], match[2].lower(), match[3], match.start(), match.end())
+        yield ResourceReference(match[1], match[2].lower(), match[3], match.start(), match.end())
 
 
 def blank_comments(text: str) -> str:
@@ -310,7 +310,7 @@ def _resource(kind: Kind, content: str) -> str:
     return _headings(inner(parse(kind, content)), SECTIONS if kind == "role" else CHILDREN)
 
 
-def resolve(reference: Reference, lookup: Lookup) -> tuple[Kind, str, str] | None:
+def resolve(reference: ResourceReference, lookup: Lookup) -> tuple[Kind, str, str] | None:
     """Return the kind, id and text of a reference's file, or None if there is none."""
     for kind in KINDS:
         if kind == reference.protocol:

@@ -117,7 +117,7 @@ def _user_folder(user: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class SimilarEngrams:
     """A new engram and the stored ones that are similar to it, the most similar first."""
 
     engram: Engram
@@ -130,7 +130,7 @@ class Remembered:
 
     saved: tuple[Engram, ...]
     duplicates: tuple[Engram, ...]
-    near: tuple[Near, ...]
+    near: tuple[SimilarEngrams, ...]
 
     @property
     def others(self) -> list[Engram]:
@@ -170,7 +170,7 @@ class Recollection:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EngramPage:
     """A page of a memory, newest first. `total` counts all matching engrams."""
 
     total: int
@@ -243,7 +243,7 @@ class Memory:
         engrams = [
             replace(make_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
         ]
-        # Compared and written under one lock, so that two calls cannot save the same engram.
+        # Compared and written under one lock, so that two threads cannot save the same engram.
         with self._write_lock:
             replaced = {
                 engram.id: engram
@@ -266,7 +266,7 @@ class Memory:
         # An engram is expected to be similar to the one that it replaces.
         replaced_ids = {engram.replaces for engram in new}
         near = [
-            Near(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
+            SimilarEngrams(engram, nearest(engram, [old for old in old_ones if old.id not in replaced_ids]))
             for engram, old_ones in comparisons
         ]
         return Remembered(
@@ -278,12 +278,21 @@ class Memory:
     def propose(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
         """Add engrams that the server proposes, except those that are known in other words. Existing ids are ignored.
 
+        Returns the number of added engrams.
+
         Raises:
-            MemoryFull: there would be more than ``limit`` engrams.
+            MemoryFull: there would be more than ``limit`` engrams; none was added.
         """
+        new: list[Engram] = []
+        added = 0
+        # Compared and inserted under one lock, as in `remember`.
         with self._write_lock:
-            new = [engram for engram in engrams if not is_known(engram, self._writer.near(near_words(engram)))]
-        added = self._insert(new, limit) if new else 0
+            for engram in engrams:
+                if not is_known(engram, [*self._writer.near(near_words(engram)), *new]):
+                    new.append(engram)
+            if new:
+                added = self._writer.insert(new, limit)
+                self._lag += added
         self.save_if_behind()
         return added
 
@@ -391,11 +400,11 @@ class Memory:
 
     # --- operations of the owner ------------------------------------------------------------------------------
 
-    def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> Page:
+    def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> EngramPage:
         """Return a page of engrams whose content or keywords contain `q` (ASCII letters in any case), newest first."""
         with self._lock:
             total, engrams = self._ledger.page(max(0, offset), max(0, limit), q, which)
-        return Page(total, tuple(engrams))
+        return EngramPage(total, tuple(engrams))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
         """Return the existing engrams of these ids."""
@@ -476,7 +485,9 @@ class Memory:
         Raises:
             MemoryFull: there would be more than ``limit`` engrams; none was added.
         """
-        added = self._insert(engrams, limit)
+        with self._write_lock:
+            added = self._writer.insert(engrams, limit)
+            self._lag += added
         with self._lock:
             network = self._current_network() if frequencies else Network()
             for word, count in frequencies.items():
@@ -486,12 +497,6 @@ class Memory:
         return added
 
     # --- the cached network and its file ------------------------------------------------------------
-
-    def _insert(self, engrams: Sequence[Engram], limit: int | None) -> int:
-        with self._write_lock:
-            added = self._writer.insert(engrams, limit)
-            self._lag += added
-        return added
 
     def _current_network(self) -> Network:
         """Return the network, complete up to the newest engram in the database. Call with `_lock` held."""

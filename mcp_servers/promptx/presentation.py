@@ -13,7 +13,7 @@ from mcp_servers.promptx.errors import BadEngram, PromptXError, RoleNotReachable
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.promptx.memory import Recollection, Remembered
-from mcp_servers.promptx.roles import Activation, RoleInfo, WrittenRole
+from mcp_servers.promptx.roles import RoleActivation, RoleInfo, WrittenRole
 from mcp_servers.promptx.skills import BODY, SHOWN_CHARS, Skill
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ LATEST_MS: Final = 253_402_300_799_000
 """The last moment that `datetime` can represent. A later timestamp of another program is shown as this day."""
 
 
-def describe_activation(active: Activation) -> Result:
+def describe_activation(active: RoleActivation) -> Result:
     """Describe an activation: first the notes about unreliable parts, then the role."""
     notes = [f"> {note}" for note in active.notes]
     text = "\n\n".join(part for part in ("\n".join(notes), active.text) if part)

@@ -14,7 +14,7 @@ from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ledger import COMPANIONS, DATABASE, Ledger, Tip
 from mcp_servers.promptx.memory import Memory
-from mcp_servers.safe_files import Entry, Folder
+from mcp_servers.safe_files import Folder, FolderEntry
 
 LAYOUTS: Final = ("cognition", "cognition.user")
 """The folders of ``.promptx`` that hold memories: those of the domain, and those of each user."""
@@ -45,7 +45,7 @@ def examine_memories(workspace: Path, *, repair: bool = False) -> Iterator[Memor
             yield MemoryTrouble(around.path, exc.strerror or type(exc).__name__)
 
 
-def _examine_entry(around: Folder, entry: Entry, repair: bool) -> Iterator[MemoryTrouble]:
+def _examine_entry(around: Folder, entry: FolderEntry, repair: bool) -> Iterator[MemoryTrouble]:
     if entry.name == DATABASE and entry.kind == "file":
         inside = entry.path.rpartition("/")[0]
         folder = around.at(inside) if inside else around

@@ -52,7 +52,7 @@ class DiskFile:
 
 
 @dataclass(slots=True)
-class Index:
+class RoleFileIndex:
     """The files on disk now: the winning file per key, all files in path order, and findings about unusable files."""
 
     winners: dict[Key, DiskFile] = field(default_factory=dict)
@@ -91,7 +91,7 @@ _GOOD: Final = _GoodTexts()
 class Reading:
     """The files of one call. Each file is read once, so that an answer never mixes two versions of a file."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: RoleFileIndex) -> None:
         self.index = index
         self.notes: list[str] = []
         self._texts: dict[DiskFile, tuple[str | None, Finding | None]] = {}
@@ -141,7 +141,7 @@ class Reading:
         return [problem] if problem else lint(file.key[0], text or "", file.shown, self.lookup)
 
 
-def collect(index: Index, source: Origin, root: Folder) -> None:
+def collect(index: RoleFileIndex, source: Origin, root: Folder) -> None:
     """Add the files of one root to the index. Later roots override earlier ones, and so do later paths in one root."""
     own: dict[Key, DiskFile] = {}
     for inner, kind, key in _walk(index, source, root):
@@ -158,7 +158,7 @@ def collect(index: Index, source: Origin, root: Folder) -> None:
     index.winners.update(own)
 
 
-def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> None:
+def add_draft(index: RoleFileIndex, root: Folder, inner: str, key: Key, text: str) -> None:
     """Add an unwritten text to the index, in place of its workspace file, or else at ``inner``."""
     current = index.winners.get(key)
     if current is None or current.source != "workspace":
@@ -168,7 +168,7 @@ def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> No
     index.drafts[current] = text
 
 
-def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:
+def _walk(index: RoleFileIndex, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:
     """Return the files with a role file's suffix, in path order. Other links become findings: one may mean a folder."""
     files: list[tuple[str, Kind, str]] = []
     try:

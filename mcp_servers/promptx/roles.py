@@ -34,9 +34,9 @@ from mcp_servers.promptx.rolefiles import (
     LIMIT_SHOWN,
     RESOURCE_FOLDER,
     DiskFile,
-    Index,
     Origin,
     Reading,
+    RoleFileIndex,
     add_draft,
     collect,
 )
@@ -45,7 +45,7 @@ from mcp_servers.safe_files import Folder
 Findings = list[Finding]
 
 NOTED_FINDINGS: Final = 5
-"""Maximum number of findings in the notes of an activation. `Activation.findings` has all of them."""
+"""Maximum number of findings in the notes of an activation. `RoleActivation.findings` has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class RoleInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class RoleActivation:
     """A role ready for a model. `hash` changes with the role's file and with any inlined file."""
 
     role: str
@@ -116,7 +116,7 @@ class RoleLibrary:
         """Return the known role ids, sorted."""
         return _role_ids(self._scan())
 
-    def activate(self, role: str, resources: Resources = "all") -> Activation:
+    def activate(self, role: str, resources: Resources = "all") -> RoleActivation:
         """Render a role from the current files.
 
         Raises:
@@ -133,7 +133,7 @@ class RoleLibrary:
         findings = [finding for used_file in dict.fromkeys(used) if used_file for finding in reading.lint(used_file)]
         noted = [finding for finding in findings if finding.severity != "info"]
         notes = [*reading.notes, *map(str, noted[:NOTED_FINDINGS])]
-        return Activation(role, _digest(reading, text, whole), rendered.text, tuple(notes), tuple(findings))
+        return RoleActivation(role, _digest(reading, text, whole), rendered.text, tuple(notes), tuple(findings))
 
     def hash(self, role: str) -> str | None:
         """Return the hash that `activate` reports, without running lint. None if the role is unknown or unusable."""
@@ -243,13 +243,13 @@ class RoleLibrary:
             raise BrokenRole(role, [str(finding) for finding in reading.lint(file) if finding.severity == "error"])
         return file, text
 
-    def _find(self, index: Index, role: str) -> DiskFile:
+    def _find(self, index: RoleFileIndex, role: str) -> DiskFile:
         if (file := index.find("role", check_id(role))) is None:
             raise UnknownRole(role, _role_ids(index))
         return file
 
-    def _scan(self) -> Index:
-        index = Index()
+    def _scan(self) -> RoleFileIndex:
+        index = RoleFileIndex()
         collect(index, "builtin", Folder(self.builtin, owned=False))  # installers may link the files of a package
         if self.workspace is not None:
             root = Folder(self.workspace).at(RESOURCE_FOLDER)
@@ -298,7 +298,7 @@ def _users(reading: Reading, file: RoleFile, role: str) -> list[str]:
     ]
 
 
-def _role_ids(index: Index) -> tuple[str, ...]:
+def _role_ids(index: RoleFileIndex) -> tuple[str, ...]:
     return tuple(sorted(key for kind, key in index.winners if kind == "role"))
 
 

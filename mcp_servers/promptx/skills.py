@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from mcp_servers.promptx.errors import SkillUnreadable, UnknownSkill
 from mcp_servers.promptx.lint import Finding, Severity
-from mcp_servers.safe_files import Entry, Folder, Refused
+from mcp_servers.safe_files import Folder, FolderEntry, Refused
 
 Json = dict[str, Any]
 Findings = list[Finding]
@@ -110,7 +110,7 @@ class SkillLibrary:
         skills = {skill.name: skill for skill in self.list(with_files=False) if skill.usable}
         if name not in skills:
             raise UnknownSkill(name, tuple(skills))
-        return self._skill(Entry(name, "folder"), with_files=True)
+        return self._skill(FolderEntry(name, "folder"), with_files=True)
 
     def read(self, name: str, path: str) -> bytes:
         """Return the content of a file of a usable skill.
@@ -132,7 +132,7 @@ class SkillLibrary:
         """Return the findings of all skills."""
         return [finding for skill in self.list() for finding in skill.findings]
 
-    def _skill(self, entry: Entry, *, with_files: bool) -> Skill:
+    def _skill(self, entry: FolderEntry, *, with_files: bool) -> Skill:
         name, shown_path = entry.name, f"{SKILLS_FOLDER}/{entry.name}"
         folder = self._folder.at(name)
         try:
@@ -162,7 +162,7 @@ _COPY: Final = f"put a folder with a text file {BODY} here, copies and no links"
 
 def _files(folder: Folder, shown_path: str, findings: Findings) -> Iterator[SkillFile]:
     """Yield the files of a skill in path order. Other entries and files that are too large become findings."""
-    entries: list[Entry] = []
+    entries: list[FolderEntry] = []
     try:
         entries = list(islice((entry for entry in folder.walk(hidden=False) if entry.kind != "folder"), MAX_FILES + 1))
     except OSError as exc:
@@ -222,7 +222,15 @@ def read_front_matter(text: str, file: str) -> tuple[Json, str, Findings]:
         return wrong(2, f"the front matter is no YAML: {type(exc).__name__}")
     if not isinstance(value, dict):
         return wrong(2, "the front matter holds no names with values")
-    return json.loads(json.dumps(value, default=str, skipkeys=True)), text[match.end() :].strip(), []
+    return _as_json(value), text[match.end() :].strip(), []
+
+
+def _as_json(value: Json) -> Json:
+    """Return a YAML value with only what JSON has: no dates, no lone surrogates and no infinite numbers."""
+    text = json.dumps(value, default=str, skipkeys=True, ensure_ascii=False)
+    plain = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    document: Json = json.loads(plain, parse_constant=str)
+    return document
 
 
 def _check_fields(name: str, front: Json, text: str, file: str) -> Iterator[Finding]:

@@ -63,6 +63,7 @@ def _number(environment: Mapping[str, str], name: str, default: float, low: floa
 async def open_searcher(environment: Mapping[str, str]) -> AsyncIterator[Searcher]:
     """Open the searcher that the environment configures. Raises `SettingError` and `IndexOwned`."""
     if url := environment.get("RETRIEVER_URL", ""):
+        # Imported here, because a searcher on this machine needs no HTTP client.
         from mcp_servers.retriever.remote import RemoteRetriever
 
         domain = environment.get("DOMAIN_ID", "")

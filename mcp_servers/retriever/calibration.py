@@ -152,11 +152,13 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     noise: list[float] = []
     for name, pairs in parts.items():
         questions = [await embedder.embed_query(question) for question, _ in pairs]
+        # Before the answers are embedded, which takes longer.
         _check(questions, [windows[0] for windows in whole[name]])
         questions = [subtract_centre(vector, centre) for vector in questions]
         texts = [text_windows(answer, limit) for _, answer in pairs]
         vectors = await embedder.embed_documents([text for windows in texts for text in windows])
         answers = Dense(embedder.name, vectors, [len(windows) for windows in texts]).by_chunk()
+        # In a thread, because comparing all questions with all answers is plain Python and takes a while.
         unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name], centre)
         noise += unrelated
         matches += copies
@@ -180,9 +182,9 @@ def _mean(chunks: Sequence[Windows]) -> tuple[float, ...]:
 
 
 def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]) -> None:
-    for vector, other in zip(vectors, stored, strict=True):
-        if len(vector) != len(other):
-            raise IndexMismatch("dimension", len(other), len(vector))
+    for vector, stored_vector in zip(vectors, stored, strict=True):
+        if len(vector) != len(stored_vector):
+            raise IndexMismatch("dimension", len(stored_vector), len(vector))
 
 
 def split(text: str) -> tuple[str, str] | None:
@@ -230,7 +232,7 @@ def _compare(
     The sets are: questions with unrelated chunks, answers with their own chunk, and all questions with all answers.
     """
     cosines = _cosines(questions, whole)
-    unrelated = [cosine for own, row in enumerate(cosines) for at, cosine in enumerate(row) if at != own]
+    unrelated = [cosine for own, row in enumerate(cosines) for place, cosine in enumerate(row) if place != own]
     copies = [
         fmean(row[0] for row in _cosines([subtract_centre(window, centre) for window in answer], [chunk]))
         for answer, chunk in zip(answers, whole, strict=True)

@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 from uuid import UUID, uuid5
 
 from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument, join_row, split_row
-from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
+from mcp_servers.retriever.sentences import TextSpan, estimate_tokens, fit, split_sentences
 
-__all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "Span", "chunk_document", "chunk_id", "outline_of"]
+__all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "TextSpan", "chunk_document", "chunk_id", "outline_of"]
 
 CHUNKER_VERSION = "3"
 """Version in every chunk id and in a collection's metadata; change it with every change of spans."""
@@ -28,7 +28,7 @@ OUTLINE = 40
 OUTLINE_CHARACTERS = 80
 """Maximum number of headings of an outline, and of characters of each."""
 
-_NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
+_NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")  # arbitrary, but the ids of all stored chunks derive from it
 
 
 class ChunkTable(NamedTuple):
@@ -71,7 +71,7 @@ class Chunk:
     text: str
     start: int
     end: int
-    sentences: tuple[Span, ...]
+    sentences: tuple[TextSpan, ...]
     tables: tuple[ChunkTable, ...] = ()
     scanned: bool = False
     scanned_by: str = ""
@@ -94,7 +94,7 @@ class Chunk:
         starts, ends = data["sentences"][::2], data["sentences"][1::2]
         lists = {
             "heading_path": tuple(data["heading_path"]),
-            "sentences": tuple(map(Span, starts, ends)),
+            "sentences": tuple(map(TextSpan, starts, ends)),
             "tables": tuple(ChunkTable(start, end, tuple(header)) for start, end, header in data.get("tables", ())),
         }
         return cls(**{**values, **lists})
@@ -153,7 +153,7 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
                     text=text[start:end],
                     start=start,
                     end=end,
-                    sentences=tuple(Span(unit.start - start, unit.end - start) for unit in group),
+                    sentences=tuple(TextSpan(unit.start - start, unit.end - start) for unit in group),
                     tables=tuple(_tables(group)),
                     scanned=place.scanned,
                     scanned_by=place.scanned_by,
@@ -181,7 +181,7 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
     units: list[_Unit] = []
     offset = 0
     for index, block in enumerate(blocks):
-        is_body = block.kind != "heading"
+        is_body = block.kind != "heading"  # a heading without text below would not be in any chunk's text
         if block.kind == "heading" and block.text.strip():
             path = [*(above for above in path if above[0] < block.level), (block.level, block.text)]
             is_body = not _has_body(blocks, index)
@@ -200,7 +200,8 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
 
 def _has_body(blocks: tuple[Block, ...], index: int) -> bool:
     """Return whether text, or a deeper heading that becomes text, follows the heading at `index`."""
-    below = next((blocks[at] for at in range(index + 1, len(blocks)) if blocks[at].text.strip()), None)
+    following = (blocks[place] for place in range(index + 1, len(blocks)))
+    below = next((block for block in following if block.text.strip()), None)
     return below is not None and (below.kind != "heading" or below.level > blocks[index].level)
 
 
@@ -213,6 +214,7 @@ def _units(block: Block, offset: int) -> Iterator[_Unit]:
         whole = estimate_tokens(block.text)
     for span in split_sentences(block.text) if prose else _lines(block):
         tokens = estimate_tokens(block.text[span.start : span.end])
+        # The first line of a table asks for room for all of it, so that a small table is not split.
         room = whole if span.start == 0 and whole <= TARGET_TOKENS else tokens
         yield _Unit(offset + span.start, offset + span.end, tokens, prose, max(room, tokens), table)
 
@@ -226,14 +228,14 @@ def _tables(group: Sequence[_Unit]) -> Iterator[ChunkTable]:
             yield ChunkTable(units[0].start - first, units[-1].end - first, table.header)
 
 
-def _lines(block: Block) -> Iterator[Span]:
+def _lines(block: Block) -> Iterator[TextSpan]:
     """Yield lines of code, rows of a table, or the sentences of each list item."""
     start = 0
     for line in block.text.split("\n"):
         if block.kind == "list":
-            yield from (Span(start + span.start, start + span.end) for span in split_sentences(line))
+            yield from (TextSpan(start + span.start, start + span.end) for span in split_sentences(line))
         else:
-            yield from fit(block.text, Span(start, start + len(line)))
+            yield from fit(block.text, TextSpan(start, start + len(line)))
         start += len(line) + 1
 
 
@@ -251,10 +253,10 @@ def _pack(units: list[_Unit]) -> list[list[_Unit]]:
             overlap = [last] if last.prose and last.tokens <= OVERLAP_TOKENS and len(groups[-1]) > 1 else []
             groups.append(overlap)
             repeated = len(overlap)
-            size = sum(each.tokens for each in overlap)
+            size = sum(unit.tokens for unit in overlap)
         groups[-1].append(unit)
         size += unit.tokens
-    rest = groups[-1][repeated:]
+    rest = groups[-1][repeated:]  # the repeated sentence is in the group before already
     if len(groups) > 1 and sum(unit.tokens for unit in rest) < MINIMUM_TOKENS:
         groups[-2:] = [groups[-2] + rest]
     return groups

@@ -44,6 +44,9 @@ SHORTEST_STEM, SHORTEST_PART = 2, 5
 LONGEST_ENDING = 3
 """Maximum number of letters of an ending that forms another word from the same root ("north", "northern")."""
 
+LETTERS_OF_AN_IDEOGRAPH = 4
+"""Number of letters that one ideograph stands for when the scripts of a passage are compared."""
+
 LANGUAGE_SAMPLE = 400
 """Characters of a passage from which its language is detected."""
 
@@ -112,7 +115,9 @@ _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"
 """Words whose next word is part of the question phrase ("how deep", "wie schwer")."""
 _WORD = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+(?:['’-][^\W\d_\u2e80-\u9fff]+)*|[^\w\s]|\d+")
 _LETTERS = re.compile(r"[^\W\d_\u3040-\u9fff]+(?:-[^\W\d_\u3040-\u9fff]+)*")
-_LETTERS_AND_HYPHENS = CharacterTable(lambda each: each if each == "-" or _LETTERS.match(each) else " ")
+_LETTERS_AND_HYPHENS = CharacterTable(
+    lambda character: character if character == "-" or _LETTERS.match(character) else " "
+)
 _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
@@ -160,7 +165,7 @@ class Coverage(NamedTuple):
     lacking: float
 
 
-class Question(NamedTuple):
+class PreparedQuestion(NamedTuple):
     """A question, prepared for the comparison with passages."""
 
     language: str | None
@@ -185,9 +190,11 @@ class Question(NamedTuple):
         passage has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
         passage = _read_passage(text, self.language)
-        comparable = held = lacking = 0.0
+        comparable = held = lacking = 0.0  # sums of weights; `lacking` is a maximum
         rare = RARE * max(weights, default=0.0)
-        for before, term, weight in zip((None, *self.terms), self.terms, weights, strict=False):
+        for previous, term, weight in zip((None, *self.terms), self.terms, weights, strict=False):
+            # A Chinese passage says nothing about a Latin word, and the other way round. A code has the same tokens in
+            # both scripts.
             if term.is_ideographic != passage.is_ideographic and term.stem is not None and not passage.is_mixed:
                 continue
             comparable += weight
@@ -198,12 +205,12 @@ class Question(NamedTuple):
             elif term.is_thing and weight >= rare:
                 # A passage under the heading "Hotels" may answer a question about a hotel bill without the word "bill".
                 is_about = (
-                    before is not None
-                    and before.is_modifier
-                    and _holds(_read_passage(headings, self.language), before, self.language)
+                    previous is not None
+                    and previous.is_modifier
+                    and _holds(_read_passage(headings, self.language), previous, self.language)
                 )
                 lacking = max(lacking, weight * (MODIFIER * term.loss if is_about else term.loss))
-        languages = {self.language, passage.language} - {None}
+        languages = {self.language, passage.language} - {None}  # an unknown language is no other language
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
         return Coverage(held / comparable, min(lacking / comparable, 1.0))
@@ -214,13 +221,15 @@ class _PassageText:
 
     def __init__(self, text: str, language: str | None) -> None:
         self._source = text
-        self._asked_in = language
+        self._question_language = language
         self._stems: dict[str, frozenset[str]] = {}
+        # The end of the passage, because its beginning may be headings and the document's name in another language.
         self.language = language_of(fold_text(text[-LANGUAGE_SAMPLE:]))
         ideographs = 0 if text.isascii() else len(_IDEOGRAPH.findall(text))
         letters = sum(map(str.isalpha, text)) - ideographs if ideographs else 0
-        self.is_ideographic = ideographs * 4 > letters
-        self.is_mixed = letters > 0 and 0.1 < ideographs * 4 / (ideographs * 4 + letters) < 0.9
+        ideographic = ideographs * LETTERS_OF_AN_IDEOGRAPH
+        self.is_ideographic = ideographic > letters
+        self.is_mixed = letters > 0 and 0.1 < ideographic / (ideographic + letters) < 0.9
 
     @cached_property
     def _folded(self) -> str:
@@ -249,7 +258,7 @@ class _PassageText:
             first, after = bisect_left(words, initial), bisect_left(words, chr(ord(initial) + 1))
             accented = bisect_left(words, _AFTER_Z)  # words whose first letter may have an accent
             words = [*words[first : min(after, accented)], *words[accented:]]
-            self._stems[initial] = frozenset(filter(None, map(_stem, words, repeat(self._asked_in))))
+            self._stems[initial] = frozenset(filter(None, map(_stem, words, repeat(self._question_language))))
         return self._stems[initial]
 
 
@@ -287,91 +296,105 @@ def _has_other_ending(stem: str, stems: Collection[str]) -> bool:
     """
     shortest, longest = max(SHORTEST_PART, len(stem) - LONGEST_ENDING), len(stem) + LONGEST_ENDING
     return any(
-        shortest <= len(other) <= longest and (stem.startswith(other) or other.startswith(stem)) for other in stems
+        shortest <= len(candidate) <= longest and (stem.startswith(candidate) or candidate.startswith(stem))
+        for candidate in stems
     )
 
 
 @lru_cache(maxsize=256)
-def read_question(text: str, tokens: frozenset[int]) -> Question:
+def read_question(text: str, tokens: frozenset[int]) -> PreparedQuestion:
     """Return the words of a question; ``tokens`` are its tokens in the index, without question words."""
     language = language_of(fold_text(text))
     form = asked_form(text)
     terms = [*_latin_terms(text, tokens, language, form), *_ideographic_terms(text, tokens, form)]
-    known = frozenset().union(*(term.ids for term in terms))
-    terms += [Term(frozenset((index,)), 1.0, None, False, False) for index in tokens - known]
-    return Question(language, tuple(terms[:MOST_WORDS_READ]), form)
+    # The remaining tokens are codes, numbers and words of scripts that neither function reads.
+    tokens_of_terms = frozenset().union(*(term.ids for term in terms))
+    terms += [Term(frozenset((token,)), 1.0, None, False, False) for token in tokens - tokens_of_terms]
+    return PreparedQuestion(language, tuple(terms[:MOST_WORDS_READ]), form)
 
 
 def _latin_terms(text: str, tokens: frozenset[int], language: str | None, form: AnswerForm | None) -> Iterator[Term]:
     words = _WORD.findall(split_elisions(text))
     folded = [fold_text(word) for word in words]
-    asks = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
+    # Question words and punctuation both end a group of words that belong together.
+    is_boundary = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
     has_sentence = any(is_asking(word, language or "en") for word in folded)
     capitals = sum(word[0].isupper() for word in words)
     has_names = has_sentence and language != "de" and capitals <= len(words) / 2  # not in a title with Capital Letters
-    for at, word in enumerate(words[: MOST_WORDS_READ * 4]):
-        ids = tokens.intersection(word_ids(folded[at]))
-        if asks[at] or not ids:
+    for position, word in enumerate(words[: MOST_WORDS_READ * 4]):
+        folded_word = folded[position]
+        ids = tokens.intersection(word_ids(folded_word))
+        if is_boundary[position] or not ids:
             continue
-        behind_size = at > 0 and folded[at - 1] in _SIZES.get(language or "", ())
-        is_alternative = not _ALTERNATIVES.isdisjoint(folded[max(at - 2, 0) : at + 2])
-        asks_form = form is not None and form.words.fullmatch(folded[at]) is not None
-        is_answer = folded[at] in _words_of(_MEASURES, language) or folded[at] in _words_of(_ATTRIBUTES, language)
-        if asks_form or is_answer or is_alternative or behind_size:
+        follows_size = position > 0 and folded[position - 1] in _SIZES.get(language or "", ())
+        is_alternative = not _ALTERNATIVES.isdisjoint(folded[max(position - 2, 0) : position + 2])
+        asks_form = form is not None and form.words.fullmatch(folded_word) is not None
+        names_answer = folded_word in _words_of(_MEASURES, language) or folded_word in _words_of(_ATTRIBUTES, language)
+        # A capital says nothing about the first word of a sentence.
+        is_capitalised = position > 0 and word[0].isupper()
+        if asks_form or names_answer or is_alternative or follows_size:
             is_thing = False
-        elif not has_sentence or language == "de":
-            is_thing = not has_sentence or word[0].isupper()
+        elif not has_sentence:
+            is_thing = True
+        elif language == "de":
+            is_thing = word[0].isupper()
         else:
-            is_thing = (at > 0 and word[0].isupper()) or _is_led(folded, asks, at, language or "en")
-        is_name = has_names and at > 0 and word[0].isupper() and len(word) > 1 and not is_month(folded[at])
+            is_thing = is_capitalised or _is_led(folded, is_boundary, position, language or "en")
+        is_name = has_names and is_capitalised and len(word) > 1 and not is_month(folded_word)
         weight = 1.0 if is_thing else OTHER_WORD
-        is_modifier = is_thing and language == "en" and at + 1 < len(words) and not asks[at + 1]
-        stem = _stem(folded[at], language)
+        # In English a noun before a noun belongs to it. Other languages put the thing first or write one word.
+        is_modifier = is_thing and language == "en" and position + 1 < len(words) and not is_boundary[position + 1]
+        stem = _stem(folded_word, language)
         yield Term(ids, weight, stem, is_thing, False, is_name, is_modifier, form if asks_form else None)
 
 
-def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
+def _is_led(words: list[str], is_boundary: list[bool], position: int, language: str) -> bool:
     """Return whether a determiner or preposition precedes a word, with at most one other word between the two."""
-    if at > 0 and words[at - 1] in _words_of(_DIRECT_LEADS, language):
+    if position > 0 and words[position - 1] in _words_of(_DIRECT_LEADS, language):
         return True
-    before = at - 2 if at > 0 and not asks[at - 1] else at - 1
+    before = position - 2 if position > 0 and not is_boundary[position - 1] else position - 1
     if before >= 0 and words[before] in _words_of(_LEADS, language):
         return True
-    return language == "en" and _is_object(words, asks, at)
+    return language == "en" and _is_object(words, is_boundary, position)
 
 
-def _is_object(words: list[str], asks: list[bool], at: int) -> bool:
+def _is_object(words: list[str], is_boundary: list[bool], position: int) -> bool:
     """Return whether an English word without a determiner is the object of a verb: "how do I bake sourdough bread"."""
-    first = at
-    while first > 0 and not asks[first - 1]:
+    first = position
+    while first > 0 and not is_boundary[first - 1]:
         first -= 1
-    return 0 < first < at and words[first - 1] in _SUBJECTS and not words[at].endswith("ly")
+    # The word at `first` is the verb. An adverb ("quickly") may follow it, too.
+    return 0 < first < position and words[first - 1] in _SUBJECTS and not words[position].endswith("ly")
 
 
 def _ideographic_terms(text: str, tokens: frozenset[int], form: AnswerForm | None) -> Iterator[Term]:
     """Yield the words that the engine's segmenter finds: each piece of the text that is a single token."""
-    found: dict[int, str] = {}
+    word_of_token: dict[int, str] = {}
     modifiers: set[int] = set()
     for run in _RUN.findall(fold_text(text)):
-        starts: dict[int, str] = {}
-        ends: dict[int, int] = {}
+        word_at_start: dict[int, str] = {}
+        token_at_end: dict[int, int] = {}
         for start in range(len(run)):
             for end in range(start + 1, min(start + _LONGEST_WORD, len(run)) + 1):
                 ids = word_ids(run[start:end])
                 if len(ids) == 1 and ids[0] in tokens:
-                    found.setdefault(ids[0], run[start:end])
-                    starts[start], ends[end] = run[start:end], ids[0]
-        modifiers.update(index for end, index in ends.items() if _is_ideographic_thing(starts.get(end, "")))
-    for index, word in found.items():
+                    word_of_token.setdefault(ids[0], run[start:end])
+                    # The longest word of a start, and the shortest of an end, remain.
+                    word_at_start[start], token_at_end[end] = run[start:end], ids[0]
+        modifiers.update(
+            token for end, token in token_at_end.items() if _is_ideographic_thing(word_at_start.get(end, ""))
+        )
+    for token, word in word_of_token.items():
         asks_form = form is not None and form.words.fullmatch(word) is not None
         is_thing = _is_ideographic_thing(word) and not asks_form
         weight = 1.0 if is_thing else OTHER_WORD
-        is_modifier = is_thing and index in modifiers
+        is_modifier = is_thing and token in modifiers
         own_form = form if asks_form else None
-        yield Term(frozenset((index,)), weight, word, is_thing, True, is_modifier=is_modifier, form=own_form)
+        yield Term(frozenset((token,)), weight, word, is_thing, True, is_modifier=is_modifier, form=own_form)
 
 
 def _is_ideographic_thing(word: str) -> bool:
+    # 几 ("how many") and 每 ("each") begin a quantity.
     return len(word) > 1 and word[0] not in "几每" and word not in _words_of(_ATTRIBUTES, "zh")
 
 

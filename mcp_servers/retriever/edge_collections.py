@@ -104,28 +104,29 @@ class EdgeCollections:
         *,
         known_only: bool = False,
     ) -> Steps:
-        at = 0
-        while at < len(chunks):
+        position = 0
+        while position < len(chunks):
             started = time.thread_time()
-            part = slice(at, at + self._upserts.batch)
+            part = slice(position, position + self._upserts.batch)
             sparse = lexical[part] if lexical else None
             vectors = dense.of_chunks(part) if dense else None
             count = self._upsert(collection, chunks[part], vectors, sparse, known_only)
             # CPU time and not wall time: on a busy machine, smaller steps would not get shorter.
             self._upserts.took(count, time.thread_time() - started)
-            at += count
+            position += count
             yield
+        # The collection may have outgrown the size below which it needs no payload index. Each index is a step.
         while self._index_field(collection):
             yield
 
     def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> Steps:
-        at = 0
-        while at < len(chunk_ids):
+        position = 0
+        while position < len(chunk_ids):
             started = time.thread_time()
-            part = slice(at, at + self._additions.batch)
+            part = slice(position, position + self._additions.batch)
             count = self._add_dense(collection, chunk_ids[part], dense.of_chunks(part))
             self._additions.took(count, time.thread_time() - started)
-            at += count
+            position += count
             yield
 
     def delete_document(self, collection: str, document_id: str) -> Steps:
@@ -219,12 +220,12 @@ class EdgeCollections:
             requests.append(dense_request(shard, vector, chosen, limit))
         point_ids: PointIds = {}
         with engine_errors("search"):
-            lexical, *others = [read_leg(points, point_ids) for points in run_queries(shard, requests)]
+            lexical, *rest = [read_leg(points, point_ids) for points in run_queries(shard, requests)]
             leaders = retrieve(shard, [point_ids[candidate.chunk_id] for candidate in lexical[:LEADERS]], words=True)
             weights = TokenWeights(shard, sparse.indices, leaders)
-            dense: tuple[Scored, ...] = others[0] if others else ()
+            dense: tuple[Scored, ...] = rest[0] if rest else ()
             requests = []
-            if vector is not None and others:
+            if vector is not None and rest:
                 # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
                 for_words = [point_ids[chunk_id] for chunk_id in only_in(dense, lexical)]
                 for_meaning = [point_ids[chunk_id] for chunk_id in only_in(lexical, dense)]
@@ -320,11 +321,11 @@ class EdgeCollections:
         accepted = {str(record.id) for record in retrieve(shard, ids)} if known_only else {*ids}
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
-        of_chunks = dense.by_name() if dense else [{} for _ in chunks]
-        for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
+        dense_vectors = dense.by_name() if dense else [{} for _ in chunks]
+        for chunk, sparse, vectors_by_name in zip(chunks, lexical, dense_vectors, strict=True):
             if chunk.chunk_id not in accepted:
                 continue
-            vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
+            vectors: dict[str, Any] = {**vectors_by_name, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
             if shard.documents:
                 shard.documents.add(chunk.document_id, chunk.document_name)
@@ -348,8 +349,11 @@ class EdgeCollections:
             with engine_errors("store vectors"):
                 shard = self._store.record_dense(shard, dense)
                 existing = {str(record.id) for record in retrieve(shard, chunk_ids)}
+                # Chunks may have been deleted since their vectors were requested.
                 pairs = zip(chunk_ids, dense.by_name(), strict=True)
-                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in existing]
+                points = [
+                    engine.PointVectors(chunk_id, {**vectors}) for chunk_id, vectors in pairs if chunk_id in existing
+                ]
                 shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 
@@ -362,7 +366,7 @@ class EdgeCollections:
         request = engine.ScrollRequest(limit=limit, filter=engine.Filter(must=must), with_payload=False)
         with engine_errors("delete a document"):
             records, _ = shard.engine.scroll(request)
-            if not records:
+            if not records:  # after the last chunk, so that an interrupted deletion still names the document
                 documents(shard).remove(document_id)
                 return 0
             shard.update(engine.UpdateOperation.delete_points([record.id for record in records]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from mcp_servers.retriever.chunking import Chunk, ChunkTable, Span
+from mcp_servers.retriever.chunking import Chunk, ChunkTable, TextSpan
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.index import Selection, ending, sample_key
 
@@ -23,7 +23,7 @@ _SEPARATOR = "\n"
 """Separator of a document's id and name; the server creates ids, which have no line break."""
 
 
-class Documents:
+class IndexedDocuments:
     """The documents of a shard, collected from the field `DOCUMENT` of their chunks."""
 
     def __init__(self, values: Iterable[str]) -> None:
@@ -110,7 +110,7 @@ def _chunk(chunk_id: str, document: str, ordinal: int, stored: list[Any]) -> Chu
         text=text,
         start=start,
         end=end,
-        sentences=tuple(map(Span, offsets[::2], offsets[1::2])),
+        sentences=tuple(map(TextSpan, offsets[::2], offsets[1::2])),
         tables=tuple(ChunkTable(first, last, tuple(header)) for first, last, header in tables),
         scanned=scanned,
         scanned_by=scanned_by,

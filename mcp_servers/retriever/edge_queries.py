@@ -9,7 +9,7 @@ from uuid import UUID
 import qdrant_edge as engine
 
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, Documents, stored_chunk
+from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, IndexedDocuments, stored_chunk
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
 from mcp_servers.retriever.index import COARSE, DENSE, EVERYTHING, LEXICAL, WINDOWS, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
@@ -112,9 +112,9 @@ def _word_vector(point: engine.Record | engine.ScoredPoint) -> engine.SparseVect
     return cast(dict[str, engine.SparseVector], point.vector)[LEXICAL]
 
 
-def documents(shard: Shard) -> Documents:
+def documents(shard: Shard) -> IndexedDocuments:
     if shard.documents is None:
-        shard.documents = Documents(document_values(shard, []))
+        shard.documents = IndexedDocuments(document_values(shard, []))
     return shard.documents
 
 

@@ -18,7 +18,7 @@ import orjson
 import qdrant_edge as engine
 from qdrant_edge import UpdateOperation
 
-from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, ORDINAL, Documents
+from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, ORDINAL, IndexedDocuments
 from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
 from mcp_servers.retriever.index import DENSE, LEXICAL, WINDOWS, CollectionMeta
 
@@ -52,7 +52,7 @@ class Shard:
     meta: CollectionMeta
     points: int
     unindexed: list[str]
-    documents: Documents | None = None
+    documents: IndexedDocuments | None = None
     idf: dict[int, float] = field(default_factory=dict)
     changed: int = 0
     unflushed: bool = False

@@ -47,6 +47,7 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
     """
     if setting == "none":
         return None
+    # Each class is imported when it is chosen, because its libraries are large: fastembed alone takes 85 MB.
     if setting == "wheel":
         from mcp_servers.retriever.wheel_embedder import WheelEmbedder
 
@@ -56,7 +57,6 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
 
         base, _, model = setting.partition("#")
         return HttpEmbedder(base, model, api_key)
-    # Imported here: lexical mode and HTTP do not need these 85 MB.
     from mcp_servers.retriever.fast_embedder import FastEmbedder
 
     if setting == "" or setting.startswith("fastembed:"):

@@ -178,7 +178,7 @@ def _register(name: str, folder: Path) -> None:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    if any(each["model"].lower() == name.lower() for each in TextEmbedding.list_supported_models()):
+    if any(model["model"].lower() == name.lower() for model in TextEmbedding.list_supported_models()):
         return
     files = [path for path in ("model.onnx", "onnx/model.onnx", "model_optimized.onnx") if (folder / path).is_file()]
     if not files:

@@ -102,7 +102,7 @@ class HttpEmbedder:
         """Shorten an error answer for health reports and logs: one bounded line without the key."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "…")
-        printable = "".join(each if each.isprintable() else " " for each in text)
+        printable = "".join(character if character.isprintable() else " " for character in text)
         return " ".join(printable.split())[:MAX_REASON]
 
     def _json(self, answer: bytes) -> Any:

@@ -209,7 +209,7 @@ class LegResults:
 
     def lexical_share(self) -> float:
         """Return the highest `share` among the first `LEADERS` lexical candidates."""
-        return max((self.share(each.chunk_id) for each in self.lexical[:LEADERS]), default=0.0)
+        return max((self.share(candidate.chunk_id) for candidate in self.lexical[:LEADERS]), default=0.0)
 
 
 LEADERS = 5
@@ -232,7 +232,7 @@ class CandidateLimit:
 
     def first_places(self, legs: LegResults) -> tuple[str, ...]:
         """Return the ids of the first candidates of each leg."""
-        return tuple(each.chunk_id for leg in (legs.lexical, legs.dense) for each in leg[: self.firsts])
+        return tuple(candidate.chunk_id for leg in (legs.lexical, legs.dense) for candidate in leg[: self.firsts])
 
 
 class Index(Protocol):
@@ -325,8 +325,8 @@ class Index(Protocol):
 
 def only_in(leg: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
     """Return the ids of the best `COMPLETED` candidates of `leg` that `other` lacks."""
-    have = {each.chunk_id for each in other}
-    return [each.chunk_id for each in leg if each.chunk_id not in have][:COMPLETED]
+    rated = {candidate.chunk_id for candidate in other}
+    return [candidate.chunk_id for candidate in leg if candidate.chunk_id not in rated][:COMPLETED]
 
 
 def split_name(collection: str) -> tuple[str, int | None]:

@@ -89,7 +89,7 @@ class Deaths:
 
     def take_suspect(self) -> str | None:
         """Return the collection to quarantine and clear the record, or return None if no collection is suspected."""
-        last = [*self._last]
+        last = [*self._last]  # at most `KILLS` of them
         faults, kills = last[-FAULTS:], last[-KILLS:]
         died = len(faults) == FAULTS and not any(death.killed for death in faults) and _same(faults)
         ended = len(kills) == KILLS and kills[-1].at - kills[0].at <= KILLS_SECONDS and _same(kills)
@@ -118,7 +118,11 @@ class _Waiting:
 
 
 class _IndexProcess:
-    """A running index process and its unanswered requests."""
+    """A running index process and its unanswered requests.
+
+    ``at_work`` is the descriptor of the number of the request that the process executes. ``changes`` are counted for
+    `IndexSupervisor.mark`.
+    """
 
     def __init__(self, process: Process, at_work: int, changes: Counter[str]) -> None:
         self._process = process
@@ -129,7 +133,9 @@ class _IndexProcess:
         """Unanswered requests by number. Cancelled ones stay here, because the process still executes them."""
         self._frames = FrameReader()
         self._over = False
+        """Set when the process has ended: later requests would wait forever."""
         self.heard_at = time.monotonic()
+        """When the process last sent something, or got the first request after having answered all."""
 
     @property
     def pid(self) -> int:
@@ -165,7 +171,7 @@ class _IndexProcess:
         """Deliver answers to their requests until the process ends. Raises `_ProcessEnded`."""
         while True:
             for frame in await self._receive():
-                self._hand_out(frame)
+                self._deliver(frame)
 
     async def _receive(self) -> list[Frame]:
         assert self._process.stdout is not None
@@ -181,7 +187,7 @@ class _IndexProcess:
                 log.error("the index process does not speak as it should: %r", exc)
                 raise _ProcessEnded from exc
 
-    def _hand_out(self, frame: Frame) -> None:
+    def _deliver(self, frame: Frame) -> None:
         waiting = self._waiting.pop(frame.data["number"], None)
         if waiting is not None:
             if waiting.request.writes or "fault" in frame.data:  # a fault may have quarantined it
@@ -237,19 +243,24 @@ class IndexSupervisor:
         self._wanted = anyio.Event()
         """Set by the first `ask` or `wait_for_loss`, so that a command without searches starts no process."""
         self._ready = anyio.Event()
+        """Set while a process runs that has the folder. A new event for each process."""
         self._ended = anyio.Event()
+        """Set when `run` has ended."""
         self._alarm = anyio.Event()
+        """Set when stored data may be lost; see `wait_for_loss`."""
         self._closing = False
         self._problem = "its process is being started"
         self.asked = 0
         """Number of requests sent, repetitions included."""
         self._deaths = Deaths()
         self._lives = 0
+        """Number of starts and ends of processes."""
         self._changes: Counter[str] = Counter()
         """By collection, the number of writes sent, writes answered and faults."""
         self._refusal: str | None = None
         """The reason why the last start failed; None after a successful start."""
         self._next_start = time.monotonic()
+        """When the next process starts: requests do not wait for a start that is too far away."""
 
     @property
     def pid(self) -> int | None:
@@ -267,18 +278,19 @@ class IndexSupervisor:
             await self._wanted.wait()
             while not self._closing:
                 began = time.monotonic()
-                reason = await self._live()
-                await self._rest(reason, delay.after(time.monotonic() - began))
+                reason = await self._run_process()
+                await self._pause(reason, delay.after(time.monotonic() - began))
         finally:
             self._ended.set()
 
-    async def _rest(self, reason: str, pause: float) -> None:
+    async def _pause(self, reason: str, seconds: float) -> None:
+        """Wait before the next start, unless the index closes."""
         if not self._closing:
             self._problem = f"its process {reason}"
-            self._next_start = time.monotonic() + pause
-            log.warning("the index process %s; it is started again in %.1f s", reason, pause)
+            self._next_start = time.monotonic() + seconds
+            log.warning("the index process %s; it is started again in %.1f s", reason, seconds)
             self._alarm.set()
-            await anyio.sleep(pause)
+            await anyio.sleep(seconds)
 
     async def ask(self, request: Request) -> Frame:
         """Send a request and return its answer.
@@ -286,12 +298,13 @@ class IndexSupervisor:
         Raises:
             IndexFault: the process answered with this fault. `IndexUnavailable` if it did not answer, with the reason.
         """
-        began = time.monotonic()
         try:
             with anyio.fail_after(request.seconds):
-                answer = await self._ask_twice(request)
+                answer = await self._ask_repeatedly(request)
         except TimeoutError:
-            if self._process and self._process.heard_at < max(began, time.monotonic() - STUCK_SECONDS):
+            # A read may wait longer than its own time limit for one step of a long write. Killing the process then
+            # would interrupt the write again and again, and finally quarantine the collection.
+            if self._process and self._process.heard_at < time.monotonic() - STUCK_SECONDS:
                 log.error("the index process answered nothing for %.0f s: it is ended", STUCK_SECONDS)
                 self._process.kill()
             raise IndexUnavailable(request.action, f"no answer within {request.seconds:g} s") from None
@@ -307,7 +320,7 @@ class IndexSupervisor:
         """Wait until the process was restarted or a damaged collection was quarantined."""
         self._wanted.set()
         await self._alarm.wait()
-        self._alarm = anyio.Event()
+        self._alarm = anyio.Event()  # no `await` before this, so that no alarm is lost
 
     async def close(self) -> None:
         """Let the process flush and exit, and kill it after `CLOSE_SECONDS`. Idempotent."""
@@ -320,7 +333,7 @@ class IndexSupervisor:
         if process and not self._ended.is_set():
             process.kill()
 
-    async def _ask_twice(self, request: Request) -> Frame:
+    async def _ask_repeatedly(self, request: Request) -> Frame:
         for _ in range(2 if request.repeatable else 1):
             process = await self._wait_for_process(request)
             self.asked += 1
@@ -343,8 +356,9 @@ class IndexSupervisor:
             raise IndexClosed
         return self._process
 
-    async def _live(self) -> str:
+    async def _run_process(self) -> str:
         """Start one process, serve it until it ends, and return how it ended."""
+        # The descriptor outlives the process: it says what the process worked on when it died.
         with _shared_number() as at_work:
             try:
                 process = _IndexProcess(await self._start(at_work), at_work, self._changes)
@@ -359,12 +373,12 @@ class IndexSupervisor:
                 refusal = f"could not be started: {fault}"
             except _ProcessEnded:
                 pass
-            except BaseException:
+            except BaseException:  # cancelled: nothing waits for answers any more
                 process.kill()
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
-                    reason = await self._bury(process, refusal)
+                    reason = await self._clean_up(process, refusal)
             return reason
 
     async def _serve(self, process: _IndexProcess) -> None:
@@ -376,11 +390,11 @@ class IndexSupervisor:
         self._alarm.set()
         await process.answer_all()
 
-    async def _bury(self, process: _IndexProcess, refusal: str) -> str:
+    async def _clean_up(self, process: _IndexProcess, refusal: str) -> str:
         """Wait for the exit of a process that closed its pipe; return how it ended and during which request."""
         ready = self._ready.is_set()
         self._process = None
-        self._lives += 1
+        self._lives += 1  # also at the end, so that no cached answer hides that the process is down
         reason = await process.reap()
         if refusal:
             return self._refuse(refusal)
@@ -390,8 +404,9 @@ class IndexSupervisor:
         collection = request.data["collection"] if request else ""
         self._deaths.note(Death(collection, process.was_killed, time.monotonic()))
         self._problem = f"its process {reason}"
-        if not ready:
+        if not ready:  # the process died before its hello: none of its requests can have caused that
             return self._refuse(reason)
+        # A new event before the requests wake up, so that those that are repeated wait for the next process.
         self._ready = anyio.Event()
         process.give_up()
         return reason
@@ -399,6 +414,7 @@ class IndexSupervisor:
     def _refuse(self, reason: str) -> str:
         """Record a failed start and wake the waiting requests, which fail with its reason until a start succeeds."""
         self._refusal = f"its process {reason}"
+        # The waiting requests wake up and find the reason. Later ones find it before they wait.
         waiting, self._ready = self._ready, anyio.Event()
         waiting.set()
         return reason
@@ -413,7 +429,7 @@ class IndexSupervisor:
             stdout=subprocess.PIPE,
             stderr=None,
             env=python_environment(),
-            start_new_session=True,
+            start_new_session=True,  # a Ctrl+C in the terminal must not reach it: the server ends it after its searches
             pass_fds=[at_work],
         )
 
@@ -421,7 +437,7 @@ class IndexSupervisor:
 @contextmanager
 def _shared_number() -> Iterator[int]:
     """Yield the descriptor of an eight-byte file that both processes can map."""
-    if hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create"):  # Linux only
         descriptor = os.memfd_create("index-at-work")
     else:
         with tempfile.TemporaryFile() as file:

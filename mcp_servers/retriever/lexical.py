@@ -57,6 +57,7 @@ def _document_vector(text: str) -> Sparse:
     numbers = Counter(number_tokens(text, folded))
     if not numbers:
         return Sparse(words.indices, words.values)
+    # The engine has normalised its weights by the words alone. The numbers count as part of the length, too.
     length = len(words.indices) + sum(numbers.values())
     norm = K1 * (1 - B + B * length / AVERAGE_LENGTH)
     indices, values = list(words.indices), list(words.values)
@@ -74,10 +75,10 @@ def query_vector(text: str) -> Sparse:
     text = _without_surrogates(text)
     folded = fold_text(text)
     asking = _asking_ids(language_of(folded) or "en")
-    words = [index for index in _model().embed_query(folded).indices if index not in asking]
-    numbers = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
+    word_tokens = [token for token in _model().embed_query(folded).indices if token not in asking]
+    number_ids = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
     # Numbers first: a question with too many tokens loses words instead.
-    indices = list(dict.fromkeys([*numbers, *words]))[:MAX_QUERY_TOKENS]
+    indices = list(dict.fromkeys([*number_ids, *word_tokens]))[:MAX_QUERY_TOKENS]
     return Sparse(indices, [1.0] * len(indices))
 
 
@@ -99,10 +100,10 @@ def token_id(token: str) -> int:
 
 def _unique(indices: list[int], values: list[float]) -> Sparse:
     """Remove duplicate ids, since the engine refuses them and two tokens may have the same hash."""
-    weights: dict[int, float] = {}
-    for index, value in zip(indices, values, strict=True):
-        weights[index] = max(value, weights.get(index, 0.0))
-    return Sparse(list(weights), list(weights.values()))
+    weight_of: dict[int, float] = {}
+    for token, value in zip(indices, values, strict=True):
+        weight_of[token] = max(value, weight_of.get(token, 0.0))
+    return Sparse(list(weight_of), list(weight_of.values()))
 
 
 # Tokens with numbers. The first character is the kind of the token:
@@ -148,7 +149,7 @@ _DATES = (
 """Patterns of dates, each with a cheap test whether a text can contain such a date."""
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
-_LATIN_WORDS = CharacterTable(lambda each: each if _LATIN.match(each) else " ")
+_LATIN_WORDS = CharacterTable(lambda character: character if _LATIN.match(character) else " ")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
 _CHINESE_DIGITS = {"〇": 0, "零": 0, "两": 2, **{digit: value for value, digit in enumerate("一二三四五六七八九", 1)}}
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
@@ -161,9 +162,9 @@ def number_tokens(text: str, folded: str) -> Iterator[str]:
     """
     if not any(map(str.isdigit, folded)) and not _CHINESE_NUMBER.search(folded):
         return
-    digits = _CHINESE_NUMBER.sub(_in_digits, folded)
+    in_digits = _CHINESE_NUMBER.sub(_in_digits, folded)
     yield from _code_tokens(folded)
-    for match in _NUMBER.finditer(digits):
+    for match in _NUMBER.finditer(in_digits):
         if match["time"]:
             yield "#" + match["time"].zfill(5)
             continue
@@ -171,12 +172,12 @@ def number_tokens(text: str, folded: str) -> Iterator[str]:
         yield "#" + number
         if match["percent"]:
             yield "%" + number
-    for match in _CLAUSE.finditer(digits):
+    for match in _CLAUSE.finditer(in_digits):
         yield "§" + (match[1] or match[2])
     for match in _LINE_NUMBER.finditer(text):
         yield "§" + fold_text(match[1])
     for pattern, hint in _DATES:
-        for match in pattern.finditer(digits) if hint.search(digits) else ():
+        for match in pattern.finditer(in_digits) if hint.search(in_digits) else ():
             yield from _date_tokens(match)
 
 
@@ -237,6 +238,7 @@ def _in_digits(match: re.Match[str]) -> str:
             return number
     if not any(unit in number for unit in "十百千万"):
         return "".join(str(_CHINESE_DIGITS[digit]) for digit in number)
+    # 三千二百万五十: the units below 万 sum up to a section, and 万 multiplies it. A unit without a digit counts once.
     total = section = digit = 0
     for character in number:
         if character in _CHINESE_DIGITS:

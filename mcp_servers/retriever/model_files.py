@@ -56,14 +56,14 @@ def find_source(name: str) -> ModelSource:
         ("embedder", TextEmbedding.list_supported_models()),
         ("reranker", TextCrossEncoder.list_supported_models()),
     ):
-        for each in models:
-            if each["model"].casefold() == name.casefold() and each["sources"]["hf"]:
+        for model in models:
+            if model["model"].casefold() == name.casefold() and model["sources"]["hf"]:
                 return ModelSource(
-                    each["model"],
+                    model["model"],
                     "embedder" if kind == "embedder" else "reranker",
-                    each["sources"]["hf"],
-                    (each["model_file"], *each["additional_files"]),
-                    int(each["size_in_GB"] * 2**30),
+                    model["sources"]["hf"],
+                    (model["model_file"], *model["additional_files"]),
+                    int(model["size_in_GB"] * 2**30),
                 )
     raise ModelUnknown(name)
 
@@ -163,8 +163,8 @@ def _download(source: ModelSource, cache: Path) -> None:
         # Loading the model would download too, but with three attempts, 39 seconds of sleep and no reason on failure.
         TextEmbedding.download_files_from_huggingface(source.repository, str(cache), list(source.files))
     except Exception as exc:  # requests, httpx, huggingface_hub and the disk each raise their own classes
-        said = str(exc).strip().split("\n")[0][:MAX_REASON] or type(exc).__name__
-        raise FetchFailed(source.name, f"{constants.ENDPOINT}: {said}") from exc
+        reason = str(exc).strip().split("\n")[0][:MAX_REASON] or type(exc).__name__
+        raise FetchFailed(source.name, f"{constants.ENDPOINT}: {reason}") from exc
 
 
 async def _report(source: ModelSource, cache: Path, on_progress: Progress) -> None:

@@ -34,22 +34,22 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
             `DAMAGED`; its own words are in ``detail`` only.
         MemoryError: the file needs more memory than the process has.
     """
-    known = format_of(name)
+    document_format = format_of(name)
     size = path.stat().st_size
     if size == 0:
         raise DocumentError("DOCUMENT_EMPTY", "the file is empty")
     if size > limits.max_bytes:
         raise DocumentError("DOCUMENT_TOO_LARGE", f"the file has {_mib(size)}; the limit is {_mib(limits.max_bytes)}")
     try:
-        reader = known.load()
-        parsed = reader(path, limits, scans) if known.takes_scans else reader(path, limits)
+        reader = document_format.load()
+        parsed = reader(path, limits, scans) if document_format.takes_scans else reader(path, limits)
         if not isinstance(parsed, ParsedDocument):
             raise TypeError(f"{type(parsed).__name__} is no ParsedDocument")
     except (DocumentError, MemoryError):
         raise
     except Exception as exc:  # third-party readers raise anything on broken files: this is the one boundary
         detail = f"{type(exc).__name__}: {exc}"[:MAX_DETAIL]
-        reason = f"the reader {known.extension} failed ({detail})" if known.extension else DAMAGED
+        reason = f"the reader {document_format.extension} failed ({detail})" if document_format.extension else DAMAGED
         raise DocumentError("DOCUMENT_BROKEN", reason, detail) from exc
     if scans.wanted and parsed.unread_scans:
         raise ScansWanted(parsed.unread_scans, parsed.pages or len(parsed.unread_scans))
@@ -64,12 +64,25 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
     if characters > limits.max_characters:
         message = f"the file holds {characters:,} characters; the limit is {limits.max_characters:,}"
         raise DocumentError("DOCUMENT_TOO_LARGE", message)
-    return replace(parsed, notes=_bound_notes(parsed.notes))
+    blocks = tuple(
+        block if (text := _as_unicode(block.text)) is block.text else replace(block, text=text)
+        for block in parsed.blocks
+    )
+    return replace(parsed, blocks=blocks, notes=_bound_notes(parsed.notes))
+
+
+def _as_unicode(text: str) -> str:
+    """Return a text with a replacement character for each lone surrogate, which neither JSON nor a database accepts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _bound_notes(notes: Sequence[str]) -> tuple[str, ...]:
     """Return notes without repetitions, limited in number and length."""
-    lines = list(dict.fromkeys(" ".join(note.split())[:MAX_NOTE_CHARACTERS] for note in notes))
+    lines = list(dict.fromkeys(" ".join(_as_unicode(note).split())[:MAX_NOTE_CHARACTERS] for note in notes))
     if len(lines) <= MAX_NOTES:
         return tuple(lines)
     return (*lines[: MAX_NOTES - 1], f"and {len(lines) - MAX_NOTES + 1} more notes")

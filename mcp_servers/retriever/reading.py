@@ -91,7 +91,7 @@ class ReadingPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPassages:
     """Passages of a document. ``following`` is the number of the next passage that did not fit, or None."""
 
     document: DocumentFacts
@@ -108,7 +108,8 @@ class _Wanted:
     last: int | None
 
     def holds(self, chunk: Chunk) -> bool:
-        if self.heading and not any(self.heading in " ".join(each.casefold().split()) for each in chunk.heading_path):
+        headings = (" ".join(heading.casefold().split()) for heading in chunk.heading_path)
+        if self.heading and not any(self.heading in heading for heading in headings):
             return False
         return self.last is None or (chunk.page is not None and self.first <= chunk.page <= self.last)
 
@@ -122,14 +123,15 @@ def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFa
     Raises:
         UnknownDocument: no document matches, or several do.
     """
-    exact = [each for each in documents if wanted in (each.document_id, each.name)]
-    meant = exact or [each for each in documents if wanted.strip().casefold() in each.name.casefold()]
-    if len(meant) != 1:
-        raise UnknownDocument(wanted, [each.name for each in meant or documents][:MAX_SUGGESTIONS])
-    return meant[0]
+    exact = [document for document in documents if wanted in (document.document_id, document.name)]
+    part = wanted.strip().casefold()
+    matching = exact or [document for document in documents if part in document.name.casefold()]
+    if len(matching) != 1:
+        raise UnknownDocument(wanted, [document.name for document in matching or documents][:MAX_SUGGESTIONS])
+    return matching[0]
 
 
-async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> Reading:
+async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> ReadPassages:
     """Return the passages of a place in order, as many as fit into one answer.
 
     Raises:
@@ -146,7 +148,7 @@ async def read(library: Library, collection: str, document: DocumentFacts, place
 
 async def find_words(
     library: Library, collection: str, document: DocumentFacts, pattern: str, start: int = 1
-) -> Reading:
+) -> ReadPassages:
     """Return the passages of a document that contain exact words, from passage ``start`` on, at most `MAX_FOUND`.
 
     Text is compared after folding (`folding`): case, white space, kinds of hyphens and quotes, and the width of
@@ -159,17 +161,20 @@ async def find_words(
     words = fold(pattern).text.strip()
     if not words or len(pattern) > MAX_PATTERN_CHARACTERS:
         raise UnreadableRequest(f"`pattern` must be 1 to {MAX_PATTERN_CHARACTERS} characters of the document's words.")
-    begin = _ordinal(document, start, "from")
+    first = _ordinal(document, start, "from")
     hits: list[Hit] = []
     before = ""
-    async for chunk in _walk(library, collection, document, begin):
+    # From one passage earlier, because the words may begin at its end.
+    async for chunk in _walk(library, collection, document, max(first - 1, 0)):
         text = fold(chunk.text).text.strip()
-        if words in text or words in f"{before} {text[: len(words)]}":
+        if chunk.ordinal >= first and (words in text or words in f"{before} {text[: len(words)]}"):
             if len(hits) == MAX_FOUND:
-                return Reading(document, tuple(hits), chunk.ordinal + 1)
+                return ReadPassages(document, tuple(hits), chunk.ordinal + 1)
             hits.append(join_chunks([chunk]))
-        before = text[-len(words) :]
-    return Reading(document, tuple(hits), None)
+        # Fewer characters than the words have: otherwise the next passage would seem to have those of this one.
+        before = f"{before} {text}"
+        before = before[max(len(before) - len(words) + 1, 0) :]
+    return ReadPassages(document, tuple(hits), None)
 
 
 async def _collect(
@@ -178,7 +183,7 @@ async def _collect(
     document: DocumentFacts,
     begin: int,
     wanted: _Wanted,
-) -> Reading:
+) -> ReadPassages:
     groups: list[list[Chunk]] = []
     room = READ_TOKENS
     following: int | None = None
@@ -196,7 +201,7 @@ async def _collect(
             groups[-1].append(chunk)
         else:
             groups.append([chunk])
-    return Reading(document, tuple(join_chunks(group) for group in groups), following)
+    return ReadPassages(document, tuple(join_chunks(group) for group in groups), following)
 
 
 async def _walk(library: Library, collection: str, document: DocumentFacts, begin: int) -> AsyncIterator[Chunk]:

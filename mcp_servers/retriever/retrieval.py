@@ -83,7 +83,7 @@ MAX_SUGGESTIONS = 20
 _ENDING = " .?!;。？！；"
 """Characters at the end of a part that do not belong to its text."""
 
-_Found = tuple[Candidate, Chunk]
+_RatedChunk = tuple[Candidate, Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class _Weighed:
 
     vote: _Vote
     candidates: list[Candidate]
-    passages: "list[_Found]"
+    passages: list[_RatedChunk]
     first_places: tuple[str, ...]
     is_hybrid: bool
 
@@ -212,13 +212,14 @@ class Retriever:
 
     async def _weigh(
         self, collection: str, question: str, selection: Selection, count: int, threshold: float
-    ) -> "_Weighed":
+    ) -> _Weighed:
         """Return the candidates for a question, and read the chunks of the first ``count``."""
         vote = await self._vote(collection, question)
         lead = CandidateLimit(self._fusion, vote.weight, count, FIRST_PLACES)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
         fused = fuse_legs(legs, lead)
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
+        # With the ties of the last one, so that the choice among equals does not depend on the index.
         firsts = lead.first_places(legs)
         wanted = dict.fromkeys([*(scored.chunk_id for scored in _first_with_ties(fused, count)), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
@@ -247,6 +248,7 @@ class Retriever:
             return None
         if is_stale(meta.calibration, await self._index.count(collection), exactly=exactly):
             async with self._calibrating:
+                # Another search may have measured while this one waited for the lock.
                 meta = await self._index.meta(collection) or meta
                 if is_stale(meta.calibration, await self._index.count(collection), exactly=exactly):
                     calibration = await calibrate(self._index, collection, embedder)
@@ -295,7 +297,7 @@ def search_passages(
     chunks = {chunk.chunk_id: chunk for chunk, _ in passages}
     question = query[:MAX_QUERY]
 
-    def weigh(part: str) -> tuple[list[Candidate], list[_Found]]:
+    def weigh(part: str) -> tuple[list[Candidate], list[_RatedChunk]]:
         legs = _lexical_legs(part, passages)
         fused = _in_fixed_order(fuse_legs(legs, CandidateLimit("dbsf", 0.0, WEIGHED)), chunks)[:TRACED]
         candidates = _candidates(part, fused, legs, _Vote(), chunks, threshold, COMPARED)
@@ -390,7 +392,7 @@ def _candidates(
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
         document, section = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
         tokens = legs.matched.get(chunk_id)
-        if tokens is None:
+        if tokens is None:  # the index reports tokens for the first candidates only
             return Match(share, closeness, document, section)
         holds_code = any(code.ids & tokens for code in required)
         lacks_code = bool(required) and not holds_code
@@ -426,14 +428,14 @@ def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
     return {scored.chunk_id: rank for rank, scored in enumerate(leg, 1)}
 
 
-def _codes_first(question: str, passages: list[_Found]) -> list[_Found]:
+def _codes_first(question: str, passages: list[_RatedChunk]) -> list[_RatedChunk]:
     """Return passages in the same order, but those without the question's code last."""
     if not required_codes(question):
         return passages
     return sorted(passages, key=lambda passage: passage[0].relevance_score <= WITHOUT_CODE)
 
 
-def _parts_without_match(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
+def _parts_without_match(parts: Mapping[str, list[_RatedChunk]]) -> tuple[str, ...]:
     """Return the parts of a question without a passage that matches, or nothing if no part has one.
 
     If no part has a match, the relevance for the whole question tells more.
@@ -446,7 +448,7 @@ def _parts_without_match(parts: Mapping[str, list[_Found]]) -> tuple[str, ...]:
     return tuple(part.rstrip(_ENDING) for part in without) if len(without) < len(parts) else ()
 
 
-def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Found]]) -> list[_Found]:
+def _with_parts(question: str, whole: list[_RatedChunk], parts: Mapping[str, list[_RatedChunk]]) -> list[_RatedChunk]:
     """Return the best passage for the whole question, and then those for its parts by turns.
 
     Without that, a document that answers one part well would take all places. ``parts`` has the passages for each part.
@@ -457,11 +459,11 @@ def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Fo
     if not parts:
         return _with_own_language(question, whole)
     scores = _relative_scores(whole)
-    lists: list[list[_Found]] = []
+    lists: list[list[_RatedChunk]] = []
     for part, passages in parts.items():
         own = _relative_scores(passages)
 
-        def worth(passage: _Found, own: Mapping[str, float] = own) -> float:
+        def worth(passage: _RatedChunk, own: Mapping[str, float] = own) -> float:
             candidate = passage[0]
             by_whole = WHOLE * scores.get(candidate.chunk_id, 0.0)
             return own[candidate.chunk_id] + by_whole + RELEVANT * candidate.relevance_score
@@ -469,7 +471,8 @@ def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Fo
         if required_codes(part):
             passages = [passage for passage in passages if passage[0].relevance_score > WITHOUT_CODE]
         lists.append(sorted(passages, key=worth, reverse=True))
-    order: dict[str, _Found] = {}
+    # A dict keeps the first place of a passage that stands in several lists.
+    order: dict[str, _RatedChunk] = {}
     for passage in [*whole[:1], *chain.from_iterable(zip_longest(*lists)), *whole]:
         if passage is not None:
             earlier = order.setdefault(passage[0].chunk_id, passage)
@@ -478,18 +481,19 @@ def _with_parts(question: str, whole: list[_Found], parts: Mapping[str, list[_Fo
     return [*order.values()]
 
 
-def _with_own_language(question: str, passages: list[_Found]) -> list[_Found]:
+def _with_own_language(question: str, passages: list[_RatedChunk]) -> list[_RatedChunk]:
     """Return the best passages, then the best of the others in the question's language, then the rest (see `BEST`)."""
     language = language_of(fold_text(question))
     if language is None:
         return passages
     rest = passages[BEST:]
-    own = (at for at, (_, chunk) in enumerate(rest) if _is_in(chunk, language))
-    promoted = [*islice(own, IN_ITS_LANGUAGE)]
+    # Lazily, because detecting the language of a passage takes longer than everything else here.
+    in_language = (place for place, (_, chunk) in enumerate(rest) if _is_in(chunk, language))
+    promoted = [*islice(in_language, IN_ITS_LANGUAGE)]
     return [
         *passages[:BEST],
-        *(rest[at] for at in promoted),
-        *(passage for at, passage in enumerate(rest) if at not in promoted),
+        *(rest[place] for place in promoted),
+        *(passage for place, passage in enumerate(rest) if place not in promoted),
     ]
 
 
@@ -497,13 +501,13 @@ def _is_in(chunk: Chunk, language: str) -> bool:
     return language_of(fold_text(chunk.text[-LANGUAGE_SAMPLE:])) == language
 
 
-def _relative_scores(passages: Sequence[_Found]) -> dict[str, float]:
+def _relative_scores(passages: Sequence[_RatedChunk]) -> dict[str, float]:
     """Return the fused score of each passage relative to the best one."""
     best = max((candidate.fused for candidate, _ in passages), default=0.0) or 1.0
     return {candidate.chunk_id: candidate.fused / best for candidate, _ in passages}
 
 
-def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
+def _for_reranker(ranked: Sequence[_RatedChunk], first_places: Sequence[str]) -> list[_RatedChunk]:
     """Return the passages for the reranker: the best ones, and always the first places of both legs."""
     best, rest = ranked[:RERANKED], ranked[RERANKED:]
     firsts = [passage for passage in rest if passage[0].chunk_id in first_places]
@@ -515,10 +519,10 @@ async def _rerank(
 ) -> list[tuple[Candidate, Chunk]]:
     """Sort passages by the reranker's scores and add the scores to the candidates."""
     scores = await reranker.rerank(query, [searchable_text(chunk) for _, chunk in ranked])
-    order = sorted(range(len(ranked)), key=lambda at: -scores[at])
+    order = sorted(range(len(ranked)), key=lambda place: -scores[place])
     return [
-        (replace(ranked[at][0], reranked=scores[at], reranked_rank=rank), ranked[at][1])
-        for rank, at in enumerate(order, 1)
+        (replace(ranked[place][0], reranked=scores[place], reranked_rank=rank), ranked[place][1])
+        for rank, place in enumerate(order, 1)
     ]
 
 
@@ -527,7 +531,7 @@ def _join(ranked: Sequence[tuple[Candidate, Chunk]], top_k: int) -> list[Hit]:
     groups: list[list[tuple[Candidate, Chunk]]] = []
     for candidate, chunk in ranked:
         for group in groups:
-            if len(group) < MAX_JOINED and any(_neighbours(chunk, other) for _, other in group):
+            if len(group) < MAX_JOINED and any(_are_neighbours(chunk, member) for _, member in group):
                 group.append((candidate, chunk))
                 break
         else:
@@ -536,8 +540,8 @@ def _join(ranked: Sequence[tuple[Candidate, Chunk]], top_k: int) -> list[Hit]:
     return [_hit(group) for group in groups]
 
 
-def _neighbours(one: Chunk, other: Chunk) -> bool:
-    return abs(one.ordinal - other.ordinal) == 1 and share_place(one, other)
+def _are_neighbours(first: Chunk, second: Chunk) -> bool:
+    return abs(first.ordinal - second.ordinal) == 1 and share_place(first, second)
 
 
 def _hit(group: Sequence[tuple[Candidate, Chunk]]) -> Hit:

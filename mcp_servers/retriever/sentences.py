@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A half-open character range."""
 
     start: int
@@ -47,7 +47,7 @@ def estimate_tokens(text: str) -> int:
     return wide + (len(text) - wide + 3) // 4
 
 
-def split_sentences(text: str) -> Iterator[Span]:
+def split_sentences(text: str) -> Iterator[TextSpan]:
     """Yield the spans of the sentences in `text`, in order, trimmed of white space; none is empty.
 
     Every character that is not white space belongs to exactly one span.
@@ -55,12 +55,12 @@ def split_sentences(text: str) -> Iterator[Span]:
     start = 0
     short_line = max((len(line) for line in text.split("\n")), default=0) * 0.6
     for end in _ends(text, short_line):
-        yield from fit(text, Span(start, end))
+        yield from fit(text, TextSpan(start, end))
         start = end
-    yield from fit(text, Span(start, len(text)))
+    yield from fit(text, TextSpan(start, len(text)))
 
 
-def fit(text: str, span: Span) -> Iterator[Span]:
+def fit(text: str, span: TextSpan) -> Iterator[TextSpan]:
     """Trim white space from `span` and yield pieces of at most `MAX_SENTENCE_TOKENS`."""
     start, end = trim(text, span)
     while start < end:
@@ -68,41 +68,41 @@ def fit(text: str, span: Span) -> Iterator[Span]:
         window = text[start : min(end, start + 4 * MAX_SENTENCE_TOKENS + 1)]
         tokens = estimate_tokens(window)
         if tokens <= MAX_SENTENCE_TOKENS:
-            yield Span(start, end)
+            yield TextSpan(start, end)
             return
         limit = start + max(1, len(window) * MAX_SENTENCE_TOKENS // tokens)
         cut = limit
-        for found in _BREAKS.finditer(text, start + (limit - start) // 2, limit):
-            cut = found.end()
-        yield trim(text, Span(start, cut))
+        for match in _BREAKS.finditer(text, start + (limit - start) // 2, limit):
+            cut = match.end()
+        yield trim(text, TextSpan(start, cut))
         start = cut
         while start < end and text[start].isspace():
             start += 1
 
 
-def trim(text: str, span: Span) -> Span:
+def trim(text: str, span: TextSpan) -> TextSpan:
     """Return `span` without white space at its ends, or an empty span if it has nothing else."""
     start, end = span
     while start < end and text[end - 1].isspace():
         end -= 1
     while start < end and text[start].isspace():
         start += 1
-    return Span(start, end)
+    return TextSpan(start, end)
 
 
 def _ends(text: str, short_line: float) -> Iterator[int]:
     line_start = 0
-    breaks = {found.end(): found for found in _BOUNDARY.finditer(text)}
+    breaks = {match.end(): match for match in _BOUNDARY.finditer(text)}
     for newline in re.finditer(r"\n", text):
         # The author broke a line that is much shorter than the longest one: a title, an address, an item.
         if newline.start() - line_start < short_line:
             breaks.setdefault(newline.end(), newline)
         line_start = newline.end()
     for end in sorted(breaks):
-        found = breaks[end]
-        if found[0].isspace() and text[end - len(found[0]) - 1 : end].isspace():
+        match = breaks[end]
+        if match[0].isspace() and text[end - len(match[0]) - 1 : end].isspace():
             continue  # one of several blank lines: the sentence has ended already
-        if found[0][0] not in ".!?" or _closes_sentence(text, found.start(), end):
+        if match[0][0] not in ".!?" or _closes_sentence(text, match.start(), end):
             yield end
 
 

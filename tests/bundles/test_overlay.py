@@ -118,3 +118,16 @@ async def test_a_name_that_both_have_is_not_used_as_another_tools_portable_name(
             "C.md",
             "c.md",
         ]
+
+
+async def test_cases_that_no_bundle_contains_stay_when_others_are_removed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/evaluation/cases"
+        for state in ("draft", "active", "off"):
+            await rig.ok("POST", path, {"questions": [f"Is it {state}?"], "expect": {"declines": True}, "state": state})
+        done = await bring_over(rig, domain, pack(plain()), removeOthers="true")
+        removed = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "case"]
+        assert removed == [("Is it active?", "remove")]
+        assert sorted(each["state"] for each in (await rig.ok("GET", path))["items"]) == ["draft", "off"]

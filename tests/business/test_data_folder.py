@@ -43,6 +43,13 @@ def test_a_data_folder_is_closed_to_other_users_even_if_it_was_open(tmp_path: Pa
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_hidden_file_that_is_open_to_others_is_named_with_its_dot(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / ".env").write_text("x")
+    (tmp_path / ".env").chmod(0o644)
+    assert lent_files(tmp_path) == [".env"]
+
+
 def test_files_open_to_others_are_detected_and_closed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("not ours")

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agentic_rag.base.errors import StorageFull
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted
 from agentic_rag.testing.steps import Cite, say, use
@@ -70,6 +71,32 @@ async def tried(rig: Rig, domain: str, **change: Any) -> Json:
             await pause()
             draft = await rig.ok("GET", f"{base}/drafts/{draft['id']}")
     return dict(draft)
+
+
+class FullDisk:
+    """Refuses the next ``left`` commits after a failpoint."""
+
+    def __init__(self, place: str, left: int) -> None:
+        self._place = place
+        self._is_full = False
+        self._left = left
+
+    def __call__(self, name: str) -> None:
+        self._is_full |= name == self._place
+        if name == "commit.begin" and self._is_full and self._left:
+            self._left -= 1
+            raise StorageFull("it is full")
+
+
+@pytest.mark.parametrize("place", ["evaluation.begun", "evaluation.stored"])
+async def test_a_run_and_its_trial_end_once_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("agentic_rag.evaluation.runs.RETRY_SECONDS", 0.01)
+    async with Rig(tmp_path, failpoint=FullDisk(place, 3)) as rig:
+        domain = await filled(rig)
+        draft = await tried(rig, domain, settings={"retrievalTopK": 4})
+        assert draft["state"] == "passed"
 
 
 async def test_a_run_judges_each_case_and_says_which_document_is_gone(tmp_path: Path) -> None:

@@ -225,6 +225,21 @@ async def test_a_domains_model_reads_scans_within_its_page_limit_with_cost_and_f
         assert place["notes"][0] == shown
 
 
+async def test_an_unexpected_error_on_a_scanned_page_fails_its_document_only(tmp_path: Path) -> None:
+    failures = [RuntimeError("nobody thought of this")]
+
+    def fail_once(place: str) -> None:
+        if place == "ingest.scan" and failures:
+            raise failures.pop()
+
+    model = SeeingModel(say("The inner berth is closed."), say("The outer berth is open."))
+    async with Rig(tmp_path, instead=model, ocr_pages=0, failpoint=fail_once) as rig:
+        domain = await rig.domain(scans={"reader": "model"})
+        failed = await uploaded(rig, domain, "first.pdf", scan(picture(["one"])))
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "INTERNAL_ERROR")
+        assert (await uploaded(rig, domain, "second.pdf", scan(picture(["two"]))))["status"] == "indexed"
+
+
 async def test_a_model_without_image_input_is_refused_for_reading_scans(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False, model="extractive") as rig:
         domain = await rig.domain()

@@ -4,7 +4,10 @@ import fcntl
 import json
 import os
 import sqlite3
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -327,6 +330,38 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
         *(f"t{n}" for n in range(4)),
         *(f"n{n}" for n in range(10)),
     }
+
+
+def proposal(ident: int, content: str = "the notice period is two months") -> Engram:
+    return Engram(f"{NOW}_{ident:09}", content, "ATOMIC", 0.6, NOW, ("contract", "notice"), proposed=True)
+
+
+def test_proposals_made_by_several_threads_at_once_are_stored_once(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    memory = Memory(Folder(tmp_path / ROLE))
+    texts = [f"customer{number} wants invoice{number} by post" for number in range(15)]
+    together = threading.Barrier(4, timeout=240)
+
+    def propose(thread: int) -> int:
+        added = 0
+        for place, text in enumerate(texts):
+            together.wait()
+            added += memory.propose([proposal(100 * thread + place, text)])
+        return added
+
+    # Threads alternate after almost every instruction. Without a lock, about half of the texts would be stored twice.
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(propose, range(4))) == len(texts)
+    assert memory.browse().total == len(texts)
+
+
+def test_a_proposal_repeated_in_one_batch_is_stored_once(tmp_path: Path) -> None:
+    memory = Memory(Folder(tmp_path / ROLE))
+    assert memory.propose([proposal(1), proposal(2)]) == 1
+    assert [stored.id for stored in memory.export()] == [proposal(1).id]
 
 
 def test_scopes_have_separate_folders(tmp_path: Path) -> None:

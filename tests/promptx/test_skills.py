@@ -64,6 +64,13 @@ def test_front_matter_is_read_up_to_a_depth_limit(tmp_path: Path) -> None:
     assert (finding.line, finding.message) == (3, f"the front matter nests more than {MAX_DEPTH} levels")
 
 
+def test_front_matter_is_json_whatever_its_yaml_holds() -> None:
+    text = '---\nname: a\ndescription: "half \\ud83d"\nfirst: .nan\nsecond: -.inf\n---\nbody\n'
+    front, _, findings = read_front_matter(text, "a/SKILL.md")
+    assert front == {"name": "a", "description": "half \ufffd", "first": "NaN", "second": "-Infinity"}
+    assert not findings
+
+
 def test_a_workspace_without_skills_has_none(tmp_path: Path) -> None:
     assert SkillLibrary(tmp_path).list() == []
     (tmp_path / "skills").write_text("no folder")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcp_servers.retriever.chunking import MINIMUM_TOKENS, TARGET_TOKENS, Chunk, chunk_document
 from mcp_servers.retriever.document import SEPARATOR, Block, ParsedDocument, row_groups
-from mcp_servers.retriever.sentences import MAX_SENTENCE_TOKENS, Span, estimate_tokens, split_sentences
+from mcp_servers.retriever.sentences import MAX_SENTENCE_TOKENS, TextSpan, estimate_tokens, split_sentences
 
 from .corpus import HANDBOOK, RULES, long_section
 
@@ -48,7 +48,7 @@ def sentences_of(text: str) -> list[str]:
     return [text[start:end] for start, end in split_sentences(text)]
 
 
-def spans_outside_white_space(text: str, spans: list[Span]) -> set[int]:
+def spans_outside_white_space(text: str, spans: list[TextSpan]) -> set[int]:
     return {at for span in spans for at in range(*span) if not text[at].isspace()}
 
 
@@ -73,7 +73,7 @@ def test_spans_of_chunks_and_sentences_slice_to_their_text(parsed: ParsedDocumen
 @given(DOCUMENTS)
 def test_every_visible_character_belongs_to_a_sentence_or_a_heading_path(parsed: ParsedDocument) -> None:
     chunks = chunk_document(parsed, "d", "n")
-    spans = [Span(chunk.start + start, chunk.start + end) for chunk in chunks for start, end in chunk.sentences]
+    spans = [TextSpan(chunk.start + start, chunk.start + end) for chunk in chunks for start, end in chunk.sentences]
     covered = spans_outside_white_space(parsed.text, spans)
     offset = 0
     for block in parsed.blocks:

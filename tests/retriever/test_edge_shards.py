@@ -12,7 +12,7 @@ import qdrant_edge as engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.chunking import Chunk, TextSpan
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.edge_shard import SMALL, SMALL_BYTES
 from mcp_servers.retriever.edge_store import ALWAYS_OPEN, MAX_OPEN, MAX_POINTS, too_many
@@ -40,7 +40,7 @@ def opened(folder: Path, max_open: int = MAX_OPEN) -> Iterator[EdgeCollections]:
 def chunk(document: str, ordinal: int, text: str = "pumps and valves") -> Chunk:
     number = hash_of(document) * 10_000 + ordinal + 1
     heading = "Even" if ordinal % 2 == 0 else "Odd"
-    spans = (Span(0, len(text)),)
+    spans = (TextSpan(0, len(text)),)
     name = f"{document}.md"
     return Chunk(str(UUID(int=number)), document, name, ordinal, (heading,), None, None, text, 0, len(text), spans)
 

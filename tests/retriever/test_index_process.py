@@ -14,6 +14,7 @@ import pytest
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
 from mcp_servers.retriever.index import UPSERT_BATCH, CollectionMeta, Dense
+from mcp_servers.retriever.index_supervisor import IndexSupervisor, Request
 from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
 from mcp_servers.retriever.retrieval import Retriever
 from tests.waiting import pause
@@ -115,6 +116,37 @@ async def test_a_cancelled_request_does_not_affect_others(tmp_path: Path) -> Non
             await index.delete_document("law", document)  # what was sent before is done before
             assert await index.count("law", document) == 0
             assert await index.chunks("law", handbook()[0].document_id) == handbook()
+
+
+async def count_within(supervisor: IndexSupervisor, seconds: float) -> int:
+    answer = await supervisor.ask(Request("count", "count chunks", {"collection": "law"}, seconds=seconds))
+    return int(answer.data["value"])
+
+
+async def test_a_silent_process_is_killed_after_the_time_limit_for_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = IndexSupervisor(tmp_path / "index")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        assert await count_within(supervisor, SECONDS) == 0
+        first = supervisor.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(IndexUnavailable, match="no answer"):
+                await count_within(supervisor, 0.2)
+        os.kill(first, signal.SIGCONT)
+        assert await count_within(supervisor, SECONDS) == 0
+        assert supervisor.pid == first
+        os.kill(first, signal.SIGSTOP)
+        monkeypatch.setattr("mcp_servers.retriever.index_supervisor.STUCK_SECONDS", 0.1)
+        with pytest.raises(IndexUnavailable, match="no answer"):
+            await count_within(supervisor, 0.2)
+        await ended(first)
+        assert await count_within(supervisor, SECONDS) == 0
+        assert supervisor.pid != first
+        await supervisor.close()
 
 
 async def test_a_search_is_one_request(tmp_path: Path) -> None:

@@ -269,6 +269,12 @@ def test_json_on_one_line_is_formatted_without_loss(tmp_path: Path) -> None:
     assert "".join(read(tmp_path / "b.json", broken).text.split()) == "".join(broken.split())
 
 
+def test_a_half_of_a_character_is_replaced_because_no_store_accepts_it(tmp_path: Path) -> None:
+    assert read(tmp_path / "half.json", r'{"a": "\ud83d one", "b": "\ud83d\ude00 \u00e4"}').text == (
+        '{"a": "\ufffd one", "b": "\U0001f600 ä"}'
+    )
+
+
 def test_xml_shows_its_characters_in_the_declared_encoding_and_expands_no_entities(tmp_path: Path) -> None:
     source = '<?xml version="1.0" encoding="gb2312"?><a><b>锅炉 &#x4e2d; &lt;</b></a>'.encode("gbk")
     assert "锅炉 中 &lt;" in read(tmp_path / "a.xml", source).text

@@ -186,6 +186,29 @@ async def test_every_part_of_a_text_is_found_at_its_place(text: str, data: st.Da
             await find_words(shelf, "c", document, piece)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "start", "pages"),
+    [
+        ("type P-1 is described.", 1, [1]),
+        ("type P-2 is described. On page 3", 1, [3]),
+        ("type P-2 is described. On page 3", 3, [3]),
+        ("type P-2 is described.", 3, []),
+        (".", 2, [2, 3]),
+    ],
+)
+async def test_words_are_found_in_the_passage_where_they_end(pattern: str, start: int, pages: list[int]) -> None:
+    shelf = Shelf(paged(3))
+    (document,) = await shelf.documents("c")
+    assert [hit.page for hit in (await find_words(shelf, "c", document, pattern, start)).hits] == pages
+
+
+async def test_words_across_three_passages_are_found() -> None:
+    shelf = Shelf(paged(3))
+    (document,) = await shelf.documents("c")
+    pattern = "On page 1 the pump of type P-1 is described. On page 2 the pump of type P-2 is described. On page 3"
+    assert [hit.page for hit in (await find_words(shelf, "c", document, pattern)).hits] == [3]
+
+
 async def test_documents_are_listed_in_pages_with_their_topics(index: EdgeIndex) -> None:
     async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
         result = await call(client, "list_documents")

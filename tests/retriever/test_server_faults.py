@@ -64,6 +64,14 @@ async def test_the_first_documents_of_a_domain_can_arrive_through_two_servers_at
             assert await index.count(NAME) == len(handbook()) + len(rules())
 
 
+async def test_collections_of_other_programs_are_no_generations() -> None:
+    async with serving(Shim()) as url:
+        client = AsyncQdrantClient(url=url, check_compatibility=False)
+        async with aclosing(ServerIndex(client)) as index:
+            await client.create_collection("2031", vectors_config={})
+            assert await index.rebuild(NAME, CollectionMeta()) == f"{NAME}@1"
+
+
 async def test_a_collection_rebuilt_by_one_server_is_searched_by_the_other() -> None:
     async with indexes(2) as (_, (a, b)):
         await a.upsert(NAME, handbook())

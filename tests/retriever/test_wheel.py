@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.chunking import Chunk, TextSpan
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.questions import required_codes, split_question
@@ -27,7 +27,7 @@ FILLER = "The office answers letters on weekdays and sends a copy to the archive
 
 
 def chunk(number: int, text: str, heading: str = "") -> Chunk:
-    spans = tuple(Span(*span) for span in split_sentences(text))
+    spans = tuple(TextSpan(*span) for span in split_sentences(text))
     path = (heading,) if heading else ()
     name = f"d{number}"
     return Chunk(f"00000000-0000-0000-0000-{number:012}", name, name, 0, path, None, None, text, 0, len(text), spans)

@@ -101,6 +101,21 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         ) == (404, "ATTACHMENT_NOT_FOUND", f"There is no attachment {item['id']!r}.")
 
 
+@pytest.mark.parametrize("document", ["", "contract", "Contract.md"])
+async def test_an_attached_file_is_searched_by_part_of_its_name_and_without_a_name(
+    tmp_path: Path, document: str
+) -> None:
+    search = Step((Use("search_documents", {"query": "notice of the contract", "document": document}),))
+    async with Rig(tmp_path, search, say("45 days")) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nThere are 25 days of leave a year.")
+        conversation = await rig.conversation(domain)
+        (item,) = await attach(rig, conversation, ("contract.md", CONTRACT))
+        events = await rig.say(conversation, "How long is the notice?", attachments=[item["id"]])
+        (result,) = [event["content"] for event in events if event["type"] == "tool_result"]
+        assert QUOTE in result
+
+
 async def test_an_unreadable_file_is_refused_alone_and_unread_parts_are_named(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         conversation = await rig.conversation()

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from agentic_rag.sources.robots import Robots, read_robots
 from tests.server.rig import Json, Rig
-from tests.sources.support import documents_of, items_of, make_source, run_again
+from tests.sources.support import documents_of, ended, items_of, make_source, run_again
 from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
@@ -134,6 +134,19 @@ async def test_a_page_changed_on_an_impossible_day_is_read(tmp_path: Path) -> No
         await make_source(rig, domain, mcp=None, website={"urls": [f"{site.url}/a.html"]})
         await rig.taken_up(domain)
         assert [each["name"] for each in await documents_of(rig, domain)] == ["a.html"]
+
+
+async def test_named_pages_beyond_the_limit_are_left_out_and_named_and_keep_their_documents(tmp_path: Path) -> None:
+    async with website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
+        site.pages |= {"/a": page("zebraone"), "/b": page("zebratwo"), "/c": page("zebrathree")}
+        domain = await rig.domain()
+        form = {"urls": [f"{site.url}{path}" for path in ("/a", "/b", "/c")]}
+        source = await make_source(rig, domain, mcp=None, website=form)
+        changed = await rig.ok("PATCH", f"/api/domains/{domain}/sources/{source['id']}", {"maxItems": 2})
+        source = await ended(rig, domain, changed["id"], source["endedAt"])
+        assert source["counts"]["listed"] == 2
+        assert any("more than 2" in note for note in source["notes"])
+        assert len(await documents_of(rig, domain)) == 3
 
 
 async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path: Path) -> None:

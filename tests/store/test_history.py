@@ -8,11 +8,11 @@ from agentic_rag.store import domains, history
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.store.history import GONE, MAX_BYTES, MAX_ROWS, Content, HistoryKind, NewHistory
+from agentic_rag.store.history import GONE, MAX_BYTES, MAX_ROWS, HistoryKind, NewHistory, VersionContent
 
 
 def change(subject: str, text: str, **fields: Any) -> NewHistory:
-    content = Content(text, str(hash(text)))
+    content = VersionContent(text, str(hash(text)))
     return NewHistory(kind=HistoryKind.PROMPT, subject=subject, author="ann", after=content, **fields)
 
 
@@ -27,8 +27,11 @@ async def test_revisions_are_numbered_by_domain_and_the_first_change_stores_the_
     def work(conn: Connection) -> None:
         add_domain(conn, "one")
         add_domain(conn, "two")
-        assert history.append(conn, "one", [change("a", "2", before=Content("1", "1"), before_at="then")], "at") == 2
-        assert history.append(conn, "one", [change("a", "3", before=Content("2", "2"))], "at") == 3
+        assert (
+            history.append(conn, "one", [change("a", "2", before=VersionContent("1", "1"), before_at="then")], "at")
+            == 2
+        )
+        assert history.append(conn, "one", [change("a", "3", before=VersionContent("2", "2"))], "at") == 3
         assert history.append(conn, "two", [change("a", "x")], "at") == 1
         assert history.append(conn, "gone", [change("a", "x")], "at") == 0
         first, last = history.get(conn, "one", 1), history.get(conn, "one", 3)

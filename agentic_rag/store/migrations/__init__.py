@@ -122,5 +122,5 @@ def version(conn: Connection) -> str | None:
     """Return the revision of the tables, or None if there are no tables yet."""
     if not inspect(conn).has_table("alembic_version"):
         return None
-    found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    revision: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return revision

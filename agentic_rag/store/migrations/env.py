@@ -19,7 +19,9 @@ def render_item(kind: str, item: Any, _context: object) -> str | Literal[False]:
     stored = item.impl_instance if isinstance(item, TypeDecorator) else item
     text = f"sa.{type(stored).__name__}()"
     variants = getattr(stored, "_variant_mapping", {})
-    return text + "".join(f'.with_variant(sa.{type(each).__name__}(), "{name}")' for name, each in variants.items())
+    return text + "".join(
+        f'.with_variant(sa.{type(variant).__name__}(), "{name}")' for name, variant in variants.items()
+    )
 
 
 connection = context.config.attributes["connection"]

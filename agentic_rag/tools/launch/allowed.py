@@ -25,7 +25,7 @@ from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.requests import LOCAL, local_name, scripts_of
-from mcp_servers.safe_files import Entry, Folder
+from mcp_servers.safe_files import Folder, FolderEntry
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ def list_local_files(local: Path, name: str, path: str) -> dict[str, str]:
     if not inner:
         return {name: str(root / name)}
     folder = Folder(root).at(own)
-    entries: list[Entry] = []
+    entries: list[FolderEntry] = []
     size = 0
     for entry in folder.walk():
         if entry.status is None:

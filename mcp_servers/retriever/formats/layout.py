@@ -138,7 +138,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Rows with equal numbers of cells. ``columns`` are the ends of each column; ``title`` is above the header."""
 
     rows: tuple[tuple[str, ...], ...]
@@ -188,13 +188,13 @@ def lay_out(pages: Sequence[Page]) -> Layout:
     sizes = _heading_sizes(pages, body)
     spacing = _line_spacing(pages)
     layout = Layout()
-    open_table: Table | None = None
+    open_table: PageTable | None = None
     for number, page in enumerate(pages, 1):
         items, unclear = _items(page, grids[number - 1])
         if unclear:
             layout.unclear_pages.append(number)
         for at, item in enumerate(items):
-            if isinstance(item, Table):
+            if isinstance(item, PageTable):
                 table = _continue_table(item, open_table) if at == 0 and open_table else item
                 open_table = table
                 blocks = _table_blocks(table, number)
@@ -345,13 +345,13 @@ def _finish(paragraph: list[str], titles: list[str], line: Line, page: int, size
 # Tables
 
 
-def _table_blocks(table: Table, page: int) -> Iterator[Block]:
+def _table_blocks(table: PageTable, page: int) -> Iterator[Block]:
     if table.title:
         yield Block("prose", table.title, page=page)
     yield from (Block("table", text, page=page) for _, _, text in row_groups(table.rows))
 
 
-def _continue_table(table: Table, before: Table) -> Table:
+def _continue_table(table: PageTable, before: PageTable) -> PageTable:
     """Return the table with the header of the last table on the page before, if it continues that table."""
     header = before.rows[0]
     if table.title or len(before.rows) < 2 or table.rows[0] == header or not _same_columns(table, before):
@@ -362,20 +362,20 @@ def _continue_table(table: Table, before: Table) -> Table:
     return replace(table, rows=(header, *table.rows))
 
 
-def _same_columns(table: Table, other: Table) -> bool:
+def _same_columns(table: PageTable, other: PageTable) -> bool:
     return len(table.columns) == len(other.columns) and all(
         min(a[1], b[1]) - max(a[0], b[0]) > 0.5 * min(a[1] - a[0], b[1] - b[0])
         for a, b in zip(table.columns, other.columns, strict=True)
     )
 
 
-def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]], bool]:
+def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[PageTable | list[Line]], bool]:
     """Return tables and runs of lines in reading order, and whether some columns are ambiguous."""
     unclear = False
-    sequence: list[Table | Line] = list(page.lines)
+    sequence: list[PageTable | Line] = list(page.lines)
     for grid in grids:
         sequence = _with_grid(sequence, grid)
-    items: list[Table | list[Line]] = []
+    items: list[PageTable | list[Line]] = []
     run: list[Line] = []
     for item in [*sequence, None]:
         if isinstance(item, Line):
@@ -585,15 +585,15 @@ def _is_drawn(segments: Sequence[Segment], along: float) -> bool:
     return any(start - TOLERANCE <= along <= end + TOLERANCE for start, end, _ in segments)
 
 
-def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Line]:
+def _with_grid(sequence: Sequence[PageTable | Line], grid: Grid) -> list[PageTable | Line]:
     """Return the sequence with the lines inside a grid replaced by its table; lines partly inside are cut."""
     inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]] = defaultdict(list)
-    result: list[Table | Line] = []
+    result: list[PageTable | Line] = []
     place: int | None = None
     xs = grid.xs
     no_regions: tuple[tuple[int, int], ...] = ()
     for item in sequence:
-        if isinstance(item, Table):
+        if isinstance(item, PageTable):
             result.append(item)
             continue
         outside: list[Word] = []
@@ -629,7 +629,7 @@ def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Lin
     return result
 
 
-def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]]) -> Table | None:
+def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]]) -> PageTable | None:
     columns = tuple(pairwise(grid.xs))
     rows: list[tuple[str, ...]] = []
     spans: list[Sequence[tuple[int, int]]] = []
@@ -666,7 +666,7 @@ def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list
     if len(used) < 2:
         return None
     trimmed = tuple(tuple(row[at] for at in used) for row in rows)
-    return Table(trimmed, tuple(columns[at] for at in used), join_lines(title) if title else "")
+    return PageTable(trimmed, tuple(columns[at] for at in used), join_lines(title) if title else "")
 
 
 _LEFT = itemgetter(1)
@@ -730,10 +730,10 @@ class _TableRow:
         return [at for at, cell in enumerate(self.cells) if cell]
 
 
-def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
+def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[PageTable | list[Line]], bool]:
     """Find tables by their columns; return them with the lines between, and whether some columns are ambiguous."""
     lines = _join_rows(_local_order(lines))
-    items: list[Table | list[Line]] = []
+    items: list[PageTable | list[Line]] = []
     unclear = False
     done = 0
     for start, end in _candidate_runs(lines):
@@ -755,7 +755,7 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | lis
             continue
         table, first = result
         before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
-        if isinstance(before, Table) and table.rows[0] != before.rows[0]:
+        if isinstance(before, PageTable) and table.rows[0] != before.rows[0]:
             table = _below_same_header(table, before)
         if done < first:
             items.append(list(lines[done:first]))
@@ -829,7 +829,7 @@ def _local_order(lines: Sequence[Line]) -> list[Line]:
     return ordered
 
 
-def _below_same_header(table: Table, before: Table) -> Table:
+def _below_same_header(table: PageTable, before: PageTable) -> PageTable:
     """Return the table with the header of the table closely above it, if its columns are a subset of that table's."""
     places = []
     for column in table.columns:
@@ -847,7 +847,7 @@ def _below_same_header(table: Table, before: Table) -> Table:
         for place, cell in zip(places, row, strict=True):
             cells[place] = cell
         rows.append(tuple(cells))
-    return Table((before.rows[0], *rows), before.columns)
+    return PageTable((before.rows[0], *rows), before.columns)
 
 
 def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
@@ -943,7 +943,7 @@ def _prose_columns(run: Sequence[Line]) -> list[list[Line]] | None:
     return [[line.with_words([part]) for line, part in members] for members in cells]
 
 
-def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules: Rules) -> tuple[Table, int] | None:
+def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules: Rules) -> tuple[PageTable, int] | None:
     """Return the table of a run with the number of its first line, which may be a header above the run.
 
     Returns None if the columns are ambiguous.
@@ -968,7 +968,7 @@ def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules:
     stacked = _stack(rows, bands)
     if len(stacked) < 2 or len(columns) < 2:
         return None
-    return Table(tuple(tuple(row.cells) for row in stacked), tuple(columns)), first
+    return PageTable(tuple(tuple(row.cells) for row in stacked), tuple(columns)), first
 
 
 def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:

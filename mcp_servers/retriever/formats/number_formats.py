@@ -229,7 +229,7 @@ def _decimal(value: float | int, section: tuple[_Token, ...]) -> str:
     number = number.scaleb(-3 * scale)
     number = number.scaleb(2 * sum(token.kind == "other" and token.text in "%％" for token in section))
     if exponent is not None:
-        return _scientific(number, section, whole, after)
+        return _scientific(number, section, after)
     try:
         rounded = number.quantize(Decimal(1).scaleb(-len(after)), ROUND_HALF_UP)
     except InvalidOperation:
@@ -281,7 +281,7 @@ def _assemble(section: tuple[_Token, ...], sign: str, integer: str, decimals: st
     return sign + "".join(shown).strip()
 
 
-def _scientific(number: Decimal, section: tuple[_Token, ...], whole: str, after: str) -> str:
+def _scientific(number: Decimal, section: tuple[_Token, ...], after: str) -> str:
     mark = next(token.text for token in section if token.kind == "exponent")
     mantissa, _, power = f"{number:.{len(after)}E}".partition("E")
     size = int(power)

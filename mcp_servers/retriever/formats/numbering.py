@@ -12,7 +12,6 @@ from docx.oxml.ns import qn
 
 from mcp_servers.retriever.formats.drawing import roman
 
-LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")
 _ORDINALS = {1: "st", 2: "nd", 3: "rd"}
 _CHINESE = "〇一二三四五六七八九"

@@ -6,6 +6,7 @@ limited memory and time.
 
 import io
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Recogniser:
     """Reads pages. Loading takes some 2 s of processor time; a page about 4 s and 0.6 GB."""
 
     def __init__(self) -> None:
+        # All of these are of the extra `ocr`, also in the functions below. Files can be checked without it.
         import cv2
         from rapidocr import RapidOCR
 
@@ -160,8 +162,6 @@ def _corners(points: list[tuple[float, float]]) -> Corners:
 
 def open_image(data: bytes) -> Any:
     """Open an image without decoding it. Raises `DocumentError` if the file is not an image."""
-    import warnings
-
     from PIL import Image, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # our own limits are checked before decoding

@@ -193,11 +193,6 @@ class _OpenDocumentReader:
         }
         outline = next((style for root in roots for style in root.iter(f"{_TEXT}outline-style")), None)
         self._outline = _List({} if outline is None else dict(_levels(outline)))
-        self._list_of_style = {
-            style.get(f"{_STYLE}name", ""): style.get(f"{_STYLE}list-style-name", "")
-            for root in roots
-            for style in root.iter(f"{_STYLE}style")
-        }
         self._open_lists: dict[str, _List] = {}
         self._raised_styles = {
             style.get(f"{_STYLE}name", "")

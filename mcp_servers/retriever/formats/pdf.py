@@ -26,7 +26,7 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.extensions import OCR_HINT, has_ocr
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Word, lay_out, merge_collinear
-from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
+from mcp_servers.retriever.formats.pdf_marks import PageAnnotations, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
 from mcp_servers.retriever.formats.scans import BY_MODEL, NO_TEXT_LAYER, Scans, lay_out_scan
 from mcp_servers.retriever.formats.text import to_superscript
@@ -688,7 +688,7 @@ def _rules(strokes: Sequence[Stroke], frame: _Frame) -> Rules:
 # Fields and links at their places
 
 
-def _with_marks(lines: list[Line], marks: Marks, frame: _Frame) -> list[Line]:
+def _with_marks(lines: list[Line], marks: PageAnnotations, frame: _Frame) -> list[Line]:
     """Return the lines with the values of fields at their places, and each link's address after its words."""
     for rectangle, address in marks.links:
         lines = _with_address(lines, frame.box(*rectangle), address)

@@ -56,7 +56,7 @@ _COMMENTED = "comment"
 
 
 @dataclass(slots=True)
-class Marks:
+class PageAnnotations:
     """Annotations of a page: links and fields with their positions, comments in order, and unread parts."""
 
     links: list[tuple[Rectangle, str]] = field(default_factory=list)
@@ -77,9 +77,9 @@ def names_of_attachments(document: pypdfium2.PdfDocument) -> list[str]:
     return names + ([f"{count - MAX_FILES} more"] if count > MAX_FILES else [])
 
 
-def read_marks(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Marks:
+def read_marks(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> PageAnnotations:
     """Return the annotations of a page."""
-    marks = Marks()
+    marks = PageAnnotations()
     count = pdfium.FPDFPage_GetAnnotCount(page.raw)
     if count > MAX_ANNOTATIONS:
         marks.unread["annotations beyond the limit of a page"] += count - MAX_ANNOTATIONS
@@ -95,7 +95,7 @@ def read_marks(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Mark
     return marks
 
 
-def _read_annotation(document: pypdfium2.PdfDocument, annotation: object, marks: Marks) -> None:
+def _read_annotation(document: pypdfium2.PdfDocument, annotation: object, marks: PageAnnotations) -> None:
     kind = pdfium.FPDFAnnot_GetSubtype(annotation)
     if kind == pdfium.FPDF_ANNOT_LINK:
         _read_link(document, annotation, marks)
@@ -114,7 +114,7 @@ def _read_annotation(document: pypdfium2.PdfDocument, annotation: object, marks:
         marks.unread[f"annotations without text ({shown})"] += 1
 
 
-def _add_comment(annotation: object, marks: Marks) -> bool:
+def _add_comment(annotation: object, marks: PageAnnotations) -> bool:
     """Add an annotation's text with its author; return whether it has a text."""
     text = _value(annotation, b"Contents")
     if not text:
@@ -124,7 +124,7 @@ def _add_comment(annotation: object, marks: Marks) -> bool:
     return True
 
 
-def _read_link(document: pypdfium2.PdfDocument, annotation: object, marks: Marks) -> None:
+def _read_link(document: pypdfium2.PdfDocument, annotation: object, marks: PageAnnotations) -> None:
     link = pdfium.FPDFAnnot_GetLink(annotation)
     action = pdfium.FPDFLink_GetAction(link) if link else None
     kind = pdfium.FPDFAction_GetType(action) if action else 0
@@ -145,7 +145,7 @@ def _read_link(document: pypdfium2.PdfDocument, annotation: object, marks: Marks
     marks.unread["links without an address"] += 1
 
 
-def _read_field(document: pypdfium2.PdfDocument, annotation: object, marks: Marks) -> None:
+def _read_field(document: pypdfium2.PdfDocument, annotation: object, marks: PageAnnotations) -> None:
     form = document.formenv.raw if document.formenv else None
     rectangle = _rectangle(annotation)
     if form is None or rectangle is None:

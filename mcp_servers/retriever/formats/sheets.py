@@ -519,6 +519,7 @@ def _divides_evenly(sample: str, delimiter: str) -> bool:
 
 def read_xls(path: Path, limits: ParseLimits) -> ParsedDocument:
     """Read a workbook of Excel 97 to 2003, with python-calamine."""
+    # part of the extra `legacy`
     from python_calamine import CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
 
     with path.open("rb") as file:

@@ -234,6 +234,7 @@ class _WordReader:
 
     def _read_included(self, chunk: Any) -> Iterator[Block]:
         """Yield the blocks of another document that this one includes (altChunk)."""
+        # Documents that include others are rare, and the module for mails imports `email` and the HTML reader.
         from mcp_servers.retriever.formats.mail import read_part
 
         relation = self._parts.relations(self._part).get(chunk.get(qn("r:id"), ""))
