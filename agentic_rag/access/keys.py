@@ -68,7 +68,7 @@ class Entrant:
     scopes: frozenset[str] | None = None
 
 
-class KeyUse(Protocol):
+class KeyConnections(Protocol):
     """The open connections per key, known to the edge."""
 
     def end(self, key_id: str) -> None:
@@ -167,7 +167,7 @@ class Access:
         database: Database,
         *,
         required: bool = False,
-        use: KeyUse | None = None,
+        use: KeyConnections | None = None,
         provider: bool = False,
         local_key: str | None = None,
     ) -> None:

@@ -125,7 +125,7 @@ from agentic_rag.server.auth import DoorTokens, Gate, KeyUse
 from agentic_rag.server.dialects import get_dialect
 from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
 from agentic_rag.server.http import make_app
-from agentic_rag.server.limits import Limits
+from agentic_rag.server.limits import KeyLimits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.web_files import WebFiles
@@ -980,8 +980,8 @@ def _socket_dialect(settings: Settings) -> str:
         raise BadConfiguration("AGENTIC_RAG_WS_DIALECT", exc.problem) from exc
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _limits(settings: Settings) -> KeyLimits:
+    return KeyLimits(
         settings.requests_per_second,
         settings.messages_per_minute,
         settings.connections_per_key,

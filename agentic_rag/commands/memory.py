@@ -162,7 +162,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         InvalidInput: the folder cannot be read.
     """
     from agentic_rag.base.forms import read_form
-    from agentic_rag.server.role_routes import NewEngram
+    from agentic_rag.server.role_routes import EngramForm
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Ledger
     from mcp_servers.promptx.snapshot import read_network
@@ -177,7 +177,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         for engram in ledger.all():
             item = engram.to_json()
             try:
-                read_form(NewEngram, item, engram.id[:40])
+                read_form(EngramForm, item, engram.id[:40])
             except InvalidInput as exc:
                 skipped.append(f"left out: {exc}")
             else:

@@ -24,7 +24,7 @@ from agentic_rag.base.forms import check_size
 from agentic_rag.base.json_form import Json, to_json, to_text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.silence_timers import SilenceScope
-from agentic_rag.server.ag_ui_routes import Run, Runs
+from agentic_rag.server.ag_ui_routes import AgUiRun, AgUiRuns
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.connection import CLOSE_SECONDS, MAX_FRAME_BYTES, SEND_SECONDS, TOO_LARGE, ConnectionGone
 from agentic_rag.server.error_shapes import run_error
@@ -52,7 +52,7 @@ COME_AGAIN = 1012
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
 
 
-def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
+def run_socket_endpoint(runs: AgUiRuns, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the endpoint for AG-UI sockets. The guard has already identified the user."""
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -83,7 +83,9 @@ def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket],
 class RunSocket:
     """One accepted connection, from its first frame to its end."""
 
-    def __init__(self, websocket: WebSocket, caller: Caller, runs: Runs, domain_id: str, redactor: Redactor) -> None:
+    def __init__(
+        self, websocket: WebSocket, caller: Caller, runs: AgUiRuns, domain_id: str, redactor: Redactor
+    ) -> None:
         self._ws = websocket
         self._caller = caller
         self._runs = runs
@@ -173,7 +175,7 @@ class RunSocket:
             raise
         self._refused = 0  # only frames in a row close the connection
 
-    async def _follow(self, run: Run, frame: Json, serving: anyio.CancelScope) -> None:
+    async def _follow(self, run: AgUiRun, frame: Json, serving: anyio.CancelScope) -> None:
         """Send a run that this socket started."""
         self._sending += 1
         self._caller.count_subscriptions(1)
@@ -190,7 +192,7 @@ class RunSocket:
             self._sending -= 1
             self._caller.count_subscriptions(-1)
 
-    async def _tell(self, run: Run) -> bool:
+    async def _tell(self, run: AgUiRun) -> bool:
         """Send the events of a run. Return True if the run was sent to its end."""
         try:
             async for event in run.events:

@@ -51,7 +51,7 @@ from agentic_rag.server.hosts import (
     preflight_fields,
     shared_fields,
 )
-from agentic_rag.server.limits import Limits, Load
+from agentic_rag.server.limits import KeyLimits, Load
 from agentic_rag.server.peer_credentials import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.server.root_path import root_path_of
@@ -143,8 +143,8 @@ def _hash(value: str) -> bytes:
 class KeyUse:
     """The use of each key: its load, its connections and its unused tickets."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: KeyLimits | None = None) -> None:
+        self._limits = limits or KeyLimits()
         self._tickets = Tickets()
         self._loads: dict[str, Load] = {}
         self._marks: dict[str, object] = {}

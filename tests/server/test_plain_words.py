@@ -6,8 +6,8 @@ import pytest
 
 from agentic_rag.base.errors import (
     AgenticRagError,
-    IndexUnavailable,
     ModelError,
+    SearchUnavailable,
     StorageDamaged,
     StorageFull,
     StorageUnavailable,
@@ -23,7 +23,7 @@ from tests.server.rig import Rig, events_of
 
 ADDRESS = "connection to server at 10.0.0.7, port 5432 failed: FATAL: /srv/data/pg (asyncpg)"
 TELLING = ("10.0.0.7", "5432", "/srv", "asyncpg", "FATAL", "qdrant", "127.0.0.1:9", "httpx")
-FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, IndexUnavailable]
+FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, SearchUnavailable]
 
 
 def tells(text: str) -> list[str]:
