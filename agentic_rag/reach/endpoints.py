@@ -7,7 +7,7 @@ messengers are secrets themselves. Knows no HTTP client: `agentic_rag.reach.send
 import base64
 import os
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import orjson
@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.users import User
+from agentic_rag.access.users import ActiveUsers, User
 from agentic_rag.base.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from agentic_rag.base.forms import Form, line
 from agentic_rag.base.json_form import Json, from_json, to_json, to_text
@@ -26,7 +26,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
 from agentic_rag.store.secrets import SecretRecord
-from agentic_rag.tools.launch.addresses import AddressPolicy
+from agentic_rag.tools.launch.addresses import AddressRules
 
 MAX_ENDPOINTS = 20
 """Maximum endpoints of a domain, and of the server."""
@@ -92,14 +92,6 @@ class ListedEndpoint:
     parked: int
 
 
-class People(Protocol):
-    """The users of the server."""
-
-    def user_named(self, user_id: str) -> User | None:
-        """Return an active user with all rights, or None."""
-        ...
-
-
 def open_target(vault: Vault, row: SecretRecord) -> EndpointTarget:
     """Return an endpoint's target from its sealed row. From now on, texts of its domain are searched for its secrets.
 
@@ -125,7 +117,7 @@ class Endpoints:
     """
 
     def __init__(
-        self, database: Database, vault: Vault, people: People, addresses: "AddressRules", *, mails: bool
+        self, database: Database, vault: Vault, people: ActiveUsers, addresses: AddressRules, *, mails: bool
     ) -> None:
         self._db = database
         self._vault = vault
@@ -376,15 +368,6 @@ class Endpoints:
         found = self._people.user_named(recipient)
         if found is None or (domain_id != SERVER and not found.sees(domain_id)):
             raise InvalidInput("recipient", f"{recipient[:200]!r} is no active user who sees this domain.")
-
-
-class AddressRules(Protocol):
-    """The network rules for addresses of users."""
-
-    @property
-    def reach(self) -> AddressPolicy:
-        """The addresses that may be connected to."""
-        ...
 
 
 def remove(conn: Connection, domain_id: str, endpoint_id: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from agentic_rag.access.users import User, acting_for
+from agentic_rag.access.users import ActiveUsers, User, acting_for
 from agentic_rag.base.errors import Forbidden, NotFound
 from agentic_rag.base.events import WaitAction
 from agentic_rag.base.ids import WaitId
@@ -26,7 +26,6 @@ from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.sign_in_secrets import OwnAddress
 from agentic_rag.domains.vault import Vault
-from agentic_rag.reach.endpoints import People
 from agentic_rag.store import endpoints, waits
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -67,7 +66,7 @@ class AnswerLinks:
         self,
         database: Database,
         vault: Vault,
-        people: People,
+        people: ActiveUsers,
         waits: Waits,
         directory: Directory,
         address: OwnAddress,

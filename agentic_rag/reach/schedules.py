@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.users import User, acting_for
+from agentic_rag.access.users import ActiveUsers, User, acting_for
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
     AgenticRagError,
@@ -45,7 +45,7 @@ from agentic_rag.domains.definitions import ScheduledRun
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.reach import cron
-from agentic_rag.reach.endpoints import People, new_secret
+from agentic_rag.reach.endpoints import new_secret
 from agentic_rag.store import endpoints, schedules, secrets
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
@@ -128,7 +128,7 @@ class Schedules:
         database: Database,
         directory: Directory,
         vault: Vault,
-        people: People,
+        people: ActiveUsers,
         *,
         shortest: float = cron.MIN_SECONDS,
     ) -> None:
@@ -411,7 +411,7 @@ class Firings:
     def __init__(
         self,
         database: Database,
-        people: People,
+        people: ActiveUsers,
         conversations: Conversations,
         owner: str,
         *,

@@ -34,7 +34,7 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.workers import attempt
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.reach.endpoints import AddressRules, EndpointTarget, open_target
+from agentic_rag.reach.endpoints import EndpointTarget, open_target
 from agentic_rag.reach.messages import (
     NotificationText,
     describe,
@@ -49,6 +49,7 @@ from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.endpoints import Channel, EndpointRecord
+from agentic_rag.tools.launch.addresses import AddressRules
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
 
 log = logging.getLogger(__name__)
