@@ -190,7 +190,7 @@ def check_file(
 
     report = anyio.run(with_client, load_settings(data=data), url, run)
     if as_json:
-        say(json.dumps(report, indent=2, ensure_ascii=False))
+        show_json(report)
     else:
         for row in report["items"]:
             _print_row(row, domain)
