@@ -155,7 +155,6 @@ def _read_json(content: bytes, file: Path) -> Any:
 
 def _name_in(document: object) -> str:
     """Return the server name in a document."""
-    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.tools.entries.names import fit_name
     from agentic_rag.tools.entries.reading import read_entries
 
