@@ -29,6 +29,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import CheckedWeb
+from agentic_rag.tools.transports.network import url_problem
 
 MAX_CLIENT_ID: Final = 500
 MAX_REDIRECTS: Final = 20
@@ -170,7 +171,7 @@ class OAuthClients:
 
     async def _fetch(self, url: str) -> OAuthClient:
         parts = urlsplit(url)
-        problem = self._reach.problem(url)
+        problem = url_problem(self._reach, url)
         if problem or parts.path in ("", "/") or parts.fragment or "/." in parts.path:
             raise ClientRefused(f"{url[:200]!r} is not the address of a client's metadata document. {problem}".strip())
         try:

@@ -27,6 +27,7 @@ from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
 from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.tools.launch.addresses import AddressRules
+from agentic_rag.tools.transports.network import url_problem
 
 MAX_ENDPOINTS = 20
 """Maximum endpoints of a domain, and of the server."""
@@ -355,7 +356,7 @@ class Endpoints:
             check_mail_address(address)
             return EndpointTarget(address), address
         url = line("url", url, 2_000, required=True)
-        problem = self._addresses.reach.problem(url)
+        problem = url_problem(self._addresses.reach, url)
         if problem:
             raise InvalidInput("url", f"this address cannot be used: {problem}.")
         return EndpointTarget(url, secret), urlsplit(url).hostname or ""

@@ -50,7 +50,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.endpoints import Channel, EndpointRecord
 from agentic_rag.tools.launch.addresses import AddressRules
-from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, url_problem
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class Sender:
         link = await self._links.link_for(endpoint, delivery)
         if endpoint.channel is Channel.MAIL:
             return await self._mail(target.url, delivery, describe(delivery.kind, data, link))
-        problem = self._addresses.reach.problem(target.url)
+        problem = url_problem(self._addresses.reach, target.url)
         if problem:
             return Outcome(f"the address cannot be used: {problem}")
         seconds = int(time.time())
