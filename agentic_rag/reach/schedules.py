@@ -327,6 +327,7 @@ class Schedules:
             return schedule, secrets.get(conn, schedule.domain_id, secrets.schedule_secret(schedule_id))
 
         record, row = await self._db.read(read)
+        # One refusal for all reasons, so that a stranger does not learn which schedules exist.
         refusal = Unauthenticated("The webhook's signature is not valid for this address, or it is too old.")
         if record is None or row is None or record.cron:
             raise refusal
@@ -339,7 +340,7 @@ class Schedules:
             raise InvalidInput("webhook-id", f"at most {MAX_MESSAGE_ID} printable ASCII characters are possible.")
         if not record.enabled:
             raise ScheduleDisabled(record.name)
-        text = body.decode().replace("\0", "")
+        text = body.decode().replace("\0", "")  # PostgreSQL stores no NUL
         entry = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
         return await self._claim(_firing(record, f"message {message_id}", text), entry)
 
@@ -351,6 +352,7 @@ class Schedules:
         """
 
         def store(conn: Connection) -> FiringRecord:
+            # Before the limit is checked: a repeated message is never refused.
             earlier = schedules.firing_of_slot(conn, firing.schedule_id, firing.slot)
             if earlier is not None:
                 return earlier
@@ -482,6 +484,7 @@ class Firings:
         if schedule is None:
             return
         user = self._people.user_named(schedule.owner_id)
+        # The owner may have lost rights since the schedule was made.
         if user is None or not user.administers(schedule.domain_id):
             raise ScheduleOwnerGone(schedule.owner_id)
         sender = schedule.name if firing.payload else ""

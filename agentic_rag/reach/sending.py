@@ -129,7 +129,6 @@ class MailRelay:
 
     async def send(self, message: EmailMessage) -> Outcome:
         """Hand a message to the relay. With a password, an unencrypted connection is refused."""
-        # imported on first use: few servers send notifications
         import aiosmtplib  # takes 0.1 s, and most servers have no relay
 
         try:
@@ -141,7 +140,7 @@ class MailRelay:
                     username=self.user or None,
                     password=self.password or None,
                     use_tls=self.secure,
-                    start_tls=None if self.secure or not self.password else True,
+                    start_tls=None if self.secure or not self.password else True,  # None: if the relay offers it
                     timeout=ANSWER_SECONDS,
                 )
         except TimeoutError:
@@ -209,10 +208,10 @@ class Sender:
         refusals: list[str] = []
         async with self._client(refusals) as client:
             while True:
-                found = await self._db.read(partial(_read_head, endpoint_id=endpoint_id))
-                if found is None:
+                head = await self._db.read(partial(_read_head, endpoint_id=endpoint_id))
+                if head is None:
                     return
-                endpoint, delivery, row = found
+                endpoint, delivery, row = head
                 try:
                     target = EndpointTarget("") if row is None else open_target(self._vault, row)
                     outcome = await self._attempt(client, endpoint, target, delivery, refusals)
@@ -221,7 +220,7 @@ class Sender:
                 failpoints.reached("notification.sent")
                 await self._db.write(partial(self._note, endpoint=endpoint, delivery=delivery, outcome=outcome))
                 if outcome.problem:
-                    return
+                    return  # later deliveries wait behind this one
 
     @asynccontextmanager
     async def _client(self, refusals: list[str]) -> AsyncIterator[httpx2.AsyncClient]:
@@ -322,7 +321,7 @@ class Sender:
 
 def sign(target: EndpointTarget, message_id: str, seconds: int, body: bytes) -> dict[str, str]:
     """Return the headers of Standard Webhooks for a message. After a rotation, both secrets sign."""
-    from standardwebhooks import Webhook
+    from standardwebhooks import Webhook  # on first use: few servers send webhooks
 
     at, text = datetime.fromtimestamp(seconds, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, at, text) for secret in target.signing_secrets(now())]

@@ -128,7 +128,7 @@ class Tickets:
 
     def redeem(self, now: float, value: str) -> Entrant | None:
         """Redeem a ticket and return its entrant, or None if the ticket is unknown, used or expired."""
-        ticket = self._tickets.pop(_hash(value), None)
+        ticket = self._tickets.pop(_hash(value), None)  # a ticket is good for one use, valid or not
         return ticket.entrant if ticket is not None and ticket.ends > now else None
 
     def revoke(self, key_id: str) -> None:
@@ -497,6 +497,7 @@ class Gate:
         for value in headers.getlist("authorization"):
             scheme, _, secret = value.partition(" ")
             if scheme.lower() == "bearer":
+                # With two Authorization headers it is unclear which one applies, so none does.
                 entrant = await self._bearer(secret.strip(), scope) if not shown else None
                 shown = True
         if entrant is None and not self._access.required:  # a stock client sends some key, also where none exists

@@ -461,6 +461,7 @@ class Socket:
                 accepted.queued,
                 frame.request_id,
             )
+            # Room first: from here to the last write nothing waits, so the order of the frames is fixed.
             await self._connection.room()
             reader = self._subscriptions.get(frame.conversation_id)
             woken = reader is not None and self._wakes(reader, accepted)
@@ -503,6 +504,7 @@ class Socket:
         elif (await self._business.turn(self._user, turn_id)).conversation_id != frame.conversation_id:
             raise NotFound("turn", turn_id)
         after = frame.after or 0
+        # The old reader ends first, so that none of its events follows `subscribed`.
         self._drop(frame.conversation_id)
         await self._send(SubscribedReply(frame.conversation_id, turn_id, after, frame.request_id))
         replays = frame.turn_id is not None
@@ -577,6 +579,7 @@ class Socket:
         encoder = await self._encoder(turn, after)
         encode, is_native = encoder.frames, isinstance(encoder, Native)
 
+        # Looked up once: `push` runs for every delta.
         conversation_id, offer, followed = subscription.conversation_id, self._connection.offer, self._subscriptions.get
 
         def push(events: Sequence[AgentEvent]) -> int:
@@ -620,6 +623,7 @@ class Socket:
         subscription.waiting = False
         if self._announced is not None:  # a message is being accepted: `accepted` goes out before its turn's events
             await self._announced.wait()
+        # If messages were accepted during the wait, their turns are read in the order of acceptance.
         return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 
     async def _session(self, subscription: Subscription) -> SessionId:
