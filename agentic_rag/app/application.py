@@ -28,7 +28,6 @@ from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
-from agentic_rag.app.preload import load_what_turns_need
 from agentic_rag.backup.jobs import BackupJobs
 from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.base import garbage
@@ -87,6 +86,7 @@ from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.pool import WarmModel
 from agentic_rag.models.prices import read_prices
 from agentic_rag.models.provider_file import Providers, read_providers
 from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
@@ -166,6 +166,9 @@ PRUNE_SECONDS: Final = 3_600.0
 
 EVALUATION_SECONDS: Final = 2.0
 """Before evaluation runs continue after a failure."""
+
+LOADING_SECONDS: Final = 60.0
+"""Time limit for loading what turns need. The clients of models and of MCP take seconds on an idle machine."""
 
 log = logging.getLogger(__name__)
 
@@ -280,6 +283,26 @@ class Application:
         await self.machinery.naming.stop()
         cluster, runtime = self.machinery.cluster, self.machinery.runtime
         return await (runtime.drain(seconds) if cluster is None else cluster.drain(runtime, seconds))
+
+
+async def load_what_turns_need(model: Model, pool: McpPool, health: Health, seconds: float = LOADING_SECONDS) -> None:
+    """Load the clients of model and tools before the server reports that it is ready.
+
+    After ``seconds`` the server is ready anyway, and turns wait for what is missing or report the problem.
+    """
+    try:
+        with anyio.move_on_after(seconds) as loading:
+            pool.load()
+            # Otherwise the first call of a tool imports it, which blocks the event loop for a tenth of a second.
+            await anyio.to_thread.run_sync(importlib.import_module, "jsonschema")
+            if isinstance(model, WarmModel):
+                await model.warm_up()
+            await pool.wait_loaded()
+        if loading.cancelled_caught:
+            log.warning("what turns need is not loaded after %g s: turns wait for it", seconds)
+    finally:
+        garbage.set_aside()  # what is loaded now lives as long as the process
+        health.end_loading()
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ from agentic_rag.operations.calls import Calls, StoredTurn
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.auth import Caller, own_url_of
 from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aForm, A2aStream, A2aTask, TaskSeed, TaskState
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.error_shapes import INVALID_REQUEST, RPC_REFUSED, a2a_details
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import json_response, redaction_for, request_id

@@ -23,7 +23,7 @@ from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.server.dialects.ag_ui import AgUi, Offset
 from agentic_rag.server.dialects.ag_ui_input import RunRequest, input_model, read_run
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.settled import settle
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream

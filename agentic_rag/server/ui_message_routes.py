@@ -21,7 +21,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_at
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.runtime.acceptance import Accepted
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream

@@ -19,8 +19,7 @@ from agentic_rag.base.errors import ServerStopping
 from agentic_rag.base.events import AgentEvent, WaitKind
 from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.answer import progress_text
-from agentic_rag.server.dialects.base import Headers
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import Headers, KnownWaits
 from agentic_rag.server.dialects.openai_answer import AnswerCitation, OpenAiAnswer
 
 ARTIFACT: Final = "answer"

@@ -24,8 +24,7 @@ from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.ag_ui_messages import RunMessages, Step
 from agentic_rag.server.dialects.ag_ui_waits import show_interrupt
-from agentic_rag.server.dialects.base import Headers
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import Headers, KnownWaits
 
 PROTOCOL_VERSION = "1.0"
 RESET_CODE = "STEP_RESET"
