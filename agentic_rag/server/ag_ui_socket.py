@@ -8,6 +8,7 @@ frames, and closes. Closing a socket does not end a run. This module knows no tu
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -208,10 +209,10 @@ class RunSocket:
 
     async def _refuse(self, error: AgenticRagError, action: str, frame: Json) -> None:
         """Send a refusal as the event that ends a run."""
-        await self._caller.note_refusal(error, action, self._domain_id, request_id(self._ws.scope))
-        detail = ErrorDetail(error.code, str(error), request_id(self._ws.scope), error.details or None)
-        redact = redaction_for(self._redactor, self._caller.user, self._domain_id)
-        error_event = run_error(redact(to_json(ErrorAnswer(detail))), error.status)
+        reference, user = request_id(self._ws.scope), self._caller.user
+        await self._caller.note_refusal(error, action, self._domain_id, reference)
+        redact = redaction_for(self._redactor, user, self._domain_id)
+        error_event = refusal_event(error, reference, redact, whole=user.operator)
         ids = {name: frame[name] for name in ("threadId", "runId") if isinstance(frame.get(name), str)}
         await self._send(to_text({**error_event, **ids}))
 
@@ -220,6 +221,13 @@ class RunSocket:
             await self._ws.send({"type": "websocket.send", "text": text})
         if limit.expired:
             raise ConnectionGone
+
+
+def refusal_event(error: AgenticRagError, reference: str, redact: Callable[[Any], Any], *, whole: bool) -> Json:
+    """Return the event for a refusal. ``whole``: with the reason that only operators may read."""
+    message = str(error) if whole else error.plain
+    detail = ErrorDetail(error.code, message, reference, error.details or None)
+    return run_error(redact(to_json(ErrorAnswer(detail))), error.status)
 
 
 def _run_of(frame: Json) -> str:

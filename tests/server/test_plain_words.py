@@ -13,10 +13,11 @@ from agentic_rag.base.errors import (
     StorageUnavailable,
     WorkspaceUnavailable,
 )
+from agentic_rag.base.json_form import to_text
 from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.log.runlog import Stall
-from agentic_rag.server import frames, replies
+from agentic_rag.server import ag_ui_socket, frames, replies
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of
@@ -38,6 +39,9 @@ def test_a_refusal_gives_its_reason_to_operators_only(kind: type[AgenticRagError
     assert tells(bytes(operator.body).decode())
     frame = frames.refuse(error, {}, lambda body: body, whole=False)
     assert (frame.code, tells(frame.message)) == (error.code, [])
+    event = ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=False)
+    assert (event["code"], tells(to_text(event))) == (error.code, [])
+    assert tells(to_text(ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=True)))
     assert error.plain.endswith(".")
 
 
