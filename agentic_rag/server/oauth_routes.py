@@ -95,7 +95,9 @@ class OAuthRoutes:
                 parameters, user, request.cookies.get(COOKIE, "")
             )
         except AgenticRagError as exc:
-            return _page("The sign-in failed", str(exc), 400)
+            # Anyone may open this address: only operators read addresses and paths of the server's own parts.
+            reason = str(exc) if caller.user.operator else exc.plain
+            return _page("The sign-in failed", reason, 400)
         whom = f" as {completed.account}" if completed.account else ""
         words = f"“{completed.server}” may be used{whom}. Waiting calls continue. You can close this page."
         return _page("Signed in", words, 200)

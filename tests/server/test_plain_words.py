@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
+from agentic_rag.access.keys import Entrant
+from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     AgenticRagError,
     ModelError,
@@ -15,9 +18,14 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.base.json_form import to_text
 from agentic_rag.base.messages import plain_text
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.sign_in_source import SignInSource
+from agentic_rag.domains.sign_ins import SignIns
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.log.runlog import Stall
 from agentic_rag.server import ag_ui_socket, frames, replies
+from agentic_rag.server.auth import Caller
+from agentic_rag.server.oauth_routes import OAuthRoutes
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of
@@ -43,6 +51,25 @@ def test_a_refusal_gives_its_reason_to_operators_only(kind: type[AgenticRagError
     assert (event["code"], tells(to_text(event))) == (error.code, [])
     assert tells(to_text(ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=True)))
     assert error.plain.endswith(".")
+
+
+class NoStore(SignInSource):
+    """Sign-ins at MCP servers while the database does not answer."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def sign_ins(self) -> SignIns:
+        raise StorageUnavailable(ADDRESS)
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_the_page_of_a_failed_sign_in_gives_its_reason_to_operators_only(operator: bool) -> None:
+    request = Request({"type": "http", "query_string": b"state=x", "headers": []})
+    caller = Caller(Entrant(User("mia", operator=operator), "key_1"))
+    routes = OAuthRoutes(NoStore(), Directory.__new__(Directory))
+    page = await OAuthRoutes.callback.handler(routes, request=request, caller=caller)  # type: ignore[attr-defined]
+    assert bool(tells(bytes(page.body).decode())) is operator
 
 
 @pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull, StorageDamaged])
