@@ -130,7 +130,7 @@ class OAuthClients:
         if cached is not None and cached[0] > time.monotonic():
             return cached[1]
         client = await self._fetch(client_id)
-        self._documents[client_id] = (time.monotonic() + CACHE_SECONDS, client)
+        self._documents[client_id] = (time.monotonic() + CACHE_SECONDS, client)  # only documents that could be used
         if len(self._documents) > MAX_CACHED:
             self._documents.popitem(last=False)
         return client
@@ -196,6 +196,7 @@ def _read_metadata(url: str, body: bytes, error: str) -> OAuthClient:
         metadata = None
     if not isinstance(metadata, dict):
         raise ClientRefused("The client's metadata is not a JSON object.", error)
+    # Otherwise one site could publish a document in the name of another.
     if url and metadata.get("client_id") != url:
         raise ClientRefused("The metadata document does not name its own address as `client_id`.")
     if url and "client_secret" in metadata:

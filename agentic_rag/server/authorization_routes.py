@@ -238,7 +238,7 @@ class AuthorizationRoutes:
             "client_id_issued_at": int(time.time()),
             "client_name": record.name,
             "redirect_uris": list(record.redirect_uris),
-            "token_endpoint_auth_method": "none",
+            "token_endpoint_auth_method": "none",  # public clients: PKCE takes the place of a secret
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "scope": " ".join(SCOPES),
@@ -429,7 +429,7 @@ def _client_host(client_id: str) -> str:
 def _host_of(redirect_uri: str) -> tuple[str, bool]:
     """Return the host that receives a code, and whether the receiver is a program on the person's computer."""
     parts = urlsplit(redirect_uri)
-    local = parts.scheme != "https"
+    local = parts.scheme != "https"  # a loopback address or a scheme of an app; `redirect_problem` refuses the others
     return (f"{parts.scheme}:" if parts.scheme not in ("http", "https") else unquote(parts.netloc)), local
 
 

@@ -151,7 +151,7 @@ class PlainConnection:
                     await self._websocket.send({"type": "websocket.send", "text": text.decode()})
                 if limit.expired:
                     return
-                self._size -= len(text)
+                self._size -= len(text)  # after the send, so that `drain` waits for the last text, too
                 self._notify()
         except (WebSocketDisconnect, WebSocketDisconnected):
             pass  # the endpoint reads the disconnect itself, or is cancelled together with this
@@ -165,5 +165,6 @@ class PlainConnection:
             await self._changed.wait()
 
     def _notify(self) -> None:
+        # anyio's events cannot be cleared, so each change gets a new one.
         self._changed.set()
         self._changed = anyio.Event()

@@ -63,6 +63,7 @@ class Load:
         Raises:
             RateLimited: too many requests are running.
         """
+        # A connection is a request, too, until it ends; it has its own limit.
         if self.at_once - self.connections >= self.limits.connections:
             raise RateLimited(CONNECTION_RETRY_SECONDS)
 

@@ -348,5 +348,5 @@ class ReadableErrors:
             return b""
         if words is None:
             return b""
-        data = {"code": InvalidInput.code, "message": words, "requestId": self._reference}
+        data = {"code": InvalidInput.code, "message": words, "requestId": self._reference}  # as in our other errors
         return orjson.dumps({**answer, "error": {**answer["error"], "message": words, "data": data}})

@@ -93,7 +93,7 @@ class Rule:
             Forbidden: the user may see the domain but lacks the required role.
         """
         if domain_id is not None and not user.sees(domain_id):
-            raise NotFound("domain", domain_id, hidden=True)
+            raise NotFound("domain", domain_id, hidden=True)  # not Forbidden, which would tell that the domain exists
         if self.allow == "operator" and not user.operator:
             raise Forbidden("Only an operator may do this.")
         if self.allow == "author" and not (domain_id is not None and user.writes(domain_id)):
