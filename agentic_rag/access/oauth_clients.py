@@ -170,9 +170,8 @@ class OAuthClients:
         return OAuthClient(client.id, client.name, client.redirect_uris, documented=False)
 
     async def _fetch(self, url: str) -> OAuthClient:
-        parts = urlsplit(url)
         problem = url_problem(self._reach, url)
-        if problem or parts.path in ("", "/") or parts.fragment or "/." in parts.path:
+        if problem or not _can_be_document(url):
             raise ClientRefused(f"{url[:200]!r} is not the address of a client's metadata document. {problem}".strip())
         try:
             request = httpx2.Request("GET", url, headers={"accept": "application/json"})
@@ -183,6 +182,12 @@ class OAuthClients:
             status = f"HTTP {response.status_code}, {len(response.content)} bytes"
             raise ClientRefused(f"The metadata document of the client cannot be used: {status}.")
         return _read_metadata(url, response.content, "invalid_client")
+
+
+def _can_be_document(url: str) -> bool:
+    """Return whether a well-formed address has the form that client ids have: a path without dots, and no fragment."""
+    parts = urlsplit(url)
+    return parts.path not in ("", "/") and not parts.fragment and "/." not in parts.path
 
 
 def _read_metadata(url: str, body: bytes, error: str) -> OAuthClient:
