@@ -100,7 +100,7 @@ def import_domain(
         report = run(data, url, send)
     _tell(report)
     missing = sorted({secret["name"] for secret in report["secrets"] if secret["state"] == "missing"})
-    if not dry_run and missing and sys.stdin.isatty():
+    if not dry_run and missing and sys.stdin.isatty():  # a script sets them with `secrets set`
         _ask_secrets(data, url, report["domainId"], missing)
 
 

@@ -149,6 +149,7 @@ async def _until_ended(client: "ServerClient", path: str, end: str, trying: str 
                 await anyio.sleep(pause)
                 pause = min(pause * 1.5, MAX_POLL_SECONDS)
     except anyio.get_cancelled_exc_class():
+        # Shielded, because the cancellation of Ctrl-C would also end this request.
         with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_SECONDS), suppress(AgenticRagError):
             await client.call("POST", f"{path}/{end}")
             say(f"The evaluation {path.rpartition('/')[2]} was ended; its results so far are kept.", err=True)

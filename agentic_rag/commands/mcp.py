@@ -80,6 +80,7 @@ def allow(
         network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ())
     )
     packages = Packages(folder, client_environment(), sandbox=client_sandbox)
+    # Models and MCP servers write in these folders, so a file there must not become a program.
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
     rights = {"network": network, "readOnly": list(grant.read_only), "env": list(grant.env), "read": len(grant.folders)}

@@ -75,7 +75,7 @@ async def _upgrade(settings: "Settings") -> "list[Finding]":
     try:
         before = await back_up_before(settings, OWN)
     finally:
-        folder.release()
+        folder.release()  # `examine` locks the folder itself
     findings = await examine(settings, False)  # opens the database, which migrates it
     say(f"As they were, the records are in {before}." if before else "The records are of this version already.")
     return findings
@@ -132,7 +132,7 @@ async def _downgrade(settings: "Settings", backup: Path | None, yes: bool) -> No
     from agentic_rag.backup.upgrading import find_before, go_back, look_back
     from agentic_rag.operations.data_folder import DataFolder
 
-    folder = DataFolder.own(settings.data)
+    folder = DataFolder.own(settings.data)  # no server may write while the database is replaced
     try:
         path = backup
         if path is None:

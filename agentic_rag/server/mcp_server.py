@@ -251,7 +251,7 @@ class _Offer:
                     raise MCPError(RPC_REFUSED, visit.say(refused), {"code": refused.code}) from exc
                 log.error("request %s failed", visit.reference, exc_info=exc)
                 raise MCPError(types.INTERNAL_ERROR, str(InternalError(visit.reference))) from exc
-        if result is None or redact.idle:
+        if result is None or redact.idle:  # without secrets, the result is spared its conversion to JSON
             return result
         if isinstance(result, BaseModel):
             result = result.model_dump(mode="json", by_alias=True, exclude_none=True)
