@@ -5,6 +5,7 @@ Exit codes: 0 all cases passed, or the change passed or was only warned about; 1
 """
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -200,6 +201,10 @@ def _write_junit(path: Path, domain: str, ended: Json, results: list[tuple[Json,
         raise InvalidInput(str(path), f"this file cannot be written: {exc.strerror or exc}.") from exc
 
 
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters outside ``Char`` of XML 1.0 (2.2), which a document can hold in no form."""
+
+
 def _xml(text: str) -> str:
     """Return text without the characters that XML cannot hold."""
-    return "".join(char for char in text if char in "\t\n\r" or (char >= " " and not "\ud800" <= char <= "\udfff"))
+    return _NO_XML.sub("", text)
