@@ -234,7 +234,12 @@ class Schedules:
         if form.enabled:
             after = after.replace(failures=0, problem="")
         entry = change("schedule.change", schedule_id, domainId=domain_id, fields=sorted(changes))
-        names = (*changes, "owner_id", "updated_at", "name", "next_at", "failures", "problem", "cron")
+        # Only what the change concerns: a run may have ended since `before` was read, and stored its own state.
+        names = {*changes, "owner_id", "updated_at"}
+        if moves:
+            names.add("next_at")
+        if form.enabled:
+            names |= {"failures", "problem"}
 
         def store(conn: Connection) -> None:
             self._check_endpoint(conn, after)
