@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import HTMLResponse
 
 from agentic_rag.access.keys import Entrant
 from agentic_rag.access.users import User
@@ -68,7 +69,8 @@ async def test_the_page_of_a_failed_sign_in_gives_its_reason_to_operators_only(o
     request = Request({"type": "http", "query_string": b"state=x", "headers": []})
     caller = Caller(Entrant(User("mia", operator=operator), "key_1"))
     routes = OAuthRoutes(NoStore(), Directory.__new__(Directory))
-    page = await OAuthRoutes.callback.handler(routes, request=request, caller=caller)  # type: ignore[attr-defined]
+    page = await OAuthRoutes.callback.handler(routes, request=request, caller=caller)
+    assert isinstance(page, HTMLResponse)
     assert bool(tells(bytes(page.body).decode())) is operator
 
 

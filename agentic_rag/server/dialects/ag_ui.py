@@ -294,6 +294,7 @@ class AgUi:
             self._enter(existing)
             return existing
         self._entered[path] += 1
+        # A delegate that works again in the same turn is another subagent run, which needs its own id.
         again = "" if self._entered[path] == 1 else f"~{self._entered[path]}"
         ident = f"{self._answer_id}/{path}{again}"
         agent = _Agent(path, call, {"subagentRunId": ident}, message=self._message_id(path, 0))
