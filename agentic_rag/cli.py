@@ -2,7 +2,7 @@
 
 Defines arguments, output and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 the data folder
 belongs to another process, 4 the port is in use, 130 Ctrl-C. All commands except `serve` use REST
-(`agentic_rag.commands.client`). This module imports little: each command imports its own modules.
+(`agentic_rag.commands.client`). `agentic_rag.commands` says why functions here contain imports.
 """
 
 import logging
@@ -29,7 +29,18 @@ from agentic_rag.commands.backup import backup, restore
 from agentic_rag.commands.bundles import export_domain, import_domain
 from agentic_rag.commands.evaluate import evaluate
 from agentic_rag.commands.launch_requests import requests_app
-from agentic_rag.commands.line import AsJson, Data, Url, advising, printable, quote_part, say, show_json, table
+from agentic_rag.commands.line import (
+    AsJson,
+    Data,
+    Url,
+    advising,
+    printable,
+    quote_part,
+    say,
+    settings_of,
+    show_json,
+    table,
+)
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
@@ -41,6 +52,8 @@ from agentic_rag.commands.sources import sources_app
 from agentic_rag.commands.upgrade import downgrade, upgrade
 from agentic_rag.commands.usage import budgets_app, usage
 from agentic_rag.commands.users import users_app
+from agentic_rag.server.peer_credentials import system_tells
+from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
 if TYPE_CHECKING:
     from agentic_rag.base.settings import Settings
@@ -253,8 +266,6 @@ def _own_name() -> str:
 
 def _warn(any_command: bool, unsandboxed: bool) -> None:
     """Print warnings about risky options."""
-    from agentic_rag.server.peer_credentials import system_tells
-
     if any_command:
         say("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
     if unsandboxed:
@@ -341,11 +352,10 @@ def fetch_model(
     name: Annotated[str | None, typer.Argument(help="A fastembed model; default: the configured or small one.")] = None,
 ) -> None:
     """Download an embedding model to this machine."""
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.model import fetch_model as run
 
     with advising("The model is not complete. Run the command again."):
-        problem = anyio.run(run, load_settings(), name)
+        problem = anyio.run(run, settings_of(), name)
     if problem is not None:
         say(f"error: {problem}", err=True)
         raise typer.Exit(1)
@@ -362,11 +372,9 @@ def doctor(
     first line names the embedder that searches use and the number of tokens it reads. Further lines show the progress
     of domains that use context lines.
     """
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.doctor import DATABASE_CODES, describe_embedder, describe_lines, examine
-    from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     with advising("Run the command again: it begins with the first check."):
         findings = anyio.run(examine, settings, repair)
         say(printable(anyio.run(describe_embedder, settings)))

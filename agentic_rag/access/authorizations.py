@@ -143,6 +143,7 @@ class Authorizations:
         if user == LOCAL:  # a user may have this name, too, and comes in with a key
             raise Forbidden("Only a user can authorize a program. Create one: agentic-rag keys create --user NAME.")
         chosen = tuple(scope for scope in request.scopes if scope in scopes)
+        # Fewer chosen than named: the person named a scope that the client did not ask for.
         if not chosen or len(chosen) != len(set(scopes)):
             raise InvalidInput("scopes", f"choose from {', '.join(request.scopes)}.")
         code, at = secrets.token_urlsafe(_BYTES), now()
@@ -158,7 +159,7 @@ class Authorizations:
             scopes=chosen,
             created_at=at,
             used_at=None,
-            expires_at=later(CODE_SECONDS),
+            expires_at=later(CODE_SECONDS),  # until the code is exchanged; then as long as its tokens
         )
         code_record = CodeRecord(
             id=sha256_of(code),
@@ -177,6 +178,7 @@ class Authorizations:
         )
 
         def store(conn: Connection) -> None:
+            # This deletes the request, so of two decisions at the same time only one finds it.
             if not authorizations.take_request(conn, request.id):
                 raise NotFound("request", secret[:100])
             own = authorizations.active(conn, at, user.id)
@@ -325,7 +327,7 @@ class Authorizations:
             if credential is None or record is None or record.client_id != client_id or credential.expires_at <= now():
                 raise GrantNotValid(ENDED)
             if not use(conn, credential.id):
-                return record, ()
+                return record, ()  # not raised: that would roll back, and the reuse has to end the authorization
             granted = record.scopes if scopes is None else tuple(scope for scope in record.scopes if scope in scopes)
             end = time_text(seconds_of(record.created_at) + AUTHORIZATION_SECONDS)
             new = [
@@ -340,11 +342,16 @@ class Authorizations:
             await self._end_reused(record)
             raise GrantNotValid(ENDED)
         await self._access.apply_changes()
+        # The rights may have changed since the person decided.
         if await self._access.entrant_of_authorization(record.id) is None:
             raise GrantNotValid("The person who authorized this client may not use the domain any more.")
         return IssuedTokens(access, refresh, granted, ACCESS_SECONDS)
 
     async def _end_reused(self, record: AuthorizationRecord) -> None:
+        """End an authorization whose code or refresh token came twice: one of the two senders may have stolen it.
+
+        RFC 6749 (4.1.2) asks for this for codes, RFC 9700 (4.14.2) for rotated refresh tokens.
+        """
         details = {"domainId": record.domain_id, "clientId": record.client_id}
         entry = Entry(record.user_id, "authorization.reuse", record.id, AuditOutcome.DENIED, details)
 

@@ -91,7 +91,7 @@ class _Labels:
         all_labels = frozenset().union(*self.sets, *self.rules.folders.values())
         mattering = reader_labels & all_labels
         if mattering == all_labels:
-            return EVERY_DOCUMENT
+            return EVERY_DOCUMENT  # without ids, so that documents added later are visible, too
         if mattering not in self.views:
             visible = (ids for labels, ids in self.sets.items() if labels <= mattering)
             self.views[mattering] = DocumentView(frozenset[DocumentId]().union(*visible))
@@ -145,7 +145,7 @@ class DocumentViews:
     def _view(self, conn: Connection, domain_id: str, groups: Callable[[], Collection[str]]) -> DocumentView:
         """Return the view of the members of some groups."""
         domain, version = domains.get(conn, domain_id), documents.label_version(conn, domain_id)
-        if domain is None:
+        if domain is None:  # deleted meanwhile
             return DocumentView(frozenset())
         labels = self._labels.get(domain_id)
         if labels is None or (labels.domain_version, labels.label_version) != (domain.version, version):

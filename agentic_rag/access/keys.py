@@ -68,7 +68,7 @@ class Entrant:
     scopes: frozenset[str] | None = None
 
 
-class KeyUse(Protocol):
+class KeyConnections(Protocol):
     """The open connections per key, known to the edge."""
 
     def end(self, key_id: str) -> None:
@@ -121,10 +121,12 @@ def _index(records: _Records, local: str) -> _Active:
     entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in by_key.values()}
     active_logins: dict[str, LoginRecord] = {}
     for login in records.logins:
+        # The command line's key has no row, so its logins name it by `local_name`.
         if login.key_id == local:
             entrants[login.id] = Entrant(LOCAL, login.id)
         elif login.user_id in by_name and (not login.key_id or login.key_id in by_key):
             user = user_of(by_name[login.user_id], by_key.get(login.key_id))
+            # All browsers of a user count against the limits of the one key.
             entrants[login.id] = Entrant(user, login.id, login.key_id or provided_key(login.user_id))
         else:
             continue
@@ -167,7 +169,7 @@ class Access:
         database: Database,
         *,
         required: bool = False,
-        use: KeyUse | None = None,
+        use: KeyConnections | None = None,
         provider: bool = False,
         local_key: str | None = None,
     ) -> None:
@@ -181,6 +183,7 @@ class Access:
         self._local = sha256_of(self.local_key)
         self.local_name = f"local:{self._local}"
         """Replaces the id of `local_key` in the store; anything created with that key becomes invalid with it."""
+        # Empty until `open` reads the store; the local key works already.
         self._active = _index(_Records((), (), (), ()), self.local_name)
         self._epoch = 0
         """Number of changes made in this process. A read that began before the newest change is out of date."""
@@ -268,6 +271,7 @@ class Access:
         if key_id == self.local_name:
             return Entrant(LOCAL, None)
         if key_id == self.local_name + _KEYLESS:
+            # The first key may have been made since the ticket was issued.
             return None if self.required else Entrant(LOCAL, KEYLESS)
         if key_id not in self._active.entrants:  # perhaps created by another process a moment ago
             await self.refresh()
@@ -368,6 +372,7 @@ class Access:
 
         if await self._db.write(store, durable=True) is None:
             raise NotFound("key", key_id)
+        # Effective at once, even if the store cannot be read now.
         self.drop(key_ids=(key_id,))
         await self.apply_changes()
 
@@ -426,6 +431,7 @@ class Access:
         before, self._active = self._active, _index(records, self.local_name)
         for ident, entrant in before.entrants.items():
             after = self._active.entrants.get(ident)
+            # An open connection keeps the rights that it began with, so fewer rights close it.
             if after is None or not after.user.covers(entrant.user):
                 self._end(ident)
 

@@ -52,6 +52,7 @@ class Logins:
         entrant = self._access.entrant(key)
         is_person = entrant is not None and bool(entrant.key_id)  # the command line's own key belongs to no person
         same = hmac.compare_digest((entrant.user.id if entrant else "").encode(), name.encode(errors="replace"))
+        # One error for all reasons: it must not reveal which names exist.
         if entrant is None or not (is_person and same):
             raise Unauthenticated(WRONG)
         return await self._store(name, str(entrant.key_id))
@@ -114,6 +115,7 @@ class Logins:
         at, audit_row = record.created_at, _row_of(record)
 
         def store(conn: Connection) -> list[str]:
+            # Expired logins must not count as the oldest ones below.
             logins.end_expired(conn, at)
             login_ids = [login.id for login in logins.active(conn, at) if login.user_id == user_id]
             over = login_ids[: max(0, len(login_ids) - MAX_LOGINS + 1)]

@@ -29,6 +29,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import CheckedWeb
+from agentic_rag.tools.transports.network import url_problem
 
 MAX_CLIENT_ID: Final = 500
 MAX_REDIRECTS: Final = 20
@@ -129,7 +130,7 @@ class OAuthClients:
         if cached is not None and cached[0] > time.monotonic():
             return cached[1]
         client = await self._fetch(client_id)
-        self._documents[client_id] = (time.monotonic() + CACHE_SECONDS, client)
+        self._documents[client_id] = (time.monotonic() + CACHE_SECONDS, client)  # only documents that could be used
         if len(self._documents) > MAX_CACHED:
             self._documents.popitem(last=False)
         return client
@@ -169,9 +170,8 @@ class OAuthClients:
         return OAuthClient(client.id, client.name, client.redirect_uris, documented=False)
 
     async def _fetch(self, url: str) -> OAuthClient:
-        parts = urlsplit(url)
-        problem = self._reach.problem(url)
-        if problem or parts.path in ("", "/") or parts.fragment or "/." in parts.path:
+        problem = url_problem(self._reach, url)
+        if problem or not _can_be_document(url):
             raise ClientRefused(f"{url[:200]!r} is not the address of a client's metadata document. {problem}".strip())
         try:
             request = httpx2.Request("GET", url, headers={"accept": "application/json"})
@@ -182,6 +182,12 @@ class OAuthClients:
             status = f"HTTP {response.status_code}, {len(response.content)} bytes"
             raise ClientRefused(f"The metadata document of the client cannot be used: {status}.")
         return _read_metadata(url, response.content, "invalid_client")
+
+
+def _can_be_document(url: str) -> bool:
+    """Return whether a well-formed address has the form that client ids have: a path without dots, and no fragment."""
+    parts = urlsplit(url)
+    return parts.path not in ("", "/") and not parts.fragment and "/." not in parts.path
 
 
 def _read_metadata(url: str, body: bytes, error: str) -> OAuthClient:
@@ -195,6 +201,7 @@ def _read_metadata(url: str, body: bytes, error: str) -> OAuthClient:
         metadata = None
     if not isinstance(metadata, dict):
         raise ClientRefused("The client's metadata is not a JSON object.", error)
+    # Otherwise one site could publish a document in the name of another.
     if url and metadata.get("client_id") != url:
         raise ClientRefused("The metadata document does not name its own address as `client_id`.")
     if url and "client_secret" in metadata:

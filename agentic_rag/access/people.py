@@ -120,6 +120,7 @@ class People:
                 if user.origin is RightsSource.OIDC:
                     raise InvalidInput("grants", f"what {user_id} may do is said by the groups of the OpenID provider.")
                 check_grants(conn, fields.get("grants", {}))
+                # A login was made with the old rights.
                 logins.end_of_user(conn, user_id)
             if fields:
                 users.update(conn, user_id, now(), **fields)
@@ -137,6 +138,7 @@ class People:
             NotFound: there is no user with this name.
         """
         changed = await self._set_state(user_id, UserState.DISABLED, "user.disable")
+        # Effective at once, even if the store cannot be read now.
         self._access.drop(user_ids=(user_id,))
         await self._access.apply_changes()
         return changed
@@ -165,6 +167,7 @@ class People:
 
         def store(conn: Connection) -> UserRecord | None:
             user = users.by_subject(conn, provided.subject)
+            # Anyone can get a token at a public provider; without rights, no row is kept of them.
             if user is None and not provided.operator and not provided.grants:
                 return None
             if user is None:
@@ -236,6 +239,7 @@ def _changed_fields(user: UserRecord, user_change: UserChange) -> UserFields:
 
 
 def _change_of(provided: Provided) -> UserChange:
+    # A token without a name must not remove the stored one.
     return UserChange(provided.display_name or None, provided.operator, provided.grants, provided.groups)
 
 

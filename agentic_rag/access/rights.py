@@ -21,6 +21,7 @@ def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
     if key.role is KeyRole.OPERATOR:
         return User(record.id, operator=True, key_id=key_id)
     key_grant = Grant(key.role.value)
+    # An operator has no grants, and is an admin everywhere.
     own = dict.fromkeys(key.domains, Grant.ADMIN) if record.operator else record.grants
     return _caller(
         record.id, {domain: lower(key_grant, own[domain]) for domain in key.domains if domain in own}, key_id=key_id

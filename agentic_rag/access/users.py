@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 SYSTEM = "system"
 """The actor of work that no user requested: a start or a background task."""
@@ -59,6 +60,14 @@ class User:
             and other.authored <= self.authored | self.administered
             and other.administered <= self.administered
         )
+
+
+class ActiveUsers(Protocol):
+    """Finds active users by their id."""
+
+    def user_named(self, user_id: str) -> User | None:
+        """Return an active user with all rights, or None."""
+        ...
 
 
 LOCAL = User("local", operator=True)

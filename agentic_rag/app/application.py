@@ -28,7 +28,6 @@ from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
-from agentic_rag.app.preload import load_what_turns_need
 from agentic_rag.backup.jobs import BackupJobs
 from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.base import garbage
@@ -87,6 +86,7 @@ from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.pool import WarmModel
 from agentic_rag.models.prices import read_prices
 from agentic_rag.models.provider_file import Providers, read_providers
 from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
@@ -125,7 +125,7 @@ from agentic_rag.server.auth import DoorTokens, Gate, KeyUse
 from agentic_rag.server.dialects import get_dialect
 from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
 from agentic_rag.server.http import make_app
-from agentic_rag.server.limits import Limits
+from agentic_rag.server.limits import KeyLimits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.web_files import WebFiles
@@ -166,6 +166,9 @@ PRUNE_SECONDS: Final = 3_600.0
 
 EVALUATION_SECONDS: Final = 2.0
 """Before evaluation runs continue after a failure."""
+
+LOADING_SECONDS: Final = 60.0
+"""Time limit for loading what turns need. The clients of models and of MCP take seconds on an idle machine."""
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +214,8 @@ class Machinery:
     title_news: TitleNews
     naming: Naming
     runtime: Runtime
-    neighbours: SharedStore | None
+    cluster: SharedStore | None
+    """The other servers of the database; None beside a SQLite file."""
 
     @property
     def model(self) -> Model:
@@ -254,8 +258,8 @@ class Application:
             log.error("the command line does not find this server yet: %s", refused)
             self.business.health.note_refused(refused.reason)
             self.workers.start("telling the command line", partial(self._announce_later, url))
-        if self.machinery.neighbours is not None:
-            self.machinery.neighbours.members.locate(url)
+        if self.machinery.cluster is not None:
+            self.machinery.cluster.members.locate(url)
 
     async def _announce_later(self, url: str) -> None:
         while True:
@@ -277,8 +281,28 @@ class Application:
     async def drain(self, seconds: float) -> int:
         """Wait at most ``seconds`` for running turns. Returns how many are left for the next start to resume."""
         await self.machinery.naming.stop()
-        shared, runtime = self.machinery.neighbours, self.machinery.runtime
-        return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
+        cluster, runtime = self.machinery.cluster, self.machinery.runtime
+        return await (runtime.drain(seconds) if cluster is None else cluster.drain(runtime, seconds))
+
+
+async def load_what_turns_need(model: Model, pool: McpPool, health: Health, seconds: float = LOADING_SECONDS) -> None:
+    """Load the clients of model and tools before the server reports that it is ready.
+
+    After ``seconds`` the server is ready anyway, and turns wait for what is missing or report the problem.
+    """
+    try:
+        with anyio.move_on_after(seconds) as loading:
+            pool.load()
+            # Otherwise the first call of a tool imports it, which blocks the event loop for a tenth of a second.
+            await anyio.to_thread.run_sync(importlib.import_module, "jsonschema")
+            if isinstance(model, WarmModel):
+                await model.warm_up()
+            await pool.wait_loaded()
+        if loading.cancelled_caught:
+            log.warning("what turns need is not loaded after %g s: turns wait for it", seconds)
+    finally:
+        garbage.set_aside()  # what is loaded now lives as long as the process
+        health.end_loading()
 
 
 @asynccontextmanager
@@ -312,6 +336,7 @@ async def open_application(
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
     """
+    # A mistake in the configuration is reported before anything is locked or opened.
     dialect = _socket_dialect(settings)
     providers = read_providers(settings.providers)
     redactor = Redactor(secrets_of(settings, providers))
@@ -325,9 +350,10 @@ async def open_application(
         backups = ScheduledBackups(settings)
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
-        maintenance = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+        maintenance = _make_maintenance(ground, machinery, business, doctor, scan_seconds)
         web_files = WebFiles()
         app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
+        # Entered last, so closed first: no background work uses a part that is closed already.
         workers = await stack.enter_async_context(Workers(IndexFault))
         await maintenance.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -344,7 +370,7 @@ async def open_application(
         yield Application(ground, machinery, business, doctor, maintenance, workers, app, web_files)
 
 
-def _make_upkeep(
+def _make_maintenance(
     ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
 ) -> Maintenance:
     return Maintenance(
@@ -370,13 +396,14 @@ async def _begin_work(
     """Start a server's background work."""
     await _install_in_background(workers, policy, business)
     workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
-    if machinery.neighbours is not None:
-        await machinery.neighbours.members.join()
-        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
+    if machinery.cluster is not None:
+        # Before turns are resumed: a second server of this name is refused here, and a dead one's turns become free.
+        await machinery.cluster.members.join()
+        if not ground.settings.qdrant_url and len(await machinery.cluster.members.list_alive()) > 1:
             log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
     await machinery.runtime.recover()
-    if machinery.neighbours is not None:
-        machinery.neighbours.connect(
+    if machinery.cluster is not None:
+        machinery.cluster.connect(
             workers,
             ground.directory,
             ground.vault,
@@ -386,16 +413,16 @@ async def _begin_work(
             machinery.tool_lists,
             machinery.naming,
         )
-        machinery.neighbours.take_up(workers, machinery.runtime)
+        machinery.cluster.take_up(workers, machinery.runtime)
     workers.repeat("releasing reservations", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
     workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
     _begin_notifications(workers, ground, policy, machinery, business)
-    nightly = ExclusiveJobs(ground.database, machinery.runtime.owner).job(
-        "nightly evaluation", business.gate.run_nightly
-    )
-    scoring = ExclusiveJobs(ground.database, machinery.runtime.owner).job("scoring answers", business.scoring.look)
-    lines = ExclusiveJobs(ground.database, machinery.runtime.owner).job("context lines", machinery.knowledge.lines.look)
+    # Each of these is one job of all servers of the database, so it runs under a lease.
+    exclusive = ExclusiveJobs(ground.database, machinery.runtime.owner)
+    nightly = exclusive.job("nightly evaluation", business.gate.run_nightly)
+    scoring = exclusive.job("scoring answers", business.scoring.look)
+    lines = exclusive.job("context lines", machinery.knowledge.lines.look)
     workers.repeat("writing context lines", lines, LINES_SECONDS, at_once=True)
     workers.repeat("scoring answers in batches", scoring, SCORING_SECONDS, at_once=True)
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
@@ -513,32 +540,30 @@ async def _open_ground(
     stack.push_async_callback(audit.flush)
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
     directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
-    payloads = PayloadFiles(settings.data / "payloads")
     threads, watched = DomainThreads(), WatchedWorkspaces(settings.roles)
     stack.callback(watched.close)
-    history = FileHistory(database, directory, vault, threads)
     spending = Spending(database, read_prices(settings.prices))
-    await spending.release_left()
+    await spending.release_left()  # before this process makes reservations of its own
     await spending.refresh()
     counts = Counts() if settings.metrics == "on" else None
     return Ground(
-        settings,
-        folder,
-        database,
-        redactor,
-        access,
-        key_use,
-        audit,
-        directory,
-        vault,
-        history,
-        payloads,
-        threads,
-        watched,
-        await open_shelf(stack, database),
-        spending,
-        counts,
-        _open_observer(stack, settings, redactor, counts),
+        settings=settings,
+        folder=folder,
+        database=database,
+        redactor=redactor,
+        access=access,
+        key_use=key_use,
+        audit=audit,
+        directory=directory,
+        vault=vault,
+        file_history=FileHistory(database, directory, vault, threads),
+        payloads=PayloadFiles(settings.data / "payloads"),
+        threads=threads,
+        watched=watched,
+        memories=await open_shelf(stack, database),
+        spending=spending,
+        counts=counts,
+        observer=_open_observer(stack, settings, redactor, counts),
     )
 
 
@@ -591,7 +616,7 @@ async def _open_machinery(
         from agentic_rag.app.own_servers import make_own_servers
         from agentic_rag.tools.connector import Connector
 
-        policy.sweep()
+        policy.sweep()  # before the first server of ours starts
         return Connector(
             make_own_servers(
                 knowledge.search,
@@ -646,22 +671,21 @@ async def _open_machinery(
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
-    joined = join_store(stack, settings, database, replica, runtime)
     return Machinery(
-        choice,
-        calls,
-        knowledge,
-        attachments,
-        policy,
-        pool,
-        lists,
-        tools,
-        sign_ins,
-        roles,
-        news,
-        naming,
-        runtime,
-        joined,
+        choice=choice,
+        calls=calls,
+        knowledge=knowledge,
+        attachments=attachments,
+        policy=policy,
+        pool=pool,
+        tool_lists=lists,
+        tools=tools,
+        sign_ins=sign_ins,
+        roles=roles,
+        title_news=news,
+        naming=naming,
+        runtime=runtime,
+        cluster=join_store(stack, settings, database, replica, runtime),
     )
 
 
@@ -854,7 +878,7 @@ def _make_health(
         machinery.runtime,
         ground.vault.redact,
         backups,
-        None if machinery.neighbours is None else machinery.neighbours.members,
+        None if machinery.cluster is None else machinery.cluster.members,
         default_model,
     )
 
@@ -930,7 +954,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
         "" if secret is None else secret.get_secret_value(),
         settings.oidc_scopes,
         settings.oidc_audience,
-        frozenset(each.strip() for each in settings.oidc_clients.split(",") if each.strip()),
+        frozenset(name.strip() for name in settings.oidc_clients.split(",") if name.strip()),
         settings.oidc_groups_claim,
         settings.oidc_name_claim,
     )
@@ -980,8 +1004,8 @@ def _socket_dialect(settings: Settings) -> str:
         raise BadConfiguration("AGENTIC_RAG_WS_DIALECT", exc.problem) from exc
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _limits(settings: Settings) -> KeyLimits:
+    return KeyLimits(
         settings.requests_per_second,
         settings.messages_per_minute,
         settings.connections_per_key,

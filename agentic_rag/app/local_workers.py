@@ -143,6 +143,7 @@ class LocalWorkers:
         return None
 
     def _listen_to_signals(self) -> None:
+        # Python writes the number of each signal into this socket, so that `select` in `_wait` notices it.
         for end in (self._woken, self._waking):
             end.setblocking(False)
         signal.set_wakeup_fd(self._waking.fileno())
@@ -156,7 +157,7 @@ class LocalWorkers:
             with _held_signals():
                 pid = os.fork()
                 if pid == 0:
-                    signal.set_wakeup_fd(-1)
+                    signal.set_wakeup_fd(-1)  # it is the parent's: a child would wake the parent with its own signals
                     for number in HEARD:
                         signal.signal(number, signal.SIG_DFL)
         except OSError as exc:  # out of memory or descriptors, which may be temporary
@@ -206,7 +207,7 @@ class LocalWorkers:
         if not place.ready:
             line.close()
             place.line = None
-        elif place.number == 1 and not (self._serving or self._stops):
+        elif place.number == 1 and not (self._serving or self._stops):  # at the start, the others wait for the first
             for other in self._places[1:]:
                 other.due = 0.0
 
@@ -278,6 +279,7 @@ def settings_of(settings: Settings, number: int) -> Settings:
             "workers": 1,
             "replica": f"{name}-{number}",
             "local": settings.own / WORKERS / str(number),
+            # The first ``odd`` workers take the remainder. 0 means no limit.
             "max_turns": max(1, turns + (number <= odd)) if settings.max_turns else 0,
             "transcript_bytes": settings.transcript_bytes // settings.workers,
         }

@@ -4,6 +4,7 @@ This module starts a serving process, lets it wait for its store, and ends it. I
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -80,7 +81,7 @@ def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) ->
         raise BadConfiguration("port", f"{port} needs rights this user does not have") from exc
     except (OSError, UnicodeError) as exc:
         listener.close()
-        if isinstance(exc, OSError) and exc.errno is not None and "in use" in str(exc).lower():
+        if isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from exc
         raise BadConfiguration("host", f"{host!r} cannot be used: {exc}") from exc
     listener.setblocking(False)
@@ -150,6 +151,7 @@ async def answer_meanwhile(settings: Settings, listener: socket.socket) -> Async
     server = _Server(_config(make_waiting_app(hosts_of(settings)), settings), listening)
     stopping = anyio.Event()
     async with anyio.create_task_group() as serving:
+        # A duplicate, because uvicorn closes its sockets at the end, and `serve` needs the listener afterwards.
         serving.start_soon(partial(server.serve, sockets=[listener.dup()]))
         async with anyio.create_task_group() as waiting:
             await waiting.start(_cancel_at_signal, waiting.cancel_scope, stopping)
@@ -175,7 +177,7 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Entrance(ConnectionLimits(strangers=settings.unauthenticated_connections)),  # type: ignore[arg-type]
-        lifespan="off",
+        lifespan="off",  # `open_application` opens and closes all parts
         log_config=None,
         access_log=False,
         server_header=False,
@@ -203,6 +205,7 @@ async def _obey_signals(
         async for _ in signals:
             break
         end_at_last(seconds + END_SECONDS)
+        # Open connections are served until their turns have ended.
         for listening in server.servers:
             listening.close()
         async with anyio.create_task_group() as tasks:

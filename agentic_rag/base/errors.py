@@ -554,7 +554,7 @@ class PageUnreadable(AgenticRagError, code="PAGE_UNREADABLE", status=422, facts=
     text = "This page cannot be shown: {self.problem}."
 
 
-class IndexUnavailable(AgenticRagError, code="INDEX_UNAVAILABLE", status=503, retryable=True):
+class SearchUnavailable(AgenticRagError, code="INDEX_UNAVAILABLE", status=503, retryable=True):
     """The index cannot be searched now."""
 
     reason: str

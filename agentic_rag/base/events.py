@@ -95,7 +95,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class RetrievalHit:
     """One passage or memory in a `Retrieval` event. ``score``: relevance, from 0 to 1."""
 
     id: str
@@ -249,7 +249,7 @@ class Retrieval:
     retrieval_id: str
     source: Literal["documents", "memory"]
     query: str
-    hits: tuple[Hit, ...]
+    hits: tuple[RetrievalHit, ...]
 
 
 @dataclass(frozen=True, slots=True)

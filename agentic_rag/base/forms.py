@@ -139,6 +139,7 @@ AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=1
 
 def nests_deeper(value: object, levels: int) -> bool:
     """Return whether a JSON value has more than this many objects and lists inside each other."""
+    # Layer by layer instead of by recursion, which a deep value would exceed.
     layer = [value]
     for _ in range(levels + 1):
         layer = [item for item in layer if isinstance(item, Mapping | list)]
@@ -200,13 +201,13 @@ def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
 def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT | None, list[InvalidInput]]:
     """Return the validated form, or None and all invalid fields. See `read_form`."""
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
-    for place in _nul_places(value, path, cleaned):
+    for place in _nul_places(value, path, cleaned):  # the first one is enough
         return None, [InvalidInput(place or "body", NO_NUL)]
     forbids = model.model_config.get("extra") == "forbid"
     unknown = unknown_keys(model, value) if forbids else []
     problems = [unknown_key(f"{path}.{key}".strip(".")) for key in unknown[:MAX_PROBLEMS]]
     if unknown and isinstance(value, Mapping):
-        left_out = set(unknown)
+        left_out = set(unknown)  # pydantic would report them again, in its own words
         value = {key: item for key, item in value.items() if key not in left_out}
     try:
         form = model.model_validate(value)

@@ -62,7 +62,7 @@ def to_json(value: Any) -> Any:
             for attribute, name, absent in _members(kind)
             if (item := getattr(value, attribute)) is not None or not absent
         }
-    if isinstance(value, Enum):
+    if isinstance(value, Enum):  # before the plain types: a StrEnum is a str
         return value.value
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
@@ -130,6 +130,7 @@ def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     if len(members) == 1:
         inner = reader_of(members[0])
         return lambda value: None if value is None else inner(value)
+    # Nothing in the document says which of several records it is.
     if any(dataclasses.is_dataclass(member) for member in members):
         raise TypeError(f"a union of records needs a from_json of its own: {arguments}")
     return lambda value: value

@@ -91,12 +91,12 @@ class _Automaton:
         if not self.glance(data):
             return text, ""
         safe = self._safe(data, 0)
-        if safe == 0:
+        if safe == 0:  # the whole text may be the beginning of a value
             return "", text
         matches: list[tuple[int, int, int]] = []
         for match in self._search.find_matches_as_indexes(data):
             if match[1] >= safe:
-                break
+                break  # it lies in the part that is held back
             matches.append(match)
             if match[2] > safe:  # the apparent beginning is part of a match
                 safe = self._safe(data, match[2])

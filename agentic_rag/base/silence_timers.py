@@ -51,6 +51,7 @@ class SilenceTimer:
     @deadline.setter
     def deadline(self, deadline: float) -> None:
         self._deadline = deadline
+        # A later deadline needs no new timer: the armed one finds it when it is due.
         if not self._stopped and deadline < self._due:
             self._arm(deadline)
 
@@ -69,12 +70,12 @@ class SilenceTimer:
     def _look(self) -> None:
         due = self._deadline
         late = self._loop.time() - self._due
-        if late > SUSPENDED_SECONDS:
+        if late > SUSPENDED_SECONDS:  # this process was suspended, and perhaps the peer with it
             self._looked_at = due
             self._arm(max(due, self._loop.time() + RESUMED_SECONDS))
-        elif due > self._loop.time() and self._looked_at != due:
+        elif due > self._loop.time() and self._looked_at != due:  # the peer was heard, which moved the deadline
             self._arm(due)
-        elif self._looked_at != due:
+        elif self._looked_at != due:  # due for the first time: the event loop gets time to read
             self._looked_at = due
             self._arm(self._loop.time() + SECOND_LOOK_SECONDS)
         else:

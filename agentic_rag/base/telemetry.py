@@ -109,7 +109,7 @@ class Observer:
     def begin(self, kind: WorkKind, name: str, *, traceparent: str = "", **facts: Fact) -> "Span":
         """Begin a span without a parent in this process. ``traceparent``: the client's, empty if it has none."""
         if self.metrics is None and self.tracer is None:
-            return NO_SPAN
+            return NO_SPAN  # nothing measures: no span is built for any turn
         return Span(self, kind, name, facts, str(facts.get("domain_id") or ""), traceparent=traceparent)
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:

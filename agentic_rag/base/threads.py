@@ -104,7 +104,7 @@ class DomainThreads:
         """Drop the state of an idle owner."""
         limiter = self._limiters.get(owner)
         if limiter is not None and not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
-            del self._limiters[owner]
+            del self._limiters[owner]  # owners come and go, and nothing else removes them
 
 
 def one_thread() -> DomainThreads:

@@ -90,7 +90,7 @@ class FairQueue(Generic[T]):
                     item = items.popleft()
                     if items:
                         self._waiting[owner] = items  # behind all others
-                    self._at_work[owner] += 1
+                    self._at_work[owner] += 1  # before the next `await`, so that no other worker exceeds the limit
                     return item
             if self._free.is_set():  # else other workers wait for the same event
                 self._free = anyio.Event()

@@ -53,7 +53,7 @@ def run(
     try:
         settings = load_settings(data=data)
         server = Server(url or find_server(settings.own) or DEFAULT_URL, key or key_for(settings, url))
-        chat = Chat(server, screen, anyio.run(open_conversation, server, domain, conversation))
+        chat = TerminalChat(server, screen, anyio.run(open_conversation, server, domain, conversation))
         code = chat.once(message) if message is not None else chat.prompt()
         screen.note(f"conversation {chat.conversation_id}")
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def _http(server: Server) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=server.url, headers=server.headers, timeout=TIMEOUT_SECONDS, trust_env=False)
 
 
-class Chat:
+class TerminalChat:
     """One conversation in the terminal."""
 
     def __init__(self, server: Server, screen: Screen, conversation_id: str) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
+import anyio.to_thread
 import typer
 
+from agentic_rag.backup.backups_folder import keep_newest, name_by_time
 from agentic_rag.base.errors import BackupRefused
-from agentic_rag.commands.line import Data, advising, printable, say
+from agentic_rag.commands.line import Data, advising, printable, say, settings_of
 
 if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header, Progress
@@ -53,9 +55,6 @@ def backup(
     Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. After a restore, the server
     rebuilds the index and reinstalls packages.
     """
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.base.settings import load_settings
-
     if file == VERIFY:
         if of is None:
             raise typer.BadParameter("verify needs the backup's file.")
@@ -64,7 +63,7 @@ def backup(
         return
     if of is not None:
         raise typer.BadParameter(f"one file is written; what is {str(of)!r}?")
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     path = Path(file)
     if keep is not None and not path.is_dir():
         raise typer.BadParameter(f"--keep counts the backups in a folder, and {file} is none.")
@@ -82,10 +81,7 @@ def backup(
 async def _make(
     settings: "Settings", path: Path, with_key: bool, with_index: bool, keep: int | None, progress: "Progress"
 ) -> "tuple[Path, Header, list[Path]]":
-    import anyio.to_thread
-
     from agentic_rag.access.acts import Acts, act
-    from agentic_rag.backup.backups_folder import keep_newest, name_by_time
     from agentic_rag.backup.contents import BackupOptions
     from agentic_rag.backup.making import make_backup
     from agentic_rag.operations.data_folder import find_owner
@@ -130,9 +126,7 @@ def restore(
     With AGENTIC_RAG_DATABASE_URL the records go into that database. The backup may come from the other kind of
     database. If a restore is interrupted, run it again: it starts from the beginning.
     """
-    from agentic_rag.base.settings import load_settings
-
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     advice = advising("The data folder is not complete. Run the command again: it starts from the beginning.")
     with advice, _bar("Restoring") as progress:
         done, findings = anyio.run(_restore, settings, file, end_turns, progress)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+from agentic_rag.archive.files import write_whole
+from agentic_rag.base.bundle_errors import BundleNotWritten
 from agentic_rag.base.errors import BackupNotWritten
 from agentic_rag.commands.line import Data, Url, advising, printable, quote_part, run, say
 
@@ -35,10 +37,6 @@ def export_domain(
     url: Url = None,
 ) -> None:
     """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.archive.files import write_whole
-    from agentic_rag.base.bundle_errors import BundleNotWritten
-
     params = {"memories": "true"} if memories else {}
     path = f"/api/domains/{quote_part(domain)}/bundle"
     try:
@@ -102,7 +100,7 @@ def import_domain(
         report = run(data, url, send)
     _tell(report)
     missing = sorted({secret["name"] for secret in report["secrets"] if secret["state"] == "missing"})
-    if not dry_run and missing and sys.stdin.isatty():
+    if not dry_run and missing and sys.stdin.isatty():  # a script sets them with `secrets set`
         _ask_secrets(data, url, report["domainId"], missing)
 
 

@@ -110,8 +110,8 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Se
             base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
         ) as http:
             return await command(ServerClient(http))
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.app.application import open_application  # a running server spares the command all of this
+    # the whole application: a command that found a running server does not need it
+    from agentic_rag.app.application import open_application
 
     async with open_application(settings, serving=False) as application:
         transport = httpx2.ASGITransport(application.app)

@@ -5,6 +5,7 @@ Exit codes: 0 all cases passed, or the change passed or was only warned about; 1
 """
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,6 +150,7 @@ async def _until_ended(client: "ServerClient", path: str, end: str, trying: str 
                 await anyio.sleep(pause)
                 pause = min(pause * 1.5, MAX_POLL_SECONDS)
     except anyio.get_cancelled_exc_class():
+        # Shielded, because the cancellation of Ctrl-C would also end this request.
         with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_SECONDS), suppress(AgenticRagError):
             await client.call("POST", f"{path}/{end}")
             say(f"The evaluation {path.rpartition('/')[2]} was ended; its results so far are kept.", err=True)
@@ -199,6 +201,10 @@ def _write_junit(path: Path, domain: str, ended: Json, results: list[tuple[Json,
         raise InvalidInput(str(path), f"this file cannot be written: {exc.strerror or exc}.") from exc
 
 
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters outside ``Char`` of XML 1.0 (2.2), which a document can hold in no form."""
+
+
 def _xml(text: str) -> str:
     """Return text without the characters that XML cannot hold."""
-    return "".join(char for char in text if char in "\t\n\r" or (char >= " " and not "\ud800" <= char <= "\udfff"))
+    return _NO_XML.sub("", text)

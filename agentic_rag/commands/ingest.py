@@ -184,6 +184,7 @@ class _Uploads:
     async def take(self, paths: Sequence[Path], replace: bool) -> int:
         """Upload files and show their indexing progress. Returns how many failed."""
         console = Console(stderr=True)
+        # Two files of one name in different folders are two documents, so neither may replace the other.
         same_name = Counter(path.name for path in paths)
         queue = list(paths)
         failed = 0
@@ -204,7 +205,7 @@ class _Uploads:
                     if document["id"] not in waiting:
                         name = progress.add_task(_plain(document["name"]), total=len(STAGES) - 1, stage="queued")
                         waiting[document["id"]] = name
-                    queue += self._again
+                    queue += self._again  # former duplicates whose document has just got another content
                     self._again = []
             failed += await self._count_settled(progress, waiting, console)
         return failed

@@ -89,7 +89,8 @@ def approve(
         if network:
             say_network_ends_keyless(data, url)
         if not yes and sys.stdin.isatty():
-            typer.confirm("Allow this?", abort=True, err=True)
+            typer.confirm("Allow this?", abort=True, err=True)  # on stderr, because stdout is for the result
+        # With the fingerprint of what was shown: if the request has changed since, the server refuses.
         decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": request["fingerprint"]})
         with anyio.move_on_after(INSTALL_SECONDS):
             while decided["state"] == "approved":
@@ -155,7 +156,6 @@ def _read_json(content: bytes, file: Path) -> Any:
 
 def _name_in(document: object) -> str:
     """Return the server name in a document."""
-    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.tools.entries.names import fit_name
     from agentic_rag.tools.entries.reading import read_entries
 

@@ -1,6 +1,6 @@
 """Shared parts of commands: their options, the connection to the server, and table output.
 
-Every command imports this module, so it imports little.
+Every command imports this module, so it imports little; see `agentic_rag.commands`.
 """
 
 import json
@@ -17,6 +17,7 @@ import typer
 from agentic_rag.base.terminal import safe, safe_json
 
 if TYPE_CHECKING:
+    from agentic_rag.base.settings import Settings
     from agentic_rag.commands.client import ServerClient
 
 T = TypeVar("T")
@@ -32,17 +33,22 @@ Url = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON instead of a table.")]
 
 
+def settings_of(data: Path | None = None) -> "Settings":
+    """Return the operator's settings, with the data folder of ``--data`` if the command line names one."""
+    from agentic_rag.base.settings import load_settings
+
+    return load_settings(data=data)
+
+
 def run(
     data: Path | None, url: str | None, command: "Callable[[ServerClient], Awaitable[T]]", key: str | None = None
 ) -> T:
     """Run a command against the server that `client.with_client` finds, with the caller's API key if one is given."""
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import given_key, with_client
 
     if key:
         given_key.set(key)
-    return anyio.run(with_client, load_settings(data=data), url, command)
+    return anyio.run(with_client, settings_of(data), url, command)
 
 
 @contextmanager
@@ -111,10 +117,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], answer: object, as
 
 def say_network_ends_keyless(data: Path | None, url: str | None) -> None:
     """Print what changes for other programs and browsers once an MCP server may use the network, on stderr."""
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.operations.data_folder import open_command
 
-    command = "agentic-rag open" if url else open_command(load_settings(data=data).own)
+    command = "agentic-rag open" if url else open_command(settings_of(data).own)
     say("Once an MCP server may use the network, a server without keys asks every program for a key,", err=True)
     say("because the MCP server could connect as you. Commands with --data still work without one.", err=True)
     say(f"To sign a browser in, run: {command}", err=True)

@@ -14,7 +14,18 @@ import anyio
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import AsJson, printable, say, say_network_ends_keyless, show_json, table
+from agentic_rag.commands.line import (
+    AsJson,
+    Data,
+    Url,
+    printable,
+    run,
+    say,
+    say_network_ends_keyless,
+    settings_of,
+    show_json,
+    table,
+)
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -39,14 +50,6 @@ mcp_app = typer.Typer(
     help="Allow, list, revoke, check and test MCP servers; decide what admins ask for.", no_args_is_help=True
 )
 
-Data = Annotated[
-    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
-]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
-]
-
 
 @mcp_app.command("allow", context_settings={"ignore_unknown_options": True})
 def allow(
@@ -65,19 +68,19 @@ def allow(
     are bound to their SHA-256. Name a script by its absolute path, or put it into mcp/local of the data folder and name
     it from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
-    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import Acts, act
-    from agentic_rag.base.settings import client_environment, load_settings
+    from agentic_rag.base.settings import client_environment
     from agentic_rag.tools.launch.allowed import ExtraRights, LaunchCatalogue
     from agentic_rag.tools.launch.packages import Packages
     from agentic_rag.tools.launch.registry_clients import client_sandbox
 
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     folder = settings.data / "mcp"
     grant = ExtraRights(
         network, tuple(env or ()), tuple(read_only or ()), tuple(str(path.resolve()) for path in read or ())
     )
     packages = Packages(folder, client_environment(), sandbox=client_sandbox)
+    # Models and MCP servers write in these folders, so a file there must not become a program.
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
     rights = {"network": network, "readOnly": list(grant.read_only), "env": list(grant.env), "read": len(grant.folders)}
@@ -94,10 +97,9 @@ def list_allowed(
     data: Data = None,
 ) -> None:
     """List the command lines that the operator allowed."""
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
-    catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
+    catalogue = LaunchCatalogue(settings_of(data).data / "mcp")
     entries = catalogue.entries() if all_entries else catalogue.allowed_entries()
     rows = [(entry.id, _runs(entry), "network" if entry.network else "no network") for entry in entries]
     answer = [{"id": ident, "runs": runs, "network": network == "network"} for ident, runs, network in rows]
@@ -108,10 +110,9 @@ def list_allowed(
 def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list print.")], data: Data = None) -> None:
     """Revoke a permission. The change takes effect at the next start of an MCP server."""
     from agentic_rag.access.acts import Acts, act
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
-    folder = load_settings(data=data).data
+    folder = settings_of(data).data
     if not LaunchCatalogue(folder / "mcp").revoke(ident):
         raise InvalidInput("id", f"nothing is allowed under {ident!r}.")
     Acts(folder).leave(act("mcp.revoke", ident))
@@ -130,16 +131,13 @@ def try_entries(
 
     Exit code 1: a server is not ready.
     """
-    from agentic_rag.base.settings import load_settings
-    from agentic_rag.commands.client import with_client
-
     body = _read_file(file)
 
-    async def run(client: "ServerClient") -> Any:
+    async def test(client: "ServerClient") -> Any:
         path = f"/api/domains/{quote(domain, safe='')}/mcp-servers/test"
         return await client.call("POST", path, content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
 
-    report = anyio.run(with_client, load_settings(data=data), url, run)
+    report = run(data, url, test)
     if as_json:
         show_json(report)
         raise typer.Exit(any(server["state"] != "ready" for server in report["items"]))
@@ -175,22 +173,19 @@ def check_file(
 
     The file may have comments and trailing commas. Exit code 1: a server cannot run as configured.
     """
-    from agentic_rag.base.settings import load_settings
-    from agentic_rag.commands.client import with_client
-
     body = _read_file(file)
     base = f"/api/domains/{quote(domain, safe='')}/mcp-servers"
 
-    async def run(client: "ServerClient") -> Any:
+    async def check(client: "ServerClient") -> Any:
         report = await client.call("POST", f"{base}/check", content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
         if add:
             request_body = {"document": body.decode("utf-8-sig", "replace"), "accept": add}
             report["added"] = (await client.call("POST", f"{base}/add", json=request_body))["names"]
         return report
 
-    report = anyio.run(with_client, load_settings(data=data), url, run)
+    report = run(data, url, check)
     if as_json:
-        say(json.dumps(report, indent=2, ensure_ascii=False))
+        show_json(report)
     else:
         for row in report["items"]:
             _print_row(row, domain)

@@ -14,12 +14,15 @@ import orjson
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, settings_of, table
+from mcp_servers.promptx.errors import MemoryUnavailable
+from mcp_servers.promptx.ledger import LOCK_FILE, Engram, EngramJson, Ledger
+from mcp_servers.promptx.snapshot import NETWORK_LOCK, read_network
+from mcp_servers.safe_files import Folder
 
 if TYPE_CHECKING:
     from agentic_rag.base.settings import Settings
     from agentic_rag.commands.client import ServerClient
-    from mcp_servers.promptx.ledger import EngramJson
 
 memory_app = typer.Typer(help="Show, export and import the memory of a role.", no_args_is_help=True)
 
@@ -115,10 +118,7 @@ def take_over_memories(data: Data = None) -> None:
 
     Otherwise a server moves each file when it uses it.
     """
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.base.settings import load_settings
-
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     if not settings.database_url:
         raise InvalidInput("AGENTIC_RAG_DATABASE_URL", "is not set; beside a SQLite file memories stay in their files.")
     say(f"{anyio.run(_take_over, settings)} memories taken into the database.")
@@ -151,7 +151,7 @@ def memory_in(folder: Path, role: str) -> Path:
 class MemoryFolder:
     """Contents of a PromptX folder: engrams in their REST form, and the recall count of each cue."""
 
-    engrams: "Sequence[EngramJson]"
+    engrams: Sequence[EngramJson]
     frequencies: Mapping[str, int]
 
 
@@ -162,11 +162,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         InvalidInput: the folder cannot be read.
     """
     from agentic_rag.base.forms import read_form
-    from agentic_rag.server.role_routes import NewEngram
-    from mcp_servers.promptx.errors import MemoryUnavailable
-    from mcp_servers.promptx.ledger import LOCK_FILE, Ledger
-    from mcp_servers.promptx.snapshot import read_network
-    from mcp_servers.safe_files import Folder
+    from agentic_rag.server.role_routes import EngramForm
 
     place = Folder(folder.absolute())
     locked_before = place.is_file(LOCK_FILE)
@@ -177,7 +173,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         for engram in ledger.all():
             item = engram.to_json()
             try:
-                read_form(NewEngram, item, engram.id[:40])
+                read_form(EngramForm, item, engram.id[:40])
             except InvalidInput as exc:
                 skipped.append(f"left out: {exc}")
             else:
@@ -198,11 +194,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    from mcp_servers.promptx.errors import MemoryUnavailable
-    from mcp_servers.promptx.ledger import LOCK_FILE, Engram
     from mcp_servers.promptx.memory import Memory
-    from mcp_servers.promptx.snapshot import NETWORK_LOCK
-    from mcp_servers.safe_files import Folder
 
     place = Folder(folder.absolute())
     memory = Memory(place)
@@ -217,7 +209,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
         place.remove(name)
 
 
-def split_batches(engrams: "Sequence[EngramJson]") -> "Iterator[list[EngramJson]]":
+def split_batches(engrams: Sequence[EngramJson]) -> Iterator[list[EngramJson]]:
     """Yield the engrams in batches that fit into a request."""
     part: list[EngramJson] = []
     size = 0

@@ -12,9 +12,11 @@ import anyio
 import typer
 
 from agentic_rag.base.json_form import to_json
-from agentic_rag.commands.line import AsJson, say, table
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.commands.line import AsJson, say, settings_of, table
 from agentic_rag.models.model_checks import CALL_SECONDS, AbilityResult, check_model
 from agentic_rag.models.profiles import profile_of
+from agentic_rag.models.retirement import retirements_of
 
 models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
 
@@ -32,8 +34,6 @@ def check(
     Each model gets up to four tiny calls, billed as usual. A code says what is missing. A warning names
     each model that its service retires within 60 days.
     """
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.models.retirement import retirements_of
     from agentic_rag.store.clock import today
 
     checked = anyio.run(_check, names or [], seconds)
@@ -56,10 +56,9 @@ def show_prices(
     as_json: AsJson = False,
 ) -> None:
     """Check a price list and show it. Exit code 2: the file has an error at the line named."""
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.models.prices import read_prices
 
-    path = file or load_settings().prices
+    path = file or settings_of().prices
     if path is None:
         say("error: name a file, or set AGENTIC_RAG_PRICES to one", err=True)
         raise typer.Exit(2)
@@ -76,12 +75,10 @@ def show_prices(
 
 async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[AbilityResult]]]:
     """Test the models concurrently; the calls of one model run one after the other."""
-    from agentic_rag.base.redaction import Redactor
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.models.provider_file import read_providers
     from agentic_rag.models.providers import choose_model, configured_models, secrets_of, use_profiles
 
-    settings = load_settings()
+    settings = settings_of()
     providers = read_providers(settings.providers)
     use_profiles(settings, providers)
     choice = choose_model(settings, providers)

@@ -15,11 +15,13 @@ import typer
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
+from mcp_servers.promptx.lint import Finding
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
+from mcp_servers.safe_files import Folder
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
-    from mcp_servers.promptx.lint import Finding
-    from mcp_servers.promptx.rolefiles import Reading
 
 MAX_BYTES = 512 * 1024
 """Maximum bytes of one role file; the server accepts less."""
@@ -136,17 +138,12 @@ def export_skill(
     say(str(path))
 
 
-def check_folder(folder: Path) -> "list[Finding]":
+def check_folder(folder: Path) -> list[Finding]:
     """Return the findings of a folder's role files, by file and line. References may point to built-in files.
 
     Raises:
         InvalidInput: there is no such folder.
     """
-    # imported when the command runs, so that --help and other commands start fast
-    from mcp_servers.promptx.builtin import BUILTIN_ROLES
-    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Reading, RoleFileIndex, collect
-    from mcp_servers.safe_files import Folder
-
     if not folder.is_dir():
         raise InvalidInput("folder", f"there is no folder {str(folder)!r}.")
     whole = folder.absolute()
@@ -168,9 +165,6 @@ def check_folder(folder: Path) -> "list[Finding]":
 
 def files_by_role(folder: Path) -> dict[str, list[Json]]:
     """Return the files of each role in the server's form: all files in the folder of the role's own file."""
-    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, RoleFileIndex, collect
-    from mcp_servers.safe_files import Folder
-
     whole = Folder(folder.absolute())
     resources = whole.at(RESOURCE_FOLDER)
     index = RoleFileIndex()
@@ -189,20 +183,18 @@ def files_by_role(folder: Path) -> dict[str, list[Json]]:
     return by_role
 
 
-def _findings(items: Iterable[Json]) -> "list[Finding]":
+def _findings(items: Iterable[Json]) -> list[Finding]:
     """Return the findings in a server's answer."""
-    from mcp_servers.promptx.lint import Finding
-
     return [from_json(Finding, item) for item in items]
 
 
-def _lint(reading: "Reading") -> "Iterable[Finding]":
+def _lint(reading: Reading) -> Iterable[Finding]:
     for file in reading.index.files:
         if file.source == "workspace":
             yield from reading.lint(file)
 
 
-def _print(findings: "Iterable[Finding]", *, err: bool = False) -> None:
+def _print(findings: Iterable[Finding], *, err: bool = False) -> None:
     for finding in findings:
         say(printable(str(finding)), err=err)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, settings_of, table
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
@@ -51,15 +51,13 @@ def rotate_key(
     ] = False,
 ) -> None:
     """Seal all secrets with a new key, or with the first key in AGENTIC_RAG_SECRET_KEY. The command can be repeated."""
-    # imported when the command runs, so that --help and other commands start fast
     from agentic_rag.access.acts import act
     from agentic_rag.backup.upgrading import open_database
-    from agentic_rag.base.settings import load_settings
     from agentic_rag.domains.vault import rotate
     from agentic_rag.operations.data_folder import DataFolder
     from agentic_rag.store.audit import append
 
-    settings = load_settings(data=data)
+    settings = settings_of(data)
 
     async def sealed_anew() -> tuple[int, int]:
         folder = DataFolder.of(settings)

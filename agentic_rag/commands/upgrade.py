@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
+import anyio.to_thread
 import typer
 
-from agentic_rag.commands.line import Data, advising, printable, say
+from agentic_rag.commands.line import Data, advising, printable, say, settings_of
 
 if TYPE_CHECKING:
     from agentic_rag.backup.rehearsed_cases import RehearsedDomain
@@ -40,10 +41,7 @@ def upgrade(
 
     Exit code 1: a check found something, or evaluation cases are worse in this version.
     """
-    # imported when the command runs, so that --help and other commands start fast
-    from agentic_rag.base.settings import load_settings
-
-    settings = load_settings(data=data)
+    settings = settings_of(data)
     is_held = False
     if cases and not rehearse:
         raise typer.BadParameter("--cases judges the copy of a rehearsal; add --rehearse.")
@@ -77,7 +75,7 @@ async def _upgrade(settings: "Settings") -> "list[Inconsistency]":
     try:
         before = await back_up_before(settings, OWN)
     finally:
-        folder.release()
+        folder.release()  # `examine` locks the folder itself
     findings = await examine(settings, False)  # opens the database, which migrates it
     say(f"As they were, the records are in {before}." if before else "The records are of this version already.")
     return findings
@@ -127,18 +125,14 @@ def downgrade(
 
     The command prints what will be lost, and backs up the current database first.
     """
-    from agentic_rag.base.settings import load_settings
-
-    anyio.run(_downgrade, load_settings(data=data), backup, yes)
+    anyio.run(_downgrade, settings_of(data), backup, yes)
 
 
 async def _downgrade(settings: "Settings", backup: Path | None, yes: bool) -> None:
-    import anyio.to_thread
-
     from agentic_rag.backup.upgrading import find_before, go_back, look_back
     from agentic_rag.operations.data_folder import DataFolder
 
-    folder = DataFolder.own(settings.data)
+    folder = DataFolder.own(settings.data)  # no server may write while the database is replaced
     try:
         path = backup
         if path is None:

@@ -119,7 +119,7 @@ class Directory:
             facts = _facts_of([document for document in indexed if document.id in visible])
             if epoch == self._epoch:
                 if len(self._partial_facts) >= MOST_PARTIAL_FACTS:
-                    self._partial_facts.clear()
+                    self._partial_facts.clear()  # each is one read away, so no order of use is kept
                 self._partial_facts[domain_id, visible] = facts
         return facts
 
@@ -141,7 +141,7 @@ class Directory:
             return facts
         with anyio.move_on_after(self._first_document_seconds):
             while self._expects(domain_id, arrivals):
-                changed = self._changed
+                changed = self._changed  # before the read, so that a change during the read is not missed
                 if (facts := await self.facts(domain_id)).count:
                     return facts
                 await changed.wait()
@@ -167,7 +167,7 @@ class Directory:
         """
         self.forget(domain_id)
         self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = anyio.Event()  # anyio's events cannot be cleared
 
     def forget(self, domain_id: str) -> None:
         """Drop the cached data of a domain, because its record has changed or may have changed."""
@@ -189,7 +189,7 @@ class Directory:
         try:
             yield
         finally:
-            self._leaving.discard(domain_id)
+            self._leaving.discard(domain_id)  # also if the deletion failed: then the domain is there again
             self.forget(domain_id)
 
 

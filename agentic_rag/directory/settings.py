@@ -315,7 +315,7 @@ def merge_settings(
             except InvalidInput as exc:  # of the map as a whole
                 problems += problems_of(exc)
         elif value is None:
-            values.pop(name, None)
+            values.pop(name, None)  # unset, so that a later default applies
         elif name in MAP_KEYS and not replace_maps and isinstance(value, Mapping):
             members = {**values.get(name, {}), **value}
             values[name] = {entry: item for entry, item in members.items() if item is not None}
@@ -325,6 +325,7 @@ def merge_settings(
     problems += _check_together(settings, default_model)
     if entries is None:
         raise_first(problems)
+        # Without entries the field stays unset, so that `to_json` does not store it.
         unchanged = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
         return MergedSettings(settings.model_copy(update=unchanged))
     place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets, withheld)
@@ -340,6 +341,7 @@ def _read_settings(values: Json, problems: list[AgenticRagError]) -> DomainSetti
         return settings
     problems += setting_problems
     broken = {_JSON_NAMES.get(problem.path.split(".")[1]) for problem in setting_problems if "." in problem.path}
+    # Without the broken keys, so that the checks of several keys together find their problems in the same answer.
     rest, _ = check_form(DomainSettings, {key: value for key, value in values.items() if key not in broken}, "settings")
     return rest or DomainSettings()
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.base import failpoints
-from agentic_rag.base.errors import IndexUnavailable, NotFound, QuotaExceeded, WorkspaceUnavailable
+from agentic_rag.base.errors import NotFound, QuotaExceeded, SearchUnavailable, WorkspaceUnavailable
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import Incoming, documents_of, place, split_name, stamp_of
@@ -279,7 +279,7 @@ class Intake:
         failpoints.reached("delete.unlinked")
         try:
             await self._take_out(document, lambda conn: documents.delete(conn, document.id))
-        except IndexUnavailable as exc:
+        except SearchUnavailable as exc:
             log.warning("chunks of %s are removed later: %s", document.name, exc)
 
     async def finish_removals(self) -> None:
@@ -289,7 +289,7 @@ class Intake:
                 await self._finish_removal(await self._directory.get(document.domain_id), document)
             except NotFound:
                 continue  # deleting its domain also removes the document
-            except (IndexUnavailable, WorkspaceUnavailable) as exc:
+            except (SearchUnavailable, WorkspaceUnavailable) as exc:
                 log.warning("the rest of %s will be removed later: %s", document.name, exc)
 
     async def _finish_removal(self, domain: DomainRecord, document: DocumentRecord) -> None:
@@ -436,7 +436,7 @@ class Intake:
         }
         try:
             await self._take_out(document, lambda conn: documents.update(conn, document.id, **fields))
-        except IndexUnavailable as exc:  # the next scan tries again
+        except SearchUnavailable as exc:  # the next scan tries again
             log.warning("chunks of %s are not removed: %s", document.name, exc)
 
 

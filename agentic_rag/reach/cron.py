@@ -51,15 +51,15 @@ def check_cron(cron: str, at: str, shortest: float = MIN_SECONDS) -> str:
         raise InvalidInput("cron", f"{len(cron)} characters; at most {MAX_CRON} are possible.")
     fields = cron.split()
     if len(fields) != 5:
-        known = "minute, hour, day of month, month, day of week"
-        raise InvalidInput("cron", f"{cron!r} has {len(fields)} fields; five are expected: {known}.")
+        names = "minute, hour, day of month, month, day of week"
+        raise InvalidInput("cron", f"{cron!r} has {len(fields)} fields; five are expected: {names}.")
     cron = " ".join(fields)
     start = datetime.fromtimestamp(seconds_of(at), UTC)
     try:
-        every = CronSim(cron, start)
-        first = next(every, None)
+        dates = CronSim(cron, start)
+        first = next(dates, None)  # it may lie beyond the checked period: a 29 February, for example
         end = start + CHECKED
-        later = takewhile(lambda each: each < end, islice(every, CHECKED_TIMES))
+        later = takewhile(lambda date: date < end, islice(dates, CHECKED_TIMES))
         times = [] if first is None else [first, *later]
     except (CronSimError, ValueError, OverflowError) as exc:
         raise InvalidInput("cron", f"{cron!r} never fires or cannot be read: {exc}.") from exc
@@ -67,16 +67,16 @@ def check_cron(cron: str, at: str, shortest: float = MIN_SECONDS) -> str:
         raise InvalidInput("cron", f"{cron!r} never fires: no date matches it.")
     closest = min(((after - before).total_seconds() for before, after in pairwise(times)), default=shortest)
     if closest < shortest:
-        said = f"{cron!r} fires every {closest:g} s; at least {shortest:g} s must lie between two runs."
-        raise InvalidInput("cron", said)
+        problem = f"{cron!r} fires every {closest:g} s; at least {shortest:g} s must lie between two runs."
+        raise InvalidInput("cron", problem)
     return cron
 
 
 def next_time(cron: str, zone: str, after: str) -> str | None:
     """Return the first firing time after a time (both UTC), or None if there is none within 50 years."""
     moment = datetime.fromtimestamp(seconds_of(after), ZoneInfo(zone))
-    for found in CronSim(cron, moment):
-        seconds = found.astimezone(UTC).timestamp()
+    for date in CronSim(cron, moment):
+        seconds = date.astimezone(UTC).timestamp()
         if seconds > seconds_of(after):
             return time_text(seconds)
     return None
@@ -87,8 +87,8 @@ def last_time(cron: str, zone: str, until: str) -> str | None:
     moment = datetime.fromtimestamp(seconds_of(until), ZoneInfo(zone))
     # The fields have no seconds, so a step back finds a time close to the end; those up to the end are walked forward.
     begin = moment.replace(microsecond=0) + timedelta(seconds=1)
-    for found in CronSim(cron, begin, reverse=True):
-        seconds = found.astimezone(UTC).timestamp()
+    for date in CronSim(cron, begin, reverse=True):
+        seconds = date.astimezone(UTC).timestamp()
         if seconds <= seconds_of(until):
             return time_text(seconds)
     return None
@@ -96,9 +96,9 @@ def last_time(cron: str, zone: str, until: str) -> str | None:
 
 def times_between(cron: str, zone: str, first: str, until: str, most: int) -> list[str]:
     """Return at most ``most`` firing times from ``first``, which is one, to ``until`` (UTC)."""
-    found: list[str] = []
+    times: list[str] = []
     following: str | None = first
-    while following is not None and following <= until and len(found) < most:
-        found.append(following)
+    while following is not None and following <= until and len(times) < most:
+        times.append(following)
         following = next_time(cron, zone, following)
-    return found
+    return times

@@ -7,7 +7,7 @@ messengers are secrets themselves. Knows no HTTP client: `agentic_rag.reach.send
 import base64
 import os
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import orjson
@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.users import User
+from agentic_rag.access.users import ActiveUsers, User
 from agentic_rag.base.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from agentic_rag.base.forms import Form, line
 from agentic_rag.base.json_form import Json, from_json, to_json, to_text
@@ -26,7 +26,8 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
 from agentic_rag.store.secrets import SecretRecord
-from agentic_rag.tools.launch.addresses import AddressPolicy
+from agentic_rag.tools.launch.addresses import AddressRules
+from agentic_rag.tools.transports.network import url_problem
 
 MAX_ENDPOINTS = 20
 """Maximum endpoints of a domain, and of the server."""
@@ -92,14 +93,6 @@ class ListedEndpoint:
     parked: int
 
 
-class People(Protocol):
-    """The users of the server."""
-
-    def user_named(self, user_id: str) -> User | None:
-        """Return an active user with all rights, or None."""
-        ...
-
-
 def open_target(vault: Vault, row: SecretRecord) -> EndpointTarget:
     """Return an endpoint's target from its sealed row. From now on, texts of its domain are searched for its secrets.
 
@@ -125,7 +118,7 @@ class Endpoints:
     """
 
     def __init__(
-        self, database: Database, vault: Vault, people: People, addresses: "AddressRules", *, mails: bool
+        self, database: Database, vault: Vault, people: ActiveUsers, addresses: AddressRules, *, mails: bool
     ) -> None:
         self._db = database
         self._vault = vault
@@ -137,15 +130,15 @@ class Endpoints:
         """Return the endpoints of a domain, or of the server."""
 
         def read(conn: Connection) -> list[ListedEndpoint]:
-            found = endpoints.of_domain(conn, domain_id)
-            counts = deliveries.count_by_state(conn, [each.id for each in found])
+            records = endpoints.of_domain(conn, domain_id)
+            counts = deliveries.count_by_state(conn, [record.id for record in records])
             return [
                 ListedEndpoint(
-                    each,
-                    counts.get((each.id, DeliveryState.PENDING), 0),
-                    counts.get((each.id, DeliveryState.PARKED), 0),
+                    record,
+                    counts.get((record.id, DeliveryState.PENDING), 0),
+                    counts.get((record.id, DeliveryState.PARKED), 0),
                 )
-                for each in found
+                for record in records
             ]
 
         return await self._db.read(read)
@@ -171,10 +164,10 @@ class Endpoints:
         """
         name = line("name", form.name, 200, required=True)
         target, shown = self._target(form.channel, form.url, form.address, form.secret)
-        made = ""
+        secret = ""
         if form.channel is Channel.WEBHOOK:
-            made = new_secret()
-            target = replace(target, secret=made)
+            secret = new_secret()
+            target = replace(target, secret=secret)
         self._check_recipient(user, domain_id, form.recipient)
         at = now()
         record = EndpointRecord(
@@ -204,7 +197,7 @@ class Endpoints:
             audit(conn, entry)
 
         await self._db.write(store, durable=True)
-        return record, made
+        return record, secret
 
     async def change(self, user: User, domain_id: str, endpoint_id: str, form: EndpointChange) -> EndpointRecord:
         """Change an endpoint. Enabling it, or a new address, makes its next attempt due at once.
@@ -216,16 +209,8 @@ class Endpoints:
         values: dict[str, object] = {"updated_at": now()}
         sealed = None
         if form.url is not None or form.address is not None or form.secret is not None:
-            target = await self.target(before)
-            address = (
-                form.address if form.address is not None else (target.url if before.channel is Channel.MAIL else "")
-            )
-            url = form.url if form.url is not None else ("" if before.channel is Channel.MAIL else target.url)
-            own = before.channel is Channel.WEBHOOK
-            given = form.secret if form.secret is not None else ("" if own else target.secret)
-            changed, shown = self._target(before.channel, url, address, given)
-            sealed = self._seal(before, replace(target, url=changed.url, secret=target.secret if own else given))
-            values["shown"] = shown
+            target, values["shown"] = self._changed_target(before.channel, await self.target(before), form)
+            sealed = self._seal(before, target)
         if form.name is not None:
             values["name"] = line("name", form.name, 200, required=True)
         if form.events is not None:
@@ -239,7 +224,7 @@ class Endpoints:
             if form.enabled and not before.shown and sealed is None:
                 raise InvalidInput("enabled", "this endpoint came with a bundle and has no address yet; set its url.")
             values["enabled"] = form.enabled
-        if form.enabled or sealed is not None:
+        if form.enabled or sealed is not None:  # the next attempt is due at once
             values |= {"failures": 0, "retry_at": None, "problem": ""}
         entry = change("endpoint.change", endpoint_id, domainId=domain_id, fields=sorted(set(values) - {"updated_at"}))
 
@@ -263,9 +248,9 @@ class Endpoints:
         record = await self.get(domain_id, endpoint_id)
         if record.channel is not Channel.WEBHOOK:
             raise InvalidInput("endpoint", f"{record.channel.value!r} has no secret of this server.")
-        before, made = await self.target(record), new_secret()
+        before, secret = await self.target(record), new_secret()
         until = later(OLD_SECRET_SECONDS)
-        sealed = self._seal(record, replace(before, secret=made, old_secret=before.secret, old_until=until))
+        sealed = self._seal(record, replace(before, secret=secret, old_secret=before.secret, old_until=until))
         entry = change("endpoint.rotate", endpoint_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
@@ -275,7 +260,7 @@ class Endpoints:
             audit(conn, entry)
 
         await self._db.write(store, durable=True)
-        return made
+        return secret
 
     async def delete(self, domain_id: str, endpoint_id: str) -> None:
         """Delete an endpoint with its deliveries. Links that it sent are invalid from now on.
@@ -363,28 +348,35 @@ class Endpoints:
             check_mail_address(address)
             return EndpointTarget(address), address
         url = line("url", url, 2_000, required=True)
-        problem = self._addresses.reach.problem(url)
+        problem = url_problem(self._addresses.reach, url)
         if problem:
             raise InvalidInput("url", f"this address cannot be used: {problem}.")
         return EndpointTarget(url, secret), urlsplit(url).hostname or ""
+
+    def _changed_target(
+        self, channel: Channel, target: EndpointTarget, form: EndpointChange
+    ) -> tuple[EndpointTarget, str]:
+        """Return a changed target and the part of its address that people may see."""
+        if channel is Channel.MAIL:
+            url, address = form.url or "", target.url if form.address is None else form.address
+        else:
+            url, address = target.url if form.url is None else form.url, form.address or ""
+        if channel is Channel.WEBHOOK:
+            # Its secret is the server's: a form cannot set it (`_target` refuses that), and a new address keeps it.
+            checked, shown = self._target(channel, url, address, form.secret or "")
+            return replace(target, url=checked.url), shown
+        secret = target.secret if form.secret is None else form.secret
+        checked, shown = self._target(channel, url, address, secret)
+        return replace(target, url=checked.url, secret=secret), shown
 
     def _check_recipient(self, user: User, domain_id: str, recipient: str) -> None:
         if not recipient:
             return
         if recipient != user.id and not user.operator:
             raise Forbidden("Only an operator may name another person as the recipient of links.")
-        found = self._people.user_named(recipient)
-        if found is None or (domain_id != SERVER and not found.sees(domain_id)):
+        person = self._people.user_named(recipient)
+        if person is None or (domain_id != SERVER and not person.sees(domain_id)):
             raise InvalidInput("recipient", f"{recipient[:200]!r} is no active user who sees this domain.")
-
-
-class AddressRules(Protocol):
-    """The network rules for addresses of users."""
-
-    @property
-    def reach(self) -> AddressPolicy:
-        """The addresses that may be connected to."""
-        ...
 
 
 def remove(conn: Connection, domain_id: str, endpoint_id: str) -> None:

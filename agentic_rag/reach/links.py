@@ -17,7 +17,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from agentic_rag.access.users import User, acting_for
+from agentic_rag.access.users import ActiveUsers, User, acting_for
 from agentic_rag.base.errors import Forbidden, NotFound
 from agentic_rag.base.events import WaitAction
 from agentic_rag.base.ids import WaitId
@@ -26,7 +26,6 @@ from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.sign_in_secrets import OwnAddress
 from agentic_rag.domains.vault import Vault
-from agentic_rag.reach.endpoints import People
 from agentic_rag.store import endpoints, waits
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -67,7 +66,7 @@ class AnswerLinks:
         self,
         database: Database,
         vault: Vault,
-        people: People,
+        people: ActiveUsers,
         waits: Waits,
         directory: Directory,
         address: OwnAddress,
@@ -106,10 +105,10 @@ class AnswerLinks:
 
     async def find(self, token: str) -> LinkedWait:
         """Return the wait behind a link and its state."""
-        found = await self._verify(token)
-        if found is None:
+        link = await self._verify(token)
+        if link is None:
             return LinkedWait(LinkState.INVALID)
-        wait, endpoint, user = found
+        wait, endpoint, user = link
         ended = {
             WaitState.EXPIRED: LinkState.EXPIRED,
             WaitState.CANCELLED: LinkState.CANCELLED,
@@ -163,10 +162,11 @@ class AnswerLinks:
         wait, endpoint = await self._db.read(read)
         recipient = "" if endpoint is None else endpoint.recipient
         keys = self._vault.derived_keys(PURPOSE)
+        # Several keys are valid after a rotation of the key of the secrets.
         is_ours = [hmac.compare_digest(mac, _mac(key, wait_id, endpoint_id, recipient)) for key in keys]
         if not any(is_ours) or wait is None or endpoint is None or not endpoint.enabled or not recipient:
             return None
-        if endpoint.domain_id not in (SERVER, wait.domain_id):
+        if endpoint.domain_id not in (SERVER, wait.domain_id):  # it was never sent this wait
             return None
         user = self._people.user_named(recipient)
         return None if user is None else (wait, endpoint, user)

@@ -134,12 +134,10 @@ def refusal_in(channel: Channel, answer: object) -> str:
     if not isinstance(answer, Mapping) or channel not in (Channel.FEISHU, Channel.DINGTALK, Channel.WECOM):
         return ""
     code = answer.get("errcode", answer.get("code", answer.get("StatusCode", 0)))
-    said = answer.get("errmsg") or answer.get("msg") or ""
-    return (
-        ""
-        if code == 0
-        else f"the messenger refused the message: {one_line(str(code)[:20])} {one_line(str(said)[:200])}"
-    )
+    if code == 0:
+        return ""
+    text = answer.get("errmsg") or answer.get("msg") or ""
+    return f"the messenger refused the message: {one_line(str(code)[:20])} {one_line(str(text)[:200])}"
 
 
 def mail_text(notice: NotificationText) -> str:

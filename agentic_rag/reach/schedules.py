@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.users import User, acting_for
+from agentic_rag.access.users import ActiveUsers, User, acting_for
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
     AgenticRagError,
@@ -45,7 +45,7 @@ from agentic_rag.domains.definitions import ScheduledRun
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.reach import cron
-from agentic_rag.reach.endpoints import People, new_secret
+from agentic_rag.reach.endpoints import new_secret
 from agentic_rag.store import endpoints, schedules, secrets
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
@@ -128,7 +128,7 @@ class Schedules:
         database: Database,
         directory: Directory,
         vault: Vault,
-        people: People,
+        people: ActiveUsers,
         *,
         shortest: float = cron.MIN_SECONDS,
     ) -> None:
@@ -234,7 +234,12 @@ class Schedules:
         if form.enabled:
             after = after.replace(failures=0, problem="")
         entry = change("schedule.change", schedule_id, domainId=domain_id, fields=sorted(changes))
-        names = (*changes, "owner_id", "updated_at", "name", "next_at", "failures", "problem", "cron")
+        # Only what the change concerns: a run may have ended since `before` was read, and stored its own state.
+        names = {*changes, "owner_id", "updated_at"}
+        if moves:
+            names.add("next_at")
+        if form.enabled:
+            names |= {"failures", "problem"}
 
         def store(conn: Connection) -> None:
             self._check_endpoint(conn, after)
@@ -327,6 +332,7 @@ class Schedules:
             return schedule, secrets.get(conn, schedule.domain_id, secrets.schedule_secret(schedule_id))
 
         record, row = await self._db.read(read)
+        # One refusal for all reasons, so that a stranger does not learn which schedules exist.
         refusal = Unauthenticated("The webhook's signature is not valid for this address, or it is too old.")
         if record is None or row is None or record.cron:
             raise refusal
@@ -339,7 +345,7 @@ class Schedules:
             raise InvalidInput("webhook-id", f"at most {MAX_MESSAGE_ID} printable ASCII characters are possible.")
         if not record.enabled:
             raise ScheduleDisabled(record.name)
-        text = body.decode().replace("\0", "")
+        text = body.decode().replace("\0", "")  # PostgreSQL stores no NUL
         entry = change("schedule.trigger", schedule_id, domainId=record.domain_id, messageId=message_id)
         return await self._claim(_firing(record, f"message {message_id}", text), entry)
 
@@ -351,6 +357,7 @@ class Schedules:
         """
 
         def store(conn: Connection) -> FiringRecord:
+            # Before the limit is checked: a repeated message is never refused.
             earlier = schedules.firing_of_slot(conn, firing.schedule_id, firing.slot)
             if earlier is not None:
                 return earlier
@@ -411,7 +418,7 @@ class Firings:
     def __init__(
         self,
         database: Database,
-        people: People,
+        people: ActiveUsers,
         conversations: Conversations,
         owner: str,
         *,
@@ -482,6 +489,7 @@ class Firings:
         if schedule is None:
             return
         user = self._people.user_named(schedule.owner_id)
+        # The owner may have lost rights since the schedule was made.
         if user is None or not user.administers(schedule.domain_id):
             raise ScheduleOwnerGone(schedule.owner_id)
         sender = schedule.name if firing.payload else ""

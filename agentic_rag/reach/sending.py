@@ -34,7 +34,7 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.base.workers import attempt
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
-from agentic_rag.reach.endpoints import AddressRules, EndpointTarget, open_target
+from agentic_rag.reach.endpoints import EndpointTarget, open_target
 from agentic_rag.reach.messages import (
     NotificationText,
     describe,
@@ -49,7 +49,8 @@ from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState
 from agentic_rag.store.endpoints import Channel, EndpointRecord
-from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
+from agentic_rag.tools.launch.addresses import AddressRules
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, url_problem
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,6 @@ class MailRelay:
 
     async def send(self, message: EmailMessage) -> Outcome:
         """Hand a message to the relay. With a password, an unencrypted connection is refused."""
-        # imported on first use: few servers send notifications
         import aiosmtplib  # takes 0.1 s, and most servers have no relay
 
         try:
@@ -140,7 +140,7 @@ class MailRelay:
                     username=self.user or None,
                     password=self.password or None,
                     use_tls=self.secure,
-                    start_tls=None if self.secure or not self.password else True,
+                    start_tls=None if self.secure or not self.password else True,  # None: if the relay offers it
                     timeout=ANSWER_SECONDS,
                 )
         except TimeoutError:
@@ -208,10 +208,10 @@ class Sender:
         refusals: list[str] = []
         async with self._client(refusals) as client:
             while True:
-                found = await self._db.read(partial(_read_head, endpoint_id=endpoint_id))
-                if found is None:
+                head = await self._db.read(partial(_read_head, endpoint_id=endpoint_id))
+                if head is None:
                     return
-                endpoint, delivery, row = found
+                endpoint, delivery, row = head
                 try:
                     target = EndpointTarget("") if row is None else open_target(self._vault, row)
                     outcome = await self._attempt(client, endpoint, target, delivery, refusals)
@@ -220,7 +220,7 @@ class Sender:
                 failpoints.reached("notification.sent")
                 await self._db.write(partial(self._note, endpoint=endpoint, delivery=delivery, outcome=outcome))
                 if outcome.problem:
-                    return
+                    return  # later deliveries wait behind this one
 
     @asynccontextmanager
     async def _client(self, refusals: list[str]) -> AsyncIterator[httpx2.AsyncClient]:
@@ -250,7 +250,7 @@ class Sender:
         link = await self._links.link_for(endpoint, delivery)
         if endpoint.channel is Channel.MAIL:
             return await self._mail(target.url, delivery, describe(delivery.kind, data, link))
-        problem = self._addresses.reach.problem(target.url)
+        problem = url_problem(self._addresses.reach, target.url)
         if problem:
             return Outcome(f"the address cannot be used: {problem}")
         seconds = int(time.time())
@@ -321,7 +321,7 @@ class Sender:
 
 def sign(target: EndpointTarget, message_id: str, seconds: int, body: bytes) -> dict[str, str]:
     """Return the headers of Standard Webhooks for a message. After a rotation, both secrets sign."""
-    from standardwebhooks import Webhook
+    from standardwebhooks import Webhook  # on first use: few servers send webhooks
 
     at, text = datetime.fromtimestamp(seconds, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, at, text) for secret in target.signing_secrets(now())]

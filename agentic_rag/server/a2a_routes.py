@@ -44,8 +44,8 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Calls, StoredTurn
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.auth import Caller, own_url_of
-from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aStream, A2aTask, Form, TaskSeed, TaskState
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.a2a import INTERNAL_ERROR, A2aForm, A2aStream, A2aTask, TaskSeed, TaskState
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.error_shapes import INVALID_REQUEST, RPC_REFUSED, a2a_details
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import json_response, redaction_for, request_id
@@ -192,7 +192,7 @@ class ListParams(_Lenient):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class MessageContent:
     """The parts of a message by kind."""
 
     text: str = ""
@@ -208,7 +208,7 @@ class Visit:
     user: User
     caller: Caller
     domain: str
-    form: Form
+    form: A2aForm
     request_id: str | int | None = None
 
     @property
@@ -275,7 +275,7 @@ class AgentRoutes:
         """Handle a JSON-RPC request of an A2A client: messages, and tasks with their streams."""
         received: object = body  # any JSON value, since the body has no form; `_read_request` checks it
         ident, legacy = _identify(received)
-        visit = Visit(request, user, caller, domain, Form(legacy), ident)
+        visit = Visit(request, user, caller, domain, A2aForm(legacy), ident)
         method = ""
         try:
             method, params = _read_request(received, request.headers.get("a2a-version", "").strip())
@@ -367,7 +367,7 @@ class AgentRoutes:
         turn = await self._conversations.turn(user, accepted.turn_id)
         return StoredTurn(conversation, turn, None), KnownWaits(ended)
 
-    async def _begin(self, visit: Visit, message: SentMessage, content: Content) -> StoredTurn:
+    async def _begin(self, visit: Visit, message: SentMessage, content: MessageContent) -> StoredTurn:
         """Start a task in a new conversation, which is deleted again if the message is refused."""
         user, conversation = visit.user, await self._conversations.create(visit.user, visit.domain)
         try:
@@ -392,7 +392,9 @@ class AgentRoutes:
         conversation = await self._conversations.get(visit.user, turn.conversation_id)
         return None if conversation.transient else StoredTurn(conversation, turn, None)
 
-    async def _go_on(self, visit: Visit, message: SentMessage, content: Content) -> tuple[StoredTurn, KnownWaits]:
+    async def _go_on(
+        self, visit: Visit, message: SentMessage, content: MessageContent
+    ) -> tuple[StoredTurn, KnownWaits]:
         """Answer the waits of a task with a message."""
         stored = await self._find(visit, message.task_id or "")
         if message.context_id and message.context_id not in (stored.conversation.id, stored.conversation.client_name):
@@ -597,7 +599,7 @@ def _code_of(error: AgenticRagError) -> int:
     return INVALID_PARAMS if error.status in (400, 404, 413, 422) else RPC_REFUSED
 
 
-def _read_parts(parts: Sequence[Json]) -> Content:
+def _read_parts(parts: Sequence[Json]) -> MessageContent:
     """Return the parts of a message of either version.
 
     Raises:
@@ -620,10 +622,10 @@ def _read_parts(parts: Sequence[Json]) -> Content:
             raise InvalidInput(place, "nothing is fetched from addresses: send the image itself, as base64.")
         else:
             raise InvalidInput(place, "a text, an object as data, or an image as base64 is expected.")
-    return Content("\n".join(texts), images, data)
+    return MessageContent("\n".join(texts), images, data)
 
 
-def _read_answers(content: Content, waits: Sequence[WaitRecord]) -> list[tuple[WaitRecord, WaitAction, Json]]:
+def _read_answers(content: MessageContent, waits: Sequence[WaitRecord]) -> list[tuple[WaitRecord, WaitAction, Json]]:
     """Return the answers to open waits that a message holds.
 
     A data part is ``{"action", "content"?, "waitId"?}``, as in the REST API. Without data parts, the text answers the

@@ -23,7 +23,7 @@ from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.server.dialects.ag_ui import AgUi, Offset
 from agentic_rag.server.dialects.ag_ui_input import RunRequest, input_model, read_run
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.settled import settle
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
@@ -33,7 +33,7 @@ AG_UI = "/api/ag-ui/{domain}"
 FROM_START = "-1"
 
 
-class RunQuery(Form):
+class AgUiRunQuery(Form):
     """The run to resume and the position in it.
 
     ``offset`` is the id of the last received event, or ``-1`` for the whole run. ``Last-Event-ID`` takes precedence.
@@ -46,14 +46,14 @@ class RunQuery(Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AgUiRun:
     """The events of a run and their encoder."""
 
     events: AsyncIterator[AgentEvent]
     encoder: AgUi
 
 
-class Runs:
+class AgUiRuns:
     """Runs of AG-UI clients. Each run is a turn, returned as a stream of events with their encoder."""
 
     def __init__(self, conversations: Conversations, names: ClientNames, waits: Waits) -> None:
@@ -61,7 +61,7 @@ class Runs:
         self._names = names
         self._waits = waits
 
-    async def begin(self, user: User, domain_id: str, body: object, last: str | None = None) -> "Run":
+    async def begin(self, user: User, domain_id: str, body: object, last: str | None = None) -> "AgUiRun":
         """Start a run, or find the run that this ``runId`` already started.
 
         ``last`` is the id of the last event that the client has received.
@@ -86,9 +86,9 @@ class Runs:
         )
         ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
         encoder = AgUi(request.thread_id, request.run_id, request.history, after, KnownWaits(ended))
-        return Run(self._conversations.events(accepted.turn_id), encoder)
+        return AgUiRun(self._conversations.events(accepted.turn_id), encoder)
 
-    async def _go_on(self, user: User, domain_id: str, request: RunRequest, after: Offset | None) -> "Run":
+    async def _go_on(self, user: User, domain_id: str, request: RunRequest, after: Offset | None) -> "AgUiRun":
         """Answer the waits of a turn and return the events that follow.
 
         Repeating the same answers returns the same events.
@@ -108,9 +108,9 @@ class Runs:
         waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in pairs))
         encoder = AgUi(request.thread_id, request.run_id, request.history, after, waits)
         await self._conversations.check_replay(user, await self._conversations.turn(user, turn_id))
-        return Run(self._conversations.events(turn_id), encoder)
+        return AgUiRun(self._conversations.events(turn_id), encoder)
 
-    async def resume(self, user: User, domain_id: str, run_id: str, offset: str | None) -> "Run":
+    async def resume(self, user: User, domain_id: str, run_id: str, offset: str | None) -> "AgUiRun":
         """Return the events of a run after the client's position.
 
         Raises:
@@ -125,7 +125,7 @@ class Runs:
         encoder = AgUi(conversation.client_name or conversation.id, run_id, after=after, waits=waits)
         await self._conversations.check_replay(user, turn)
         events = self._conversations.events(turn.id)
-        return Run(_replay(events, after) if turn.status in FINISHED else events, encoder)
+        return AgUiRun(_replay(events, after) if turn.status in FINISHED else events, encoder)
 
     async def interrupt(self, user: User, domain_id: str, run_id: str) -> None:
         """Stop a run. A run that has ended stays unchanged.
@@ -169,7 +169,7 @@ async def _replay(events: AsyncIterator[AgentEvent], after: Offset | None) -> As
 class AgUiRoutes:
     """Runs of AG-UI clients."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: AgUiRuns) -> None:
         self._runs = runs
 
     @route(
@@ -192,7 +192,7 @@ class AgUiRoutes:
         return EventStream(run.events, run.encoder)
 
     @route("GET", AG_UI, allow="member", streams=True)
-    async def resume(self, request: Request, user: User, domain: str, query: RunQuery) -> EventStream:
+    async def resume(self, request: Request, user: User, domain: str, query: AgUiRunQuery) -> EventStream:
         """Resume a run after an event, or replay all of it."""
         offset = request.headers.get("last-event-id") or query.offset
         run = await self._runs.resume(user, domain, query.run_id, offset)

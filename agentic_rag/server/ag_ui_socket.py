@@ -8,6 +8,7 @@ frames, and closes. Closing a socket does not end a run. This module knows no tu
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,7 +25,7 @@ from agentic_rag.base.forms import check_size
 from agentic_rag.base.json_form import Json, to_json, to_text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.silence_timers import SilenceScope
-from agentic_rag.server.ag_ui_routes import Run, Runs
+from agentic_rag.server.ag_ui_routes import AgUiRun, AgUiRuns
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.connection import CLOSE_SECONDS, MAX_FRAME_BYTES, SEND_SECONDS, TOO_LARGE, ConnectionGone
 from agentic_rag.server.error_shapes import run_error
@@ -52,7 +53,7 @@ COME_AGAIN = 1012
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
 
 
-def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
+def run_socket_endpoint(runs: AgUiRuns, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the endpoint for AG-UI sockets. The guard has already identified the user."""
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -83,7 +84,9 @@ def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket],
 class RunSocket:
     """One accepted connection, from its first frame to its end."""
 
-    def __init__(self, websocket: WebSocket, caller: Caller, runs: Runs, domain_id: str, redactor: Redactor) -> None:
+    def __init__(
+        self, websocket: WebSocket, caller: Caller, runs: AgUiRuns, domain_id: str, redactor: Redactor
+    ) -> None:
         self._ws = websocket
         self._caller = caller
         self._runs = runs
@@ -173,7 +176,7 @@ class RunSocket:
             raise
         self._refused = 0  # only frames in a row close the connection
 
-    async def _follow(self, run: Run, frame: Json, serving: anyio.CancelScope) -> None:
+    async def _follow(self, run: AgUiRun, frame: Json, serving: anyio.CancelScope) -> None:
         """Send a run that this socket started."""
         self._sending += 1
         self._caller.count_subscriptions(1)
@@ -190,7 +193,7 @@ class RunSocket:
             self._sending -= 1
             self._caller.count_subscriptions(-1)
 
-    async def _tell(self, run: Run) -> bool:
+    async def _tell(self, run: AgUiRun) -> bool:
         """Send the events of a run. Return True if the run was sent to its end."""
         try:
             async for event in run.events:
@@ -206,10 +209,10 @@ class RunSocket:
 
     async def _refuse(self, error: AgenticRagError, action: str, frame: Json) -> None:
         """Send a refusal as the event that ends a run."""
-        await self._caller.note_refusal(error, action, self._domain_id, request_id(self._ws.scope))
-        detail = ErrorDetail(error.code, str(error), request_id(self._ws.scope), error.details or None)
-        redact = redaction_for(self._redactor, self._caller.user, self._domain_id)
-        error_event = run_error(redact(to_json(ErrorAnswer(detail))), error.status)
+        reference, user = request_id(self._ws.scope), self._caller.user
+        await self._caller.note_refusal(error, action, self._domain_id, reference)
+        redact = redaction_for(self._redactor, user, self._domain_id)
+        error_event = refusal_event(error, reference, redact, whole=user.operator)
         ids = {name: frame[name] for name in ("threadId", "runId") if isinstance(frame.get(name), str)}
         await self._send(to_text({**error_event, **ids}))
 
@@ -218,6 +221,13 @@ class RunSocket:
             await self._ws.send({"type": "websocket.send", "text": text})
         if limit.expired:
             raise ConnectionGone
+
+
+def refusal_event(error: AgenticRagError, reference: str, redact: Callable[[Any], Any], *, whole: bool) -> Json:
+    """Return the event for a refusal. ``whole``: with the reason that only operators may read."""
+    message = str(error) if whole else error.plain
+    detail = ErrorDetail(error.code, message, reference, error.details or None)
+    return run_error(redact(to_json(ErrorAnswer(detail))), error.status)
 
 
 def _run_of(frame: Json) -> str:

@@ -22,6 +22,8 @@ from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.waits import WaitRecord, WaitState
 
 MAX_BODY = 256 * 1024
+MAX_FIELDS = 200
+"""Maximum fields of the form: each choice of a question is one."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
     "content-security-policy": POLICY,
@@ -129,8 +131,10 @@ class AnswerRoutes:
         linked = await self._links.find(token)
         if linked.state is not LinkState.OPEN or linked.wait is None:
             return self._page(linked, token, words)
-        fields = parse_qs((await read_body(request, MAX_BODY)).decode("utf-8", "replace"), max_num_fields=200)
+        body = (await read_body(request, MAX_BODY)).decode("utf-8", "replace")
+        fields: dict[str, list[str]] = {}
         try:
+            fields = _read_fields(body)
             shown = self._redactor.of(linked.wait.domain_id).json(linked.wait.request.get("arguments"))
             action, content = _read_answer(linked.wait, fields, shown)
             wait = await self._links.answer(token, action, content)
@@ -172,6 +176,18 @@ class AnswerRoutes:
 def _words(request: Request) -> Mapping[str, str]:
     language = request.headers.get("accept-language", "")[:200].lower().split(",")[0].strip()
     return _ZH if language.startswith("zh") else _EN
+
+
+def _read_fields(body: str) -> dict[str, list[str]]:
+    """Return the fields of a form.
+
+    Raises:
+        InvalidInput: there are more than `MAX_FIELDS`.
+    """
+    try:
+        return parse_qs(body, max_num_fields=MAX_FIELDS)
+    except ValueError as exc:
+        raise InvalidInput("body", f"more than {MAX_FIELDS} fields.") from exc
 
 
 def _read_answer(wait: WaitRecord, fields: Mapping[str, Sequence[str]], shown: object) -> tuple[WaitAction, Json]:

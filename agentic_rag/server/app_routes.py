@@ -32,7 +32,7 @@ from agentic_rag.conversations.server_apps import AppCallApproval, ServerApps
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.replies import answer
 from agentic_rag.server.routes import route
-from agentic_rag.server.wait_routes import Wait, show_wait
+from agentic_rag.server.wait_routes import WaitAnswer, show_wait
 from agentic_rag.tools.apps import PERMISSIONS, POLICY, URI_CHARS
 from agentic_rag.tools.errors import AppNotAllowed, AppToolUnavailable, AppUnreadable, RequestFailed
 
@@ -80,7 +80,7 @@ class AppToolAnswer:
     """
 
     result: Absent[Json] = None
-    question: Absent[Wait] = None
+    question: Absent[WaitAnswer] = None
 
 
 @answer()

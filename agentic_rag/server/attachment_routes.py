@@ -33,7 +33,7 @@ ATTACHED_FILE = "/api/attachments/{attachment}"
 
 
 @answer()
-class Attachment:
+class AttachmentAnswer:
     """A file that was read for a conversation. ``notes`` name the parts that were not read.
 
     ``passages`` is the number of its passages. ``sent`` is absent until a message was sent with the file.
@@ -71,7 +71,7 @@ class AttachmentRoutes:
     )
     async def upload(
         self, request: Request, user: User, conversation: ConversationId
-    ) -> Items[Redacted[Attachment | RefusedUpload]]:
+    ) -> Items[Redacted[AttachmentAnswer | RefusedUpload]]:
         """Attach files, at most 8. Each file is read or refused separately, and a message names it by its id.
 
         The files belong to the conversation, not to the domain: searches of others do not find them. They are deleted
@@ -87,7 +87,7 @@ class AttachmentRoutes:
         return Items([Redacted(record.domain_id, _show(item)) for item in received])
 
     @route("GET", ATTACHMENTS, allow="user")
-    async def list_attachments(self, user: User, conversation: ConversationId) -> Items[Redacted[Attachment]]:
+    async def list_attachments(self, user: User, conversation: ConversationId) -> Items[Redacted[AttachmentAnswer]]:
         """List the files attached to a conversation, with those that no message was sent with."""
         record = await self._conversations.get(user, conversation)
         attachments = await self._attachments.list_of(record)
@@ -123,16 +123,16 @@ class AttachmentRoutes:
         raise NotFound("attachment", attachment, hidden=conversation_id is not None)
 
 
-def _show(received: AttachmentRecord | RefusedFile) -> Attachment | RefusedUpload:
+def _show(received: AttachmentRecord | RefusedFile) -> AttachmentAnswer | RefusedUpload:
     if isinstance(received, RefusedFile):
         name = clean_name(received.name) if received.name else ""
         return RefusedUpload(name, Problem(received.error.code, str(received.error)))
     return _show_record(received)
 
 
-def _show_record(record: AttachmentRecord) -> Attachment:
+def _show_record(record: AttachmentRecord) -> AttachmentAnswer:
     return answer_from(
-        Attachment,
+        AttachmentAnswer,
         record,
         languages=record.languages or None,
         notes=record.notes or None,

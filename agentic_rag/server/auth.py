@@ -51,7 +51,7 @@ from agentic_rag.server.hosts import (
     preflight_fields,
     shared_fields,
 )
-from agentic_rag.server.limits import Limits, Load
+from agentic_rag.server.limits import KeyLimits, Load
 from agentic_rag.server.peer_credentials import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.server.root_path import root_path_of
@@ -128,7 +128,7 @@ class Tickets:
 
     def redeem(self, now: float, value: str) -> Entrant | None:
         """Redeem a ticket and return its entrant, or None if the ticket is unknown, used or expired."""
-        ticket = self._tickets.pop(_hash(value), None)
+        ticket = self._tickets.pop(_hash(value), None)  # a ticket is good for one use, valid or not
         return ticket.entrant if ticket is not None and ticket.ends > now else None
 
     def revoke(self, key_id: str) -> None:
@@ -143,8 +143,8 @@ def _hash(value: str) -> bytes:
 class KeyUse:
     """The use of each key: its load, its connections and its unused tickets."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: KeyLimits | None = None) -> None:
+        self._limits = limits or KeyLimits()
         self._tickets = Tickets()
         self._loads: dict[str, Load] = {}
         self._marks: dict[str, object] = {}
@@ -497,6 +497,7 @@ class Gate:
         for value in headers.getlist("authorization"):
             scheme, _, secret = value.partition(" ")
             if scheme.lower() == "bearer":
+                # With two Authorization headers it is unclear which one applies, so none does.
                 entrant = await self._bearer(secret.strip(), scope) if not shown else None
                 shown = True
         if entrant is None and not self._access.required:  # a stock client sends some key, also where none exists

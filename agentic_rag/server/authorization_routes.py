@@ -32,7 +32,7 @@ from agentic_rag.base.forms import Form
 from agentic_rag.base.json_form import Json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.server.auth import RESOURCE_METADATA, Gate, source_of
-from agentic_rag.server.login_routes import Attempts
+from agentic_rag.server.login_routes import LoginAttempts
 from agentic_rag.server.replies import Items, answer, json_response
 from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.authorizations import AuthorizationRecord, RequestRecord
@@ -61,7 +61,7 @@ _PAGE_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; for
 _NO_STORE: Final = {"cache-control": "no-store", "pragma": "no-cache"}
 
 
-class Decision(Form):
+class DecisionForm(Form):
     """A person's decision. ``scopes`` are the permitted ones; without ``allow``, nothing is permitted."""
 
     allow: bool
@@ -133,7 +133,7 @@ class AuthorizationRoutes:
         self._gate = gate
         self._mode = mode
         self._issuer = issuer
-        self._begun = Attempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
+        self._begun = LoginAttempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
         self._loading = anyio.Lock()
         self._endpoint: TokenEndpoint | None = None
 
@@ -238,7 +238,7 @@ class AuthorizationRoutes:
             "client_id_issued_at": int(time.time()),
             "client_name": record.name,
             "redirect_uris": list(record.redirect_uris),
-            "token_endpoint_auth_method": "none",
+            "token_endpoint_auth_method": "none",  # public clients: PKCE takes the place of a secret
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "scope": " ".join(SCOPES),
@@ -266,7 +266,7 @@ class AuthorizationRoutes:
         )
 
     @route("POST", REQUEST, allow="user", errors=[NotFound, Forbidden, InvalidInput])
-    async def decide(self, user: User, request_id: str, body: Decision) -> Decided:
+    async def decide(self, user: User, request_id: str, body: DecisionForm) -> Decided:
         """Permit or refuse a program's request. The browser then returns to the program."""
         if body.allow:
             record, code = await self._authorizations.approve(user, request_id, body.scopes)
@@ -429,7 +429,7 @@ def _client_host(client_id: str) -> str:
 def _host_of(redirect_uri: str) -> tuple[str, bool]:
     """Return the host that receives a code, and whether the receiver is a program on the person's computer."""
     parts = urlsplit(redirect_uri)
-    local = parts.scheme != "https"
+    local = parts.scheme != "https"  # a loopback address or a scheme of an app; `redirect_problem` refuses the others
     return (f"{parts.scheme}:" if parts.scheme not in ("http", "https") else unquote(parts.netloc)), local
 
 

@@ -44,7 +44,7 @@ IMPORT_ERRORS = (
 """Reasons to refuse a bundle."""
 
 
-class ExportQuery(Form):
+class BundleExportQuery(Form):
     """Options of an export.
 
     ``memories``: include the domain's shared memories, or the caller's own if each user has their own.
@@ -111,7 +111,7 @@ class BundleRoutes:
         self._imports = imports
 
     @route("GET", DOMAIN_BUNDLE, allow="admin", audited=True)
-    async def export(self, user: User, domain: str, query: ExportQuery) -> BundleStream:
+    async def export(self, user: User, domain: str, query: BundleExportQuery) -> BundleStream:
         """Export a domain as a bundle.
 
         It contains settings, prompts, roles, skills, servers and documents, but no values of secrets.

@@ -30,7 +30,7 @@ TOO_LARGE: Final = 1009
 """Close code of RFC 6455: a frame is too large."""
 
 EXTENSION: Final = "agentic_rag.fast_socket"
-"""ASGI extension with the server's own `Connection`, as ``connection``."""
+"""ASGI extension with the server's own `SocketConnection`, as ``connection``."""
 
 ARRIVAL: Final = "agentic_rag.arrival"
 """ASGI extension with the `Arrival` of a request's connection, as ``arrival``."""
@@ -40,7 +40,7 @@ class ConnectionGone(Exception):
     """The connection is gone, closing, or was cut because the peer does not read."""
 
 
-class Connection(Protocol):
+class SocketConnection(Protocol):
     """The write side of a socket. No method but `room` waits for the peer."""
 
     @property
@@ -72,12 +72,12 @@ class Connection(Protocol):
         ...
 
 
-def fast_connection(scope: Scope) -> Connection | None:
+def fast_connection(scope: Scope) -> SocketConnection | None:
     """Return the connection that the server offers, or None."""
     offered = (scope.get("extensions") or {}).get(EXTENSION)
     if offered is None:
         return None
-    connection: Connection = offered["connection"]
+    connection: SocketConnection = offered["connection"]
     return connection
 
 
@@ -151,7 +151,7 @@ class PlainConnection:
                     await self._websocket.send({"type": "websocket.send", "text": text.decode()})
                 if limit.expired:
                     return
-                self._size -= len(text)
+                self._size -= len(text)  # after the send, so that `drain` waits for the last text, too
                 self._notify()
         except (WebSocketDisconnect, WebSocketDisconnected):
             pass  # the endpoint reads the disconnect itself, or is cancelled together with this
@@ -165,5 +165,6 @@ class PlainConnection:
             await self._changed.wait()
 
     def _notify(self) -> None:
+        # anyio's events cannot be cleared, so each change gets a new one.
         self._changed.set()
         self._changed = anyio.Event()

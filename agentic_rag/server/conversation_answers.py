@@ -73,7 +73,7 @@ class ConversationFolder:
 
 
 @answer()
-class Excerpt:
+class ExcerptAnswer:
     """Text of a message around a hit. ``marks`` are the places of the hits in it, in Unicode code points."""
 
     text: str
@@ -86,7 +86,7 @@ class FoundMessage:
 
     id: MessageId
     role: Literal["user", "assistant"]
-    excerpt: Excerpt
+    excerpt: ExcerptAnswer
 
 
 @answer()
@@ -103,7 +103,7 @@ class FoundConversation:
 
 
 @answer()
-class CitedTable:
+class CitedTableAnswer:
     """The table rows that a citation quotes, with the cells of the header."""
 
     header: Sequence[str]
@@ -111,7 +111,7 @@ class CitedTable:
 
 
 @answer()
-class Reference:
+class ReferenceAnswer:
     """A cited passage, found by ``agent``. ``verified`` is False if it shares no word with its statement.
 
     If known, ``documentDate`` is the document's date, ``reviewBy`` the day until which it should be reviewed, and
@@ -128,7 +128,7 @@ class Reference:
     cells: Absent[str] = None
     agent: Absent[str] = None
     verified: Absent[bool] = None
-    table: Absent[CitedTable] = None
+    table: Absent[CitedTableAnswer] = None
     scanned: Absent[bool] = None
     scanned_by: Absent[str] = None
     document_date: Absent[str] = None
@@ -158,7 +158,7 @@ class AttachedFile:
 
 
 @answer()
-class Message:
+class StoredMessageAnswer:
     """A message: its plain text and its content blocks, including tool calls and results.
 
     On request, ``html`` is the text as HTML for a page, with a ``sup`` of class ``citation`` for each citation; it runs
@@ -172,7 +172,7 @@ class Message:
     role: Literal["user", "assistant"]
     content: str
     blocks: Sequence[Block]
-    references: Sequence[Reference]
+    references: Sequence[ReferenceAnswer]
     metadata: Json
     created_at: str
     html: Absent[str] = None
@@ -181,7 +181,7 @@ class Message:
 
 
 @answer()
-class Messages(Items[Message]):
+class Messages(Items[StoredMessageAnswer]):
     """Messages in order. ``hasMore`` says that there are earlier ones."""
 
     has_more: bool
@@ -197,7 +197,7 @@ class ContractMessage:
     parent_message_id: MessageId | None
     role: Literal["user", "assistant"]
     content: str
-    references: Sequence[Reference]
+    references: Sequence[ReferenceAnswer]
     metadata: Json
     created_at: str
     html: Absent[str] = None
@@ -211,7 +211,7 @@ class ContractMessages(Items[ContractMessage]):
 
 
 @answer()
-class Branch:
+class BranchAnswer:
     """One path through a conversation. ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
 
     ``firstMessageId`` and ``content`` are the user's message after the fork; ``turnCount`` counts the whole path.
@@ -239,7 +239,7 @@ class Archive:
 
 
 @answer()
-class ToolCall:
+class ToolCallAnswer:
     """The record of a tool call. ``result`` holds the blocks for the model, null while the call runs.
 
     ``agent`` is the path of the delegate that made it, empty for the main agent. ``appOf`` is the call whose app asked
@@ -300,7 +300,7 @@ class RoleVersion:
 
 
 @answer()
-class Turn:
+class TurnAnswer:
     """The processing of one user message."""
 
     id: str
@@ -316,7 +316,7 @@ class Turn:
 
 
 @answer()
-class Image:
+class ImageAnswer:
     """The settings that turns ran on, without secret values and without internal bindings."""
 
     id: str
@@ -326,18 +326,18 @@ class Image:
 
 
 @answer()
-class Child:
+class DelegateAnswer:
     """A delegate of a turn: its path, the call that started it, and its records. Its turn may have delegates, too."""
 
     agent: str
     parent_tool_call_id: str
-    turn: Turn
-    messages: Sequence[Message]
-    tool_calls: Sequence[ToolCall]
+    turn: TurnAnswer
+    messages: Sequence[StoredMessageAnswer]
+    tool_calls: Sequence[ToolCallAnswer]
 
 
 @answer(kw_only=True)
-class AcceptedMessage(Turn):
+class AcceptedMessage(TurnAnswer):
     """The turn that a message started, with the ids of its two messages."""
 
     user_message_id: MessageId
@@ -346,7 +346,7 @@ class AcceptedMessage(Turn):
 
 
 @answer()
-class Interrupted:
+class InterruptAnswer:
     """Whether a turn was stopped."""
 
     interrupted: bool
@@ -371,14 +371,14 @@ def _conversation(record: ConversationRecord, turn: TurnRecord | None) -> Conver
 def show_found(result: search.ConversationHit, turn: TurnRecord | None) -> Redacted[FoundConversation]:
     """Return a conversation that matches a search."""
     hit = result.message
-    message = None if hit is None else answer_from(FoundMessage, hit, excerpt=answer_from(Excerpt, hit.excerpt))
+    message = None if hit is None else answer_from(FoundMessage, hit, excerpt=answer_from(ExcerptAnswer, hit.excerpt))
     shown = answer_from(
         FoundConversation, result, conversation=_conversation(result.conversation, turn), message=message
     )
     return Redacted(result.conversation.domain_id, shown)
 
 
-class Pages:
+class MessagePages:
     """Builds shown messages, with the cost of answers.
 
     A thread shared by all users renders HTML message by message, because a malicious message takes up to a second.
@@ -392,7 +392,7 @@ class Pages:
         """Return a page of messages."""
         return Messages(await self.render(user, page.messages, as_html=as_html), page.has_more)
 
-    async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[Message]:
+    async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[StoredMessageAnswer]:
         """Return messages, on request with HTML."""
         costs = await self._reports.costs([message.turn_id for message in messages if message.role == "assistant"])
         priced = [_with_cost(message, costs.get(message.turn_id)) for message in messages]
@@ -407,7 +407,7 @@ def _with_cost(message: ShownMessage, cost: TurnCost | None) -> ShownMessage:
     return replace(message, metadata=message.metadata | {"cost": to_json(cost)})
 
 
-def _with_html(message: ShownMessage) -> Message:
+def _with_html(message: ShownMessage) -> StoredMessageAnswer:
     from agentic_rag.conversations.message_html import to_html  # imported here, because it adds 0.1 s to a start
 
     text = to_html(message.content, message.citations, message.references, breaks=message.role == "user")
@@ -415,33 +415,33 @@ def _with_html(message: ShownMessage) -> Message:
     parts = None
     if message.role == "assistant" and len(runs) > 1:
         parts = [TextPart(run.block, to_html(run.text, run.citations, message.references)) for run in runs]
-    return answer_from(Message, show_message(message), html=text, parts=parts)
+    return answer_from(StoredMessageAnswer, show_message(message), html=text, parts=parts)
 
 
-def show_message(message: ShownMessage) -> Message:
+def show_message(message: ShownMessage) -> StoredMessageAnswer:
     metadata = message.metadata
     if message.role == "assistant":
         metadata = metadata | sources_and_tokens(to_json(message.references), metadata["usage"])
-    references = [answer_from(Reference, reference) for reference in message.references]
+    references = [answer_from(ReferenceAnswer, reference) for reference in message.references]
     attached = [answer_from(AttachedFile, attachment) for attachment in message.attachments] or None
-    return answer_from(Message, message, references=references, metadata=metadata, attachments=attached)
+    return answer_from(StoredMessageAnswer, message, references=references, metadata=metadata, attachments=attached)
 
 
-def show_turn(record: TurnRecord) -> Turn:
+def show_turn(record: TurnRecord) -> TurnAnswer:
     roles = [RoleVersion(role, text_hash) for role, text_hash in record.role_hashes.items()]
-    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
+    return answer_from(TurnAnswer, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
 
 
-def show_child(child: transcripts.DelegateRecords) -> Child:
+def show_child(child: transcripts.DelegateRecords) -> DelegateAnswer:
     messages = [show_message(message) for message in child.messages]
     calls = [show_tool_call(call) for call in child.tool_calls]
-    return Child(child.agent, child.parent_tool_call_id, show_turn(child.turn), messages, calls)
+    return DelegateAnswer(child.agent, child.parent_tool_call_id, show_turn(child.turn), messages, calls)
 
 
-def show_tool_call(record: ToolCallRecord) -> ToolCall:
+def show_tool_call(record: ToolCallRecord) -> ToolCallAnswer:
     result = None if record.result is None else without_private(record.result["content"])
     structured = None if record.result is None else record.result.get(STRUCTURED)
-    return answer_from(ToolCall, record, result=result, structured=structured, app_of=record.app_of or None)
+    return answer_from(ToolCallAnswer, record, result=result, structured=structured, app_of=record.app_of or None)
 
 
 def report_tool_call(record: ToolCallRecord) -> ReportedCall:
@@ -450,5 +450,5 @@ def report_tool_call(record: ToolCallRecord) -> ReportedCall:
     return answer_from(ReportedCall, record, hit_count=hits, app_of=record.app_of or None)
 
 
-def show_contract_message(message: Message) -> ContractMessage:
+def show_contract_message(message: StoredMessageAnswer) -> ContractMessage:
     return answer_from(ContractMessage, message)

@@ -41,21 +41,21 @@ from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.server.conversation_answers import (
     AcceptedMessage,
     Archive,
-    Branch,
-    Child,
+    BranchAnswer,
     ContractMessage,
     ContractMessages,
     Conversation,
     ConversationFolder,
+    DelegateAnswer,
     FoundConversation,
-    Image,
-    Interrupted,
-    Message,
+    ImageAnswer,
+    InterruptAnswer,
+    MessagePages,
     Messages,
-    Pages,
-    ToolCall,
+    StoredMessageAnswer,
+    ToolCallAnswer,
     ToolReport,
-    Turn,
+    TurnAnswer,
     report_tool_call,
     show_child,
     show_contract_message,
@@ -67,10 +67,10 @@ from agentic_rag.server.conversation_answers import (
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.chat import Chat
-from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
+from agentic_rag.server.dialects.message import MessageDialect as MessageDialect
 from agentic_rag.server.json_response import CollectedAnswer
-from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
+from agentic_rag.server.replies import FILE_ENDINGS, Attachment, CountedPage, Items, Part, Redacted, answer_from
 from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream, read_settled
@@ -240,7 +240,7 @@ class EventQuery(StreamQuery):
     after: str = "0"
 
 
-class NewMessage(Form):
+class MessageForm(Form):
     """A message of the user. With ``images`` the text may be empty.
 
     The same ``clientMessageId`` never starts two turns. ``roleDraft``: the turn uses this draft of a role; only authors
@@ -318,7 +318,7 @@ class ConversationRoutes:
     """Conversations and their messages."""
 
     def __init__(
-        self, conversations: Conversations, search: ConversationSearch, deletion: Deletion, pages: Pages
+        self, conversations: Conversations, search: ConversationSearch, deletion: Deletion, pages: MessagePages
     ) -> None:
         self._conversations = conversations
         self._search = search
@@ -335,7 +335,7 @@ class ConversationRoutes:
         return show_conversation(record, None)
 
     @route("GET", CONVERSATIONS, allow="user")
-    async def list_page(self, user: User, query: ConversationQuery) -> Page[Redacted[Conversation]]:
+    async def list_page(self, user: User, query: ConversationQuery) -> CountedPage[Redacted[Conversation]]:
         """List the caller's conversations."""
         page = await self._conversations.list_page(
             user,
@@ -351,7 +351,7 @@ class ConversationRoutes:
         )
         current = await self._conversations.current_turns(page.items)
         items = [show_conversation(item, current.get(item.session_id)) for item in page.items]
-        return Page(items, page.page * page.page_size < page.total, page.total, page.page, page.page_size)
+        return CountedPage(items, page.page * page.page_size < page.total, page.total, page.page, page.page_size)
 
     @route("GET", CONVERSATION_FOLDERS, allow="user")
     async def folders(self, user: User, query: FolderQuery) -> Part[Redacted[ConversationFolder]]:
@@ -413,7 +413,7 @@ class ConversationRoutes:
     @route("GET", f"{CONVERSATION}/messages/{{message}}", allow="user")
     async def get_message(
         self, user: User, conversation: ConversationId, message: MessageId, query: OneMessageQuery
-    ) -> Redacted[Message] | Redacted[ContractMessage]:
+    ) -> Redacted[StoredMessageAnswer] | Redacted[ContractMessage]:
         """Show one message of any branch."""
         shown = await self._conversations.message(user, conversation, message)
         (rendered,) = await self._pages.render(user, [shown], as_html=query.as_html)
@@ -431,7 +431,7 @@ class ConversationRoutes:
         errors=(*WAITING_ERRORS, Forbidden),
     )
     async def send(
-        self, request: Request, user: User, conversation: ConversationId, query: StreamQuery, body: NewMessage
+        self, request: Request, user: User, conversation: ConversationId, query: StreamQuery, body: MessageForm
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Send a message.
 
@@ -507,15 +507,15 @@ class ConversationRoutes:
         return await self._follow(request, user, conversation, accepted, dialect)
 
     @route("GET", f"{CONVERSATION}/branches", allow="user")
-    async def branches(self, user: User, conversation: ConversationId) -> Redacted[Items[Branch]]:
+    async def branches(self, user: User, conversation: ConversationId) -> Redacted[Items[BranchAnswer]]:
         """List the branches of a conversation, newest last."""
         branches = await self._conversations.branches(user, conversation)
-        return await self._within(user, conversation, Items([answer_from(Branch, branch) for branch in branches]))
+        return await self._within(user, conversation, Items([answer_from(BranchAnswer, branch) for branch in branches]))
 
     @route("POST", f"{CONVERSATION}/interrupt", allow="user")
-    async def interrupt(self, user: User, conversation: ConversationId, body: Interruption) -> Interrupted:
+    async def interrupt(self, user: User, conversation: ConversationId, body: Interruption) -> InterruptAnswer:
         """Stop the running turn. Safe to repeat."""
-        return Interrupted(
+        return InterruptAnswer(
             await self._conversations.interrupt(user, conversation, turn_id=body.turn_id, queued=body.queued)
         )
 
@@ -542,7 +542,7 @@ class ConversationRoutes:
     @route("GET", f"{CONVERSATION}/tool-calls", allow="user")
     async def tool_calls(
         self, user: User, conversation: ConversationId, query: ToolCallQuery
-    ) -> Redacted[Part[ToolCall]]:
+    ) -> Redacted[Part[ToolCallAnswer]]:
         """List the last tool calls in order. ``hasMore``: there are earlier ones."""
         calls = await self._conversations.tool_calls(
             user,
@@ -618,21 +618,21 @@ class TurnRoutes:
         self._conversations = conversations
 
     @route("GET", TURN, allow="user")
-    async def get(self, user: User, turn: TurnId) -> Redacted[Turn]:
+    async def get(self, user: User, turn: TurnId) -> Redacted[TurnAnswer]:
         """Show a turn."""
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)
         return Redacted(conversation.domain_id, show_turn(record))
 
     @route("GET", "/api/images/{image}", allow="user")
-    async def get_image(self, user: User, image: str) -> Redacted[Image]:
+    async def get_image(self, user: User, image: str) -> Redacted[ImageAnswer]:
         """Show the settings that a turn ran on, to admins of its domain."""
         record = await self._conversations.image(user, image)
         definition = {name: value for name, value in record.definition.items() if name != "binding"}
-        return Redacted(record.domain_id, answer_from(Image, record, definition=definition))
+        return Redacted(record.domain_id, answer_from(ImageAnswer, record, definition=definition))
 
     @route("GET", f"{TURN}/children", allow="user")
-    async def list_children(self, user: User, turn: TurnId) -> Redacted[Items[Child]]:
+    async def list_children(self, user: User, turn: TurnId) -> Redacted[Items[DelegateAnswer]]:
         """List the delegates of a turn with their messages and tool calls."""
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)

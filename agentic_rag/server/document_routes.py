@@ -186,7 +186,7 @@ class Progress:
 
 
 @answer()
-class ContextLines:
+class ContextLinesAnswer:
     """Passages of a document that have a context line, and that lack one after a request, ``of`` all its passages.
 
     ``reason`` says why passages lack a line. Only the domain's admins get it.
@@ -199,7 +199,7 @@ class ContextLines:
 
 
 @answer()
-class Document:
+class DocumentAnswer:
     """A file of a domain, and the state of its ingestion.
 
     ``date`` is the date given by an admin or a source, else the file's own, else the day it was added. ``sourceUri`` is
@@ -220,7 +220,7 @@ class Document:
     chunk_count: int | None
     created_at: str
     date: str
-    context_lines: Absent[ContextLines] = None
+    context_lines: Absent[ContextLinesAnswer] = None
     review_by: Absent[str] = None
     source_uri: Absent[str] = None
     labels: Absent[Sequence[str]] = None
@@ -229,7 +229,7 @@ class Document:
 
 
 @answer()
-class DocumentFormat:
+class FormatAnswer:
     """A file format by its ending.
 
     Either ``mediaType`` (the format is supported) or ``instead`` (an alternative) is present. ``package`` is the
@@ -259,7 +259,7 @@ class Rescan:
 
 
 @answer()
-class Candidate:
+class CandidateAnswer:
     """A chunk that a search scored, as far as its document still exists.
 
     Ranks count from 1. A leg has no rank for a chunk that only the other leg found. ``reranked`` is the reranker's
@@ -287,7 +287,7 @@ class Candidate:
 
 
 @answer()
-class Retrieval:
+class RetrievalAnswer:
     """A search with the scores of each leg and its settings. ``reranked`` says that the reranker decided the order."""
 
     retrieval_id: str
@@ -296,7 +296,7 @@ class Retrieval:
     took_ms: float
     dense_weight: float
     hits: Sequence[Hit]
-    candidates: Sequence[Candidate]
+    candidates: Sequence[CandidateAnswer]
     note: Absent[str] = None
     incomplete: Absent[str] = None
     threshold: Absent[float] = None
@@ -307,7 +307,7 @@ class Retrieval:
 
 
 @answer(kw_only=True)
-class KeptRetrieval(Retrieval):
+class KeptRetrieval(RetrievalAnswer):
     """A search of a turn, with the remaining candidates."""
 
     created_at: str
@@ -328,7 +328,7 @@ class RetrievalLine:
 
 
 @answer()
-class Chunk:
+class ChunkAnswer:
     """An indexed piece of a document. ``sentences`` are offsets in its text."""
 
     chunk_id: str
@@ -350,13 +350,13 @@ class CitedChunk:
 
     document_id: DocumentId
     document_name: str
-    chunk: Chunk
+    chunk: ChunkAnswer
     before: str | None
     after: str | None
 
 
 @answer()
-class StaleDocument:
+class StaleDocumentAnswer:
     """A document that needs a review, and how much answers lean on it.
 
     ``reason``: ``review`` (the day of its review has passed), ``superseded`` (there is a newer version, ``newerId``) or
@@ -376,7 +376,7 @@ class StaleDocument:
 
 
 @answer()
-class Rebuilding:
+class RebuildAnswer:
     """Progress of rebuilding a lost index, in documents."""
 
     done: int
@@ -391,7 +391,7 @@ class Collection:
     state: str
     updated_at: str
     reason: Absent[str] = None
-    rebuilding: Absent[Rebuilding] = None
+    rebuilding: Absent[RebuildAnswer] = None
 
 
 class DocumentRoutes:
@@ -405,7 +405,9 @@ class DocumentRoutes:
         self._thread = thread
 
     @route("POST", DOCUMENTS, status=202, takes="multipart/form-data", errors=UPLOAD_ERRORS)
-    async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
+    async def upload(
+        self, request: Request, domain: str, query: Upload
+    ) -> Items[DocumentAnswer | Redacted[RefusedUpload]]:
         """Upload files. Each file is accepted or refused separately."""
         receive = partial(self._documents.receive, domain, replace=query.replace, labels=query.label)
         received = await receive_files(request, receive, self._documents.max_bytes)
@@ -413,19 +415,19 @@ class DocumentRoutes:
         return Items([_show_upload(domain, item, rules) for item in received])
 
     @route("GET", "/api/document-formats", allow="user")
-    async def formats(self) -> Items[DocumentFormat]:
+    async def formats(self) -> Items[FormatAnswer]:
         """List the supported file formats, then those that must be converted first."""
         read = [
-            DocumentFormat(ending, media_type=supported.media_type, package=supported.extension or None)
+            FormatAnswer(ending, media_type=supported.media_type, package=supported.extension or None)
             for ending, supported in sorted(all_formats().items())
         ]
         others = sorted(SAVE_INSTEAD.keys() - all_formats().keys())
-        return Items([*read, *(DocumentFormat(ending, instead=SAVE_INSTEAD[ending]) for ending in others)])
+        return Items([*read, *(FormatAnswer(ending, instead=SAVE_INSTEAD[ending]) for ending in others)])
 
     @route("GET", DOCUMENTS, allow="member", large=True)
     async def list_documents(
         self, user: User, domain: str, query: DocumentFilter, view: DocumentView
-    ) -> Items[Document]:
+    ) -> Items[DocumentAnswer]:
         """List documents."""
         records = await self._documents.list_of(domain, view, query.status)
         rules = await self._documents.label_rules(domain) if user.administers(domain) else None
@@ -433,14 +435,14 @@ class DocumentRoutes:
         return Items(await self._thread.run(user.id, _show_all, records, rules, lines))
 
     @route("POST", f"{DOCUMENTS}/search", audited=False)
-    async def search(self, domain: str, body: Search, view: DocumentView) -> Redacted[Retrieval]:
+    async def search(self, domain: str, body: Search, view: DocumentView) -> Redacted[RetrievalAnswer]:
         """Try a search, with the scores of each leg."""
         retrieval = await self._documents.search(domain, body.query, body.options(), view)
         chunks = await self._documents.candidate_chunks(domain, retrieval, view)
         candidates = [_candidate(candidate, chunks) for candidate in retrieval.candidates]
         return Redacted(
             domain,
-            answer_from(Retrieval, retrieval, took_ms=round(retrieval.took_ms, 3), candidates=candidates),
+            answer_from(RetrievalAnswer, retrieval, took_ms=round(retrieval.took_ms, 3), candidates=candidates),
         )
 
     @route("POST", f"{DOCUMENTS}/rescan", status=202)
@@ -449,14 +451,14 @@ class DocumentRoutes:
         return Rescan(await self._documents.rescan(domain))
 
     @route("GET", DOCUMENT, allow="member")
-    async def get(self, user: User, domain: str, document: DocumentId, view: DocumentView) -> Document:
+    async def get(self, user: User, domain: str, document: DocumentId, view: DocumentView) -> DocumentAnswer:
         """Show a document."""
         rules = await self._documents.label_rules(domain) if user.administers(domain) else None
         record = await self._documents.get(domain, document, view)
         return _document(record, rules, await self._documents.line_counts(domain))
 
     @route("PATCH", DOCUMENT)
-    async def change(self, domain: str, document: DocumentId, body: DocumentChange) -> Document:
+    async def change(self, domain: str, document: DocumentId, body: DocumentChange) -> DocumentAnswer:
         """Change a document's labels and dates. They count from the next request and the next tool call."""
         changed = await self._documents.change(domain, document, body.fields())
         return _document(changed, await self._documents.label_rules(domain))
@@ -474,7 +476,7 @@ class DocumentRoutes:
         return OriginalFile(await self._documents.original(domain, document, view), request.headers.get("range"))
 
     @route("POST", f"{DOCUMENT}/retry", status=202)
-    async def retry(self, domain: str, document: DocumentId) -> Document:
+    async def retry(self, domain: str, document: DocumentId) -> DocumentAnswer:
         """Ingest a failed document again."""
         rules = await self._documents.label_rules(domain)
         return _document(await self._documents.retry(domain, document), rules)
@@ -482,7 +484,7 @@ class DocumentRoutes:
     @route("GET", f"{DOCUMENT}/chunks", allow="member")
     async def list_chunks(
         self, domain: str, document: DocumentId, query: ChunkPage, view: DocumentView
-    ) -> Redacted[Part[Chunk]]:
+    ) -> Redacted[Part[ChunkAnswer]]:
         """List the indexed pieces of a document."""
         # One more than shown tells whether there are others.
         chunks = await self._documents.chunks(domain, document, query.offset, query.limit + 1, view)
@@ -543,7 +545,7 @@ class CollectionRoutes:
         )
 
     @route("GET", f"{DOMAIN}/stale-documents")
-    async def list_stale(self, domain: str, query: StaleQuery, view: DocumentView) -> Part[StaleDocument]:
+    async def list_stale(self, domain: str, query: StaleQuery, view: DocumentView) -> Part[StaleDocumentAnswer]:
         """List documents that need a review, those that answers cite most often first."""
         stale = await self._reports.of(domain, view, days=query.days, older_than=query.older_than)
         return Part([_stale(entry) for entry in stale[: query.limit]], len(stale) > query.limit)
@@ -558,12 +560,12 @@ class CollectionRoutes:
         """Show the state of the collection."""
         state = await self._documents.reindex_state(domain)
         progress = await self._documents.rebuilding(domain)
-        return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
+        return answer_from(Collection, state, rebuilding=answer_from(RebuildAnswer, progress) if progress else None)
 
 
 def _show_all(
     records: Sequence[DocumentRecord], rules: LabelRules | None, lines: Mapping[DocumentId, LineCounts]
-) -> list[Document]:
+) -> list[DocumentAnswer]:
     return [_document(record, rules, lines) for record in records]
 
 
@@ -572,12 +574,12 @@ NO_LINES: Mapping[DocumentId, LineCounts] = {}
 
 def _document(
     record: DocumentRecord, rules: LabelRules | None, lines: Mapping[DocumentId, LineCounts] = NO_LINES
-) -> Document:
+) -> DocumentAnswer:
     """Return a document for a client. ``rules``: the domain's rules for labels, or None for readers without admin."""
     counts = lines.get(record.id)
     error = None if record.error_code is None else Problem(record.error_code, record.error_message)
     return answer_from(
-        Document,
+        DocumentAnswer,
         record,
         error=error,
         progress=answer_from(Progress, record.progress),
@@ -587,13 +589,13 @@ def _document(
     )
 
 
-def _lines(counts: LineCounts, *, shows_reason: bool) -> ContextLines:
-    return answer_from(ContextLines, counts, reason=counts.reason if counts.reason and shows_reason else None)
+def _lines(counts: LineCounts, *, shows_reason: bool) -> ContextLinesAnswer:
+    return answer_from(ContextLinesAnswer, counts, reason=counts.reason if counts.reason and shows_reason else None)
 
 
 def _show_upload(
     domain: str, item: DocumentRecord | RefusedFile, rules: LabelRules
-) -> Document | Redacted[RefusedUpload]:
+) -> DocumentAnswer | Redacted[RefusedUpload]:
     """Return the answer for one file of an upload."""
     if isinstance(item, RefusedFile):
         name = clean_name(item.name) if item.name else ""
@@ -601,9 +603,9 @@ def _show_upload(
     return _document(item, rules)
 
 
-def _stale(stale: stale_report.StaleDocument) -> StaleDocument:
+def _stale(stale: stale_report.StaleDocument) -> StaleDocumentAnswer:
     newer = stale.newer
-    return StaleDocument(
+    return StaleDocumentAnswer(
         document_id=stale.document.id,
         document_name=stale.document.name,
         date=stale.document.date,
@@ -617,8 +619,8 @@ def _stale(stale: stale_report.StaleDocument) -> StaleDocument:
     )
 
 
-def _chunk(chunk: chunking.Chunk) -> Chunk:
-    return answer_from(Chunk, chunk, scanned=chunk.scanned or None, scanned_by=chunk.scanned_by or None)
+def _chunk(chunk: chunking.Chunk) -> ChunkAnswer:
+    return answer_from(ChunkAnswer, chunk, scanned=chunk.scanned or None, scanned_by=chunk.scanned_by or None)
 
 
 def _line(record: RetrievalRecord) -> RetrievalLine:
@@ -631,12 +633,12 @@ def _line(record: RetrievalRecord) -> RetrievalLine:
     )
 
 
-def _candidate(candidate: hits.Candidate, chunks: Mapping[str, chunking.Chunk]) -> Candidate:
+def _candidate(candidate: hits.Candidate, chunks: Mapping[str, chunking.Chunk]) -> CandidateAnswer:
     chunk = chunks.get(candidate.chunk_id)
     if chunk is None:
-        return answer_from(Candidate, candidate)
+        return answer_from(CandidateAnswer, candidate)
     return answer_from(
-        Candidate,
+        CandidateAnswer,
         candidate,
         document_id=chunk.document_id,
         document_name=chunk.document_name,

@@ -152,6 +152,7 @@ def _catch_up(reader: LogReader, events: Sequence[AgentEvent], tail: int | None,
     if tail is not None:
         return StreamAnswer(b"[]", headers=_headers(tail, up_to_date=True), media_type="application/json")
     headers = _headers(reader.seq, up_to_date=len(events) < MOST or reader.closed, closed=reader.closed)
+    # The tag names both ends: answers from the same offset differ in how far they reach.
     first = offset_of(events[0].seq - 1 if events else reader.seq)
     headers["ETag"] = f'"{first}:{offset_of(reader.seq)}:{"closed" if reader.closed else "open"}"'
     if request.headers.get("if-none-match") == headers["ETag"]:

@@ -30,7 +30,7 @@ class DeliveryQuery(Form):
 
 
 @answer(kw_only=True)
-class Endpoint:
+class EndpointAnswer:
     """An address that receives notifications. ``address`` is the part of it that may be shown.
 
     ``problem`` is the error of the last attempt, or the reason why the server disabled the endpoint. ``secret`` is
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 @answer()
-class NewSecret:
+class SecretAnswer:
     """A new signing secret, shown once. The old one also signs messages for 24 hours."""
 
     secret: str
@@ -101,17 +101,17 @@ class EndpointRoutes:
         self._directory = directory
 
     @route("GET", OF_DOMAIN)
-    async def list_of_domain(self, domain: str) -> Items[Endpoint]:
+    async def list_of_domain(self, domain: str) -> Items[EndpointAnswer]:
         """List the endpoints of a domain."""
         return await self._list((await self._directory.get(domain)).id)
 
     @route("POST", OF_DOMAIN, status=201, errors=[LimitReached, Forbidden])
-    async def create(self, user: User, domain: str, body: EndpointForm) -> Endpoint:
+    async def create(self, user: User, domain: str, body: EndpointForm) -> EndpointAnswer:
         """Create an endpoint of a domain."""
         return await self._create(user, (await self._directory.get(domain)).id, body)
 
     @route("PATCH", f"{OF_DOMAIN}/{{endpoint}}", errors=[Forbidden])
-    async def change(self, user: User, domain: str, endpoint: str, body: EndpointChange) -> Endpoint:
+    async def change(self, user: User, domain: str, endpoint: str, body: EndpointChange) -> EndpointAnswer:
         """Change an endpoint of a domain."""
         return _show(await self._endpoints.change(user, domain, endpoint, body))
 
@@ -121,9 +121,9 @@ class EndpointRoutes:
         await self._endpoints.delete(domain, endpoint)
 
     @route("POST", f"{OF_DOMAIN}/{{endpoint}}/secret")
-    async def rotate(self, domain: str, endpoint: str) -> NewSecret:
+    async def rotate(self, domain: str, endpoint: str) -> SecretAnswer:
         """Replace the signing secret of an endpoint of a domain."""
-        return NewSecret(await self._endpoints.rotate(domain, endpoint))
+        return SecretAnswer(await self._endpoints.rotate(domain, endpoint))
 
     @route("POST", f"{OF_DOMAIN}/{{endpoint}}/test")
     async def test(self, user: User, domain: str, endpoint: str) -> QueuedTest:
@@ -146,17 +146,17 @@ class EndpointRoutes:
         return Queued(await self._endpoints.replay(domain, endpoint, delivery))
 
     @route("GET", OF_SERVER)
-    async def list_of_server(self) -> Items[Endpoint]:
+    async def list_of_server(self) -> Items[EndpointAnswer]:
         """List the endpoints of the server, which receive the events of all domains."""
         return await self._list(SERVER)
 
     @route("POST", OF_SERVER, status=201, errors=[LimitReached])
-    async def create_of_server(self, user: User, body: EndpointForm) -> Endpoint:
+    async def create_of_server(self, user: User, body: EndpointForm) -> EndpointAnswer:
         """Create an endpoint of the server."""
         return await self._create(user, SERVER, body)
 
     @route("PATCH", f"{OF_SERVER}/{{endpoint}}")
-    async def change_of_server(self, user: User, endpoint: str, body: EndpointChange) -> Endpoint:
+    async def change_of_server(self, user: User, endpoint: str, body: EndpointChange) -> EndpointAnswer:
         """Change an endpoint of the server."""
         return _show(await self._endpoints.change(user, SERVER, endpoint, body))
 
@@ -166,9 +166,9 @@ class EndpointRoutes:
         await self._endpoints.delete(SERVER, endpoint)
 
     @route("POST", f"{OF_SERVER}/{{endpoint}}/secret")
-    async def rotate_of_server(self, endpoint: str) -> NewSecret:
+    async def rotate_of_server(self, endpoint: str) -> SecretAnswer:
         """Replace the signing secret of an endpoint of the server."""
-        return NewSecret(await self._endpoints.rotate(SERVER, endpoint))
+        return SecretAnswer(await self._endpoints.rotate(SERVER, endpoint))
 
     @route("POST", f"{OF_SERVER}/{{endpoint}}/test")
     async def test_of_server(self, user: User, endpoint: str) -> QueuedTest:
@@ -190,26 +190,26 @@ class EndpointRoutes:
         """Send a delivery of an endpoint of the server again, with the same id."""
         return Queued(await self._endpoints.replay(SERVER, endpoint, delivery))
 
-    async def _list(self, domain_id: str) -> Items[Endpoint]:
+    async def _list(self, domain_id: str) -> Items[EndpointAnswer]:
         return Items([_show_listed(listed) for listed in await self._endpoints.list_of(domain_id)])
 
-    async def _create(self, user: User, domain_id: str, form: EndpointForm) -> Endpoint:
+    async def _create(self, user: User, domain_id: str, form: EndpointForm) -> EndpointAnswer:
         record, secret = await self._endpoints.create(user, domain_id, form)
-        return answer_from(Endpoint, record, address=record.shown, pending=0, parked=0, secret=secret or None)
+        return answer_from(EndpointAnswer, record, address=record.shown, pending=0, parked=0, secret=secret or None)
 
     async def _deliveries(self, domain_id: str, endpoint_id: str, query: DeliveryQuery) -> Items[Delivery]:
         deliveries = await self._endpoints.deliveries(domain_id, endpoint_id, query.state, query.limit)
         return Items([_show_delivery(delivery) for delivery in deliveries])
 
 
-def _show(record: EndpointRecord) -> Endpoint:
-    return answer_from(Endpoint, record, address=record.shown, pending=0, parked=0, secret=None)
+def _show(record: EndpointRecord) -> EndpointAnswer:
+    return answer_from(EndpointAnswer, record, address=record.shown, pending=0, parked=0, secret=None)
 
 
-def _show_listed(listed: ListedEndpoint) -> Endpoint:
+def _show_listed(listed: ListedEndpoint) -> EndpointAnswer:
     record = listed.record
     counts = {"pending": listed.pending, "parked": listed.parked}
-    return answer_from(Endpoint, record, address=record.shown, secret=None, **counts)
+    return answer_from(EndpointAnswer, record, address=record.shown, secret=None, **counts)
 
 
 def _show_delivery(record: DeliveryRecord) -> Delivery:

@@ -16,9 +16,9 @@ from agentic_rag.base.errors import (
     CommandNotAllowed,
     Forbidden,
     GenerationTimeout,
-    IndexUnavailable,
     InvalidInput,
     NotFound,
+    SearchUnavailable,
     SecretLimit,
     ServerReserved,
     VersionConflict,
@@ -60,7 +60,7 @@ class NewCase(CaseForm):
     source: OwnJson = None
 
 
-class CaseChange(Form):
+class CaseChangeForm(Form):
     """A change of a case: a whole new form, a state, or both. ``version`` is the one that the change was made from."""
 
     case: CaseForm | None = None
@@ -88,7 +88,7 @@ class NewRun(Form):
     max_tokens: int | None = Field(None, ge=1, le=1_000_000_000)
 
 
-class RunQuery(Form):
+class EvaluationRunQuery(Form):
     """The newest runs, of one tier or both."""
 
     tier: Literal["retrieval", "answers"] | None = None
@@ -180,7 +180,7 @@ class ImportedCases:
 
 
 @answer()
-class Run:
+class RunAnswer:
     """A run. ``passed`` and the other counts are cases; ``total`` is their number. ``imageId`` is what it ran on."""
 
     id: str
@@ -210,7 +210,7 @@ class Run:
 
 
 @answer()
-class RunDetail(Run):
+class RunDetail(RunAnswer):
     """A run with what it judged."""
 
     subject: Json
@@ -259,8 +259,8 @@ class RunComparison:
     rank_worse: int
     rank_better: int
     rank_p: float
-    before: Run
-    after: Run
+    before: RunAnswer
+    after: RunAnswer
 
 
 @answer()
@@ -290,8 +290,8 @@ class EvaluationSummary:
 
     cases: dict[str, int]
     held: int
-    retrieval: Absent[Run] = None
-    answers: Absent[Run] = None
+    retrieval: Absent[RunAnswer] = None
+    answers: Absent[RunAnswer] = None
 
 
 class CaseRoutes:
@@ -324,7 +324,7 @@ class CaseRoutes:
         problems = [ImportProblem(problem.path, problem.problem) for problem in imported.problems[:200]]
         return Redacted(domain, ImportedCases(imported.added, imported.changed, imported.same, problems))
 
-    @route("POST", f"{CASES}/suggest", status=201, errors=[GenerationTimeout, IndexUnavailable, InvalidInput])
+    @route("POST", f"{CASES}/suggest", status=201, errors=[GenerationTimeout, SearchUnavailable, InvalidInput])
     async def suggest(self, domain: str, body: WantedSuggestions) -> Redacted[Items[Case]]:
         """Let the domain's model propose cases from its documents, as drafts that an admin confirms."""
         cases = await self._suggestions.suggest(domain, body.count, body.document_ids)
@@ -336,7 +336,7 @@ class CaseRoutes:
         return Redacted(domain, _case(CaseLine(await self._cases.get(domain, case), {})))
 
     @route("PUT", f"{CASES}/{{case}}", errors=[VersionConflict])
-    async def put(self, domain: str, case: str, body: CaseChange) -> Redacted[Case]:
+    async def put(self, domain: str, case: str, body: CaseChangeForm) -> Redacted[Case]:
         """Change a case, or confirm a draft with ``state`` active."""
         changed = await self._cases.update(domain, case, body.case, body.state, body.version)
         return Redacted(domain, _case(CaseLine(changed, {})))
@@ -374,12 +374,12 @@ class EvaluationRoutes:
         )
 
     @route("GET", RUNS, large=True)
-    async def list_runs(self, domain: str, query: RunQuery) -> Redacted[Items[Run]]:
+    async def list_runs(self, domain: str, query: EvaluationRunQuery) -> Redacted[Items[RunAnswer]]:
         """List the newest runs, newest first."""
         return Redacted(domain, Items([_run(run) for run in await self._runs.list_of(domain, query.limit, query.tier)]))
 
     @route("POST", RUNS, status=202, errors=[InvalidInput])
-    async def start(self, domain: str, body: NewRun) -> Redacted[Run]:
+    async def start(self, domain: str, body: NewRun) -> Redacted[RunAnswer]:
         """Start a run of the domain as it is. One run of a tier is at work at a time; others wait."""
         settings = await self._gate.settings(domain)
         answers = body.tier == "answers"
@@ -400,7 +400,7 @@ class EvaluationRoutes:
         return Redacted(domain, answer_from(RunDetail, record, total=len(record.case_ids)))
 
     @route("POST", f"{RUNS}/{{run}}/stop")
-    async def stop(self, domain: str, run: str) -> Redacted[Run]:
+    async def stop(self, domain: str, run: str) -> Redacted[RunAnswer]:
         """Stop a run, or the batch that scores the answers of an ended run. Its results so far stay."""
         return Redacted(domain, _run(await self._runs.stop(domain, run)))
 
@@ -478,8 +478,8 @@ def _case(line: CaseLine) -> Case:
     return answer_from(Case, line.record, last=last)
 
 
-def _run(record: RunRecord) -> Run:
-    return answer_from(Run, record, total=len(record.case_ids))
+def _run(record: RunRecord) -> RunAnswer:
+    return answer_from(RunAnswer, record, total=len(record.case_ids))
 
 
 def _shows(view: DocumentView, record: DraftRecord, user: User) -> bool:

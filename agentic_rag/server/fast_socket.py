@@ -41,6 +41,7 @@ def frame_texts(texts: Sequence[bytes]) -> bytes:
 
 
 def _frame(text: bytes) -> bytes:
+    # 0x81 is the last frame (FIN) of a text message (opcode 1). 126 and 127 announce a length of 2 or 8 bytes.
     size = len(text)
     if size < 126:
         return b"\x81%c%b" % (size, text)
@@ -201,6 +202,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
+        # Paused input would stay unread, and a socket closed with unread input is reset.
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()

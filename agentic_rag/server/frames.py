@@ -35,7 +35,7 @@ TurnIdent = Annotated[TurnId, *_CHECKS]
 MessageIdent = Annotated[MessageId, *_CHECKS]
 
 
-class Frame(Form):
+class FrameForm(Form):
     """Base class. ``requestId`` is the client's own id and is returned in the reply.
 
     `read_frame` decides about unknown keys. The native protocol ignores them, so that newer clients can talk to older
@@ -47,7 +47,7 @@ class Frame(Form):
     request_id: Ident | None = None
 
 
-class TurnFrame(Frame):
+class TurnFrame(FrameForm):
     """Base class of frames that start a turn. ``traceparent`` is the W3C trace context of the client."""
 
     traceparent: Ident | None = None
@@ -84,7 +84,7 @@ class EditFrame(RetryFrame):
     content: str
 
 
-class SubscribeFrame(Frame):
+class SubscribeFrame(FrameForm):
     """Follow a conversation after event ``after`` of turn ``turnId``, or from the currently running turn."""
 
     conversation_id: ConversationIdent
@@ -92,13 +92,13 @@ class SubscribeFrame(Frame):
     after: Annotated[int, Field(ge=0, le=2**53)] | None = None
 
 
-class UnsubscribeFrame(Frame):
+class UnsubscribeFrame(FrameForm):
     """Stop following a conversation."""
 
     conversation_id: ConversationIdent
 
 
-class InterruptFrame(Frame):
+class InterruptFrame(FrameForm):
     """Stop the running turn, or only the turn ``turnId``. ``queued`` also drops the queued ones."""
 
     conversation_id: ConversationIdent
@@ -106,7 +106,7 @@ class InterruptFrame(Frame):
     queued: bool = False
 
 
-class AnswerFrame(Frame):
+class AnswerFrame(FrameForm):
     """Answer a wait of a turn. The first answer counts. ``content`` is as in ``POST /api/waits/{id}``."""
 
     wait_id: Ident
@@ -114,7 +114,7 @@ class AnswerFrame(Frame):
     content: AnswerJson = None
 
 
-class PingFrame(Frame):
+class PingFrame(FrameForm):
     """Ask for a pong."""
 
 
@@ -171,6 +171,7 @@ def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
     if model is None:
         problem = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
         raise InvalidInput("type", f"{problem}. Known: {', '.join(FRAMES)}.")
+    # A client must be able to stop its turn, whatever else its frame holds.
     if forbid_unknown and model is not InterruptFrame:
         for key in unknown_keys(model, value):
             if key != "type":

@@ -32,7 +32,7 @@ class HistoryQuery(Form):
     limit: int = Field(50, ge=1, le=200)
 
 
-class Comparison(Form):
+class ChangeComparisonQuery(Form):
     """``against`` is the number of another change of the same item; by default the previous one."""
 
     against: int | None = Field(None, ge=1, le=LARGEST)
@@ -85,7 +85,7 @@ class HistoryRoutes:
         return Redacted(domain, Part(lines, len(changes) > query.limit))
 
     @route("GET", CHANGE, allow="author")
-    async def get(self, user: User, domain: str, change: str, query: Comparison) -> Redacted[ComparedChange]:
+    async def get(self, user: User, domain: str, change: str, query: ChangeComparisonQuery) -> Redacted[ComparedChange]:
         """Show a change compared with the previous one, or with another change of the same item."""
         return Redacted(domain, _show(await self._history.get(user, domain, _number(change), query.against)))
 

@@ -23,7 +23,7 @@ from agentic_rag.operations.health import Health, HealthReport
 from agentic_rag.operations.metrics import Exposition
 from agentic_rag.reach.links import PATH as ANSWERS
 from agentic_rag.server.a2a_routes import AgentRoutes
-from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
+from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, AgUiRuns
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.answer_routes import AnswerRoutes
 from agentic_rag.server.app_routes import AppRoutes
@@ -36,7 +36,7 @@ from agentic_rag.server.budget_routes import BudgetRoutes
 from agentic_rag.server.bundle_routes import BundleRoutes
 from agentic_rag.server.catalogue_routes import CatalogueRoutes
 from agentic_rag.server.compression import Compression
-from agentic_rag.server.conversation_answers import Pages
+from agentic_rag.server.conversation_answers import MessagePages
 from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
 from agentic_rag.server.dialects import DEFAULT_DIALECT
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
@@ -60,13 +60,13 @@ from agentic_rag.server.render_routes import RenderRoutes
 from agentic_rag.server.replies import MetricsText, Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
 from agentic_rag.server.root_path import RootPath
-from agentic_rag.server.routes import Edge, declarations_of, route
+from agentic_rag.server.routes import HttpEdge, declarations_of, route
 from agentic_rag.server.schedule_routes import TRIGGERS, ScheduleRoutes
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.services import (
     AccessServices,
     ConversationServices,
-    DocumentServices,
+    DocumentRouteServices,
     DomainServices,
     DoorServices,
     EvaluationServices,
@@ -166,7 +166,7 @@ def _server_routes(services: ServerServices, gate: Gate, audit: AuditLog) -> lis
     ]
 
 
-def _document_routes(services: DocumentServices, thread: DomainThreads) -> list[object]:
+def _document_routes(services: DocumentRouteServices, thread: DomainThreads) -> list[object]:
     places = PlaceRoutes(services.documents, Places(services.documents), services.vault.redact)
     return [
         DocumentRoutes(services.documents, services.deletion, thread, services.gate),
@@ -193,7 +193,7 @@ def _reach_routes(services: ReachServices) -> list[object]:
 
 
 def _conversation_routes(services: ConversationServices, thread: DomainThreads) -> list[object]:
-    pages = Pages(thread, services.usage)
+    pages = MessagePages(thread, services.usage)
     return [
         ConversationRoutes(services.conversations, services.conversation_search, services.deletion, pages),
         SharingRoutes(services.sharing, services.vault.redact, thread),
@@ -206,7 +206,7 @@ def _conversation_routes(services: ConversationServices, thread: DomainThreads) 
     ]
 
 
-def _door_routes(services: DoorServices, runs: Runs, mcp_door: McpDoor) -> list[object]:
+def _door_routes(services: DoorServices, runs: AgUiRuns, mcp_door: McpDoor) -> list[object]:
     calls = Calls(services.conversations, services.deletion, services.waits)
     return [
         OpenAiRoutes(services.directory, services.conversations, calls, services.embedding),
@@ -250,9 +250,9 @@ def make_app(
     tokens for the MCP door, and ``mcp_issuer`` is the OpenID provider's issuer. ``web_files`` are the console's.
     """
     redactor = services.vault.redact
-    runs = Runs(services.conversations, services.client_names, services.waits)
+    runs = AgUiRuns(services.conversations, services.client_names, services.waits)
     thread = one_thread()
-    edge = Edge(Replies(redactor), audit, thread, services.views, services.observer, services.health.note_refused)
+    edge = HttpEdge(Replies(redactor), audit, thread, services.views, services.observer, services.health.note_refused)
     owners: list[object] = [
         *_operation_routes(services, audit),
         *_domain_routes(services),

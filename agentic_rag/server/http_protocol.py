@@ -85,7 +85,7 @@ class Entrance:
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
         self.lingering = 0
-        self._strangers: dict[HttpProtocol, str] = {}
+        self._strangers: dict[HttpProtocol, str] = {}  # the oldest first, each with its address
         self._addresses: Counter[str] = Counter()
 
     def __call__(
@@ -154,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         self._since = self._body_since = self._stalled_since = 0.0
         self._silent = True
-        self._uid: tuple[int | None] | None = None
+        self._uid: tuple[int | None] | None = None  # None: not asked yet; (None,): the system does not tell
 
     @property
     def responding(self) -> bool:
@@ -193,7 +193,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            return
+            return  # the connection lingers: its input is read and dropped
         self._silent = False
         self._unset_keepalive_if_required()
         began_in_header = self._in_header
@@ -231,7 +231,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
+        self._count(len(name) + len(value) + 4)  # and ": " and the line end, which the parser does not pass on
         if self._in_header:  # not trailers after a body
             super().on_header(name, value)
 
@@ -307,6 +307,7 @@ class HttpProtocol(HttpToolsProtocol):
             end()
             return
         limits = self._limits
+        # The next activity may have an earlier deadline than this one, so look again within the shortest limit.
         longest = min(limits.header_seconds, limits.body_seconds, limits.send_seconds)
         self._timer = self.loop.call_at(min(due, now + longest), self._watch)
 

@@ -49,7 +49,7 @@ class RequestQuery(Form):
     state: RequestState | None = None
 
 
-class Approval(Form):
+class ApprovalForm(Form):
     """An operator's permission. ``fingerprint`` identifies the request as it was shown.
 
     ``args`` is the template of the arguments, in which ``{path:workspace}``, ``{text}`` and ``{url}`` are slots; None
@@ -64,7 +64,7 @@ class Approval(Form):
     read_only: Annotated[tuple[ToolName, ...], Field(max_length=200)] = ()
 
 
-class Refusal(Form):
+class RefusalForm(Form):
     """Reason of a refusal, shown to the admin who made the request."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=500)]
@@ -148,7 +148,7 @@ class LaunchRequestRoutes:
 
     @route("POST", f"{REQUESTS}/{{launch_request}}/approve", errors=[LaunchRequestClosed, LaunchRequestChanged])
     async def approve(
-        self, request: Request, user: User, caller: Caller, launch_request: str, body: Approval
+        self, request: Request, user: User, caller: Caller, launch_request: str, body: ApprovalForm
     ) -> LaunchRequest:
         """Allow exactly the request that was shown.
 
@@ -166,7 +166,7 @@ class LaunchRequestRoutes:
         return _show(approved)
 
     @route("POST", f"{REQUESTS}/{{launch_request}}/refuse", errors=[LaunchRequestClosed])
-    async def refuse(self, user: User, launch_request: str, body: Refusal) -> LaunchRequest:
+    async def refuse(self, user: User, launch_request: str, body: RefusalForm) -> LaunchRequest:
         """Refuse a request with a reason."""
         return _show(await self._requests.refuse(user, launch_request, body.reason))
 

@@ -21,7 +21,7 @@ from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.server.conversation_routes import SENDING_ERRORS, SORT_KEYS
 from agentic_rag.server.dialects.chat import Chat
-from agentic_rag.server.dialects.knowledge import Knowledge, mark_of, reference_of
+from agentic_rag.server.dialects.knowledge import KnowledgeDialect, mark_of, reference_of
 from agentic_rag.server.replies import Headed, Redacted, answer
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream, read_settled
@@ -93,7 +93,7 @@ class KnowledgeMessage(OlderForm):
     context_entity_ids: list[DocumentId] = Field(default_factory=list)
 
 
-class ChatMessage(OlderForm):
+class LegacyMessage(OlderForm):
     """A message in the session ``session_id``, or in a new session.
 
     A new session uses the domain ``agent_id``, or the default domain.
@@ -204,7 +204,7 @@ class KnowledgeRoutes:
         accepted = await self._conversations.send(
             user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
         )
-        return EventStream(_events(self._conversations, accepted), Knowledge())
+        return EventStream(_events(self._conversations, accepted), KnowledgeDialect())
 
     async def _find(self, user: User, conversation: ConversationId) -> ConversationRecord:
         """Return a conversation of the default domain.
@@ -225,7 +225,7 @@ class ChatRoutes:
         self._conversations = conversations
 
     @route("POST", CHAT, allow="user", sends=True, streams=True, errors=[*SENDING_ERRORS, NotFound, QuotaExceeded])
-    async def send(self, user: User, body: ChatMessage) -> EventStream:
+    async def send(self, user: User, body: LegacyMessage) -> EventStream:
         """Send a message; the answer is the turn's event stream in the dialect ``chat``.
 
         Without ``session_id`` a conversation is created in the domain ``agent_id``, or in the default domain.

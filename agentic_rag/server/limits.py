@@ -15,7 +15,7 @@ BURST_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KeyLimits:
     """Limits of one key.
 
     ``connections`` counts sockets and event streams together. As many other requests may run at once.
@@ -32,7 +32,7 @@ class Load:
 
     __slots__ = ("_messages", "_requests", "at_once", "connections", "limits", "subscriptions")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: KeyLimits) -> None:
         self.limits = limits
         self.at_once = 0
         """Requests that are being read or answered, including those in ``connections``."""
@@ -63,6 +63,7 @@ class Load:
         Raises:
             RateLimited: too many requests are running.
         """
+        # A connection is a request, too, until it ends; it has its own limit.
         if self.at_once - self.connections >= self.limits.connections:
             raise RateLimited(CONNECTION_RETRY_SECONDS)
 

@@ -98,7 +98,7 @@ class LogoutRedirect:
         return None
 
 
-class Attempts:
+class LoginAttempts:
     """A rate limit for attempts of each address, with a burst and a rate a second. The current time is an argument."""
 
     def __init__(self, a_second: float, at_once: float) -> None:
@@ -137,7 +137,7 @@ class LoginRoutes:
         self._logins = logins
         self._gate = gate
         self._departures = departures or LogoutRedirect()
-        self._wrong = Attempts(WRONG_A_SECOND, WRONG_AT_ONCE)
+        self._wrong = LoginAttempts(WRONG_A_SECOND, WRONG_AT_ONCE)
 
     @route("GET", AUTH, allow="anyone")
     async def presence(self, request: Request, user: User, caller: Caller) -> Presence:

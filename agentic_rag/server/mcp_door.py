@@ -1,17 +1,19 @@
 """The route `/mcp/{domain}`: a domain as an MCP server over streamable HTTP, for both generations of the protocol.
 
 Keeps separate sessions for each key or authorization of a user at each domain, so that nobody else can use a session
-id. Checks the scopes of OAuth tokens. `agentic_rag.server.mcp_server` implements the tools. That module is imported in
-a thread on the first request, because the protocol's library takes half a second.
+id. Checks the scopes of OAuth tokens, and rewrites the validation errors of the protocol's library in readable words.
+`agentic_rag.server.mcp_server` implements the tools. That module is imported in a thread on the first request, because
+the protocol's library takes half a second.
 """
 
 import importlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -24,13 +26,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agentic_rag import __version__
 from agentic_rag.access.authorizations import TOOL_SCOPES
-from agentic_rag.base.errors import InsufficientScope, InternalError
+from agentic_rag.base.errors import InsufficientScope, InternalError, InvalidInput
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.directory.directory import Directory
 from agentic_rag.server.auth import Caller, own_url_of
 from agentic_rag.server.replies import request_id
 from agentic_rag.server.routes import MAX_JSON_BYTES, read_body, route
-from agentic_rag.server.rpc_errors import PlainAnswer
 from agentic_rag.server.services import McpServices
 from agentic_rag.store.domains import DomainRecord
 
@@ -141,7 +142,7 @@ class McpDoor:
             await room.wait_open()
             if room.manager is None:
                 raise InternalError(request_id(scope))
-            await room.manager.handle_request(scope, receive, PlainAnswer(send, request_id(scope)))
+            await room.manager.handle_request(scope, receive, ReadableErrors(send, request_id(scope)))
 
     def _close_left(self) -> None:
         # After twice the idle time the library has closed every session of the room.
@@ -289,3 +290,63 @@ def check_scope(body: bytes, scopes: frozenset[str]) -> None:
     needed = TOOL_SCOPES.get(name) if isinstance(name, str) else None
     if needed is not None and needed not in scopes:
         raise InsufficientScope(needed)
+
+
+_LIBRARY: Final = "Validation error: "
+"""The beginning of the library's validation errors."""
+_PLACE = re.compile(r"^JSONRPCRequest\.(\S+)\n +(.+?) \[type=", re.MULTILINE)
+
+
+def readable_error(error: str) -> str | None:
+    """Return a readable form of the library's validation error, or None for other texts."""
+    if not error.startswith(_LIBRARY):
+        return None
+    match = _PLACE.search(error)
+    if match is None:
+        return str(InvalidInput("body", "a message of JSON-RPC 2.0 is expected: `jsonrpc`, `id`, `method`, `params`."))
+    place, problem = match.groups()
+    problem = "this key is required" if problem == "Field required" else problem
+    return str(InvalidInput(place, f"{problem.replace('a valid dictionary', 'an object')}."))
+
+
+class ReadableErrors:
+    """An ASGI ``send`` that rewrites validation errors of the library and passes all other answers.
+
+    A rewritten error names the invalid part of the message, without the library's type names and links.
+    """
+
+    def __init__(self, send: Send, reference: str) -> None:
+        """Wrap ``send``. ``reference`` is the id under which the request is logged."""
+        self._send = send
+        self._reference = reference
+        self._start: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """Send an ASGI message."""
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            self._start = message  # held until its body arrives
+            return
+        start, self._start = self._start, None
+        if start is None:
+            await self._send(message)
+            return
+        body = message.get("body", b"")
+        rewritten = b"" if message.get("more_body") else self._rewrite(body)
+        if rewritten:
+            others = [field for field in start["headers"] if field[0].lower() != b"content-length"]
+            start = {**start, "headers": [*others, (b"content-length", str(len(rewritten)).encode())]}
+            message = {**message, "body": rewritten}
+        await self._send(start)
+        await self._send(message)
+
+    def _rewrite(self, body: bytes) -> bytes:
+        """Return the rewritten body, or empty bytes to keep the original."""
+        try:
+            answer: Json = orjson.loads(body)
+            words = readable_error(answer["error"]["message"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            return b""
+        if words is None:
+            return b""
+        data = {"code": InvalidInput.code, "message": words, "requestId": self._reference}  # as in our other errors
+        return orjson.dumps({**answer, "error": {**answer["error"], "message": words, "data": data}})

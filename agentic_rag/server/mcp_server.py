@@ -51,7 +51,7 @@ from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.dialects.answer import progress_text
-from agentic_rag.server.dialects.openai_answer import Answer
+from agentic_rag.server.dialects.openai_answer import OpenAiAnswer
 from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
 from agentic_rag.server.services import McpServices
@@ -251,7 +251,7 @@ class _Offer:
                     raise MCPError(RPC_REFUSED, visit.say(refused), {"code": refused.code}) from exc
                 log.error("request %s failed", visit.reference, exc_info=exc)
                 raise MCPError(types.INTERNAL_ERROR, str(InternalError(visit.reference))) from exc
-        if result is None or redact.idle:
+        if result is None or redact.idle:  # without secrets, the result is spared its conversion to JSON
             return result
         if isinstance(result, BaseModel):
             result = result.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -337,7 +337,7 @@ class _Offer:
             call = await self._calls.go_on(user, visit.domain, ConversationId(arguments.conversation_id), question)
         if _accepts_tasks(context):
             return {**await self._describe(visit, call.turn_id), "resultType": "task"}
-        answer, ended = Answer(), False
+        answer, ended = OpenAiAnswer(), False
         try:
             with anyio.CancelScope() as lifetime, visit.caller.connection(lifetime):
                 await self._follow(context, call, answer)
@@ -350,7 +350,7 @@ class _Offer:
             raise Unauthenticated("The key was revoked.")
         return _result(visit.domain, call, answer)
 
-    async def _follow(self, context: _Context, call: AcceptedCall, answer: Answer) -> None:
+    async def _follow(self, context: _Context, call: AcceptedCall, answer: OpenAiAnswer) -> None:
         """Read a turn to its end, and report progress to the client."""
         steps = 0
         async with aclosing(self._calls.events(call)) as events:
@@ -370,7 +370,7 @@ class _Offer:
         stored = await self._find_task(visit, params.task_id)
         described = await self._describe(visit, stored.turn.id)
         if described["status"] == "completed":
-            answer = Answer()
+            answer = OpenAiAnswer()
             for event in await turn_events(self._services.conversations, visit.caller.user, stored):
                 answer.take(event.fields())
             result = _result(visit.domain, AcceptedCall(stored.conversation, stored.turn.id), answer)
@@ -542,7 +542,7 @@ def _check_writable(params: Json) -> None:
         raise MCPError(types.INVALID_PARAMS, f"The parameters are no plain JSON: {exc}.") from exc
 
 
-def _result(domain: str, call: AcceptedCall, answer: Answer) -> types.CallToolResult:
+def _result(domain: str, call: AcceptedCall, answer: OpenAiAnswer) -> types.CallToolResult:
     """Return the answer with its citations; each passage is linked once."""
     ids: Json = {"conversation_id": call.conversation.id, "turn_id": call.turn_id}
     if answer.failure is not None:

@@ -17,7 +17,7 @@ from agentic_rag.domains.sign_in_source import SignInSource
 from agentic_rag.server.auth import Caller
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
-from agentic_rag.server.server_routes import OpenSignIn
+from agentic_rag.server.server_routes import SignInAnswer
 
 CALLBACK = "/api/oauth/callback"
 BEGIN = "/api/oauth/begin/{sign_in}"
@@ -95,7 +95,9 @@ class OAuthRoutes:
                 parameters, user, request.cookies.get(COOKIE, "")
             )
         except AgenticRagError as exc:
-            return _page("The sign-in failed", str(exc), 400)
+            # Anyone may open this address: only operators read addresses and paths of the server's own parts.
+            reason = str(exc) if caller.user.operator else exc.plain
+            return _page("The sign-in failed", reason, 400)
         whom = f" as {completed.account}" if completed.account else ""
         words = f"“{completed.server}” may be used{whom}. Waiting calls continue. You can close this page."
         return _page("Signed in", words, 200)
@@ -132,11 +134,11 @@ class OAuthRoutes:
         )
 
     @route("GET", f"{SIGN_INS}/open", allow="member")
-    async def list_open(self, user: User, domain: str, name: str) -> Items[OpenSignIn]:
+    async def list_open(self, user: User, domain: str, name: str) -> Items[SignInAnswer]:
         """List the sign-ins at an MCP server that wait for the caller."""
         await self._directory.get(domain)
         open_sign_ins = await (await self._source.sign_ins()).open_for(user, domain, name)
-        return Items([answer_from(OpenSignIn, sign_in, id=sign_in.sign_in) for sign_in in open_sign_ins])
+        return Items([answer_from(SignInAnswer, sign_in, id=sign_in.sign_in) for sign_in in open_sign_ins])
 
     @route("DELETE", f"{SIGN_INS}/{{owner}}", allow="member", status=200, errors=[NotFound])
     async def revoke(self, user: User, domain: str, name: str, owner: str) -> EndedSignIn:

@@ -21,7 +21,7 @@ from agentic_rag.base.json_form import Absent
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.server.auth import Caller, Gate, source_of
 from agentic_rag.server.cookies import BEGUN, drop_cookie, make_cookie, read_cookie, set_cookie
-from agentic_rag.server.login_routes import AUTH, Attempts, LogoutRedirect, keep_cookie
+from agentic_rag.server.login_routes import AUTH, LoginAttempts, LogoutRedirect, keep_cookie
 from agentic_rag.server.replies import answer, request_id
 from agentic_rag.server.root_path import root_path_of
 from agentic_rag.server.routes import route
@@ -121,7 +121,7 @@ class OidcRoutes:
     def __init__(self, login: "ProviderLogins | None", gate: Gate) -> None:
         self._login = login
         self._gate = gate
-        self._begun = Attempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
+        self._begun = LoginAttempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
 
     @route("GET", f"{OIDC}/begin", allow="anyone", errors=[NotFound])
     async def begin(self, request: Request, caller: Caller, query: BeginQuery) -> RedirectResponse:

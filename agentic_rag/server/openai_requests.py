@@ -77,7 +77,7 @@ class ChatToolCall(OpenAiForm):
     function: CalledFunction | None = None
 
 
-class ChatMessage(OpenAiForm):
+class CompletionMessage(OpenAiForm):
     """One message of a chat completion."""
 
     role: str = Field(max_length=100)
@@ -99,7 +99,7 @@ class ConversationName(OpenAiForm):
     id: str
 
 
-class Call(OpenAiForm):
+class OpenAiCall(OpenAiForm):
     """Common fields of both APIs. ``store`` keeps the conversation; ``conversation`` continues an existing one."""
 
     model: str = Field(min_length=1, max_length=500)
@@ -112,10 +112,10 @@ class Call(OpenAiForm):
     top_logprobs: int | None = None
 
 
-class ChatCall(Call):
+class ChatCall(OpenAiCall):
     """The body of a chat completion."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[CompletionMessage] = Field(min_length=1)
     n: int | None = None
     logprobs: bool | None = None
     functions: list[Any] | None = None
@@ -126,7 +126,7 @@ class ChatCall(Call):
     stop: str | list[str] | None = None
 
 
-class Item(OpenAiForm):
+class InputItem(OpenAiForm):
     """One item of a response's input."""
 
     type: str | None = Field(None, max_length=100)
@@ -145,10 +145,10 @@ class ReasoningWish(OpenAiForm):
     summary: str | None = Field(None, max_length=40)
 
 
-class ResponseCall(Call):
+class ResponseCall(OpenAiCall):
     """The body of a response."""
 
-    input: str | list[Item]
+    input: str | list[InputItem]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=200)
     background: bool | None = None
@@ -310,7 +310,7 @@ def read_response(call: ResponseCall) -> ConvertedCall:
     return replace(_question_of([*first, *entries], "input"), functions=functions)
 
 
-def _check_common(call: Call) -> None:
+def _check_common(call: OpenAiCall) -> None:
     refused: list[tuple[str, bool, str]] = [
         ("top_logprobs", bool(call.top_logprobs), "they are not known: leave it out."),
     ]
@@ -339,12 +339,12 @@ def _read_form(path: str, kind: object, schema: object) -> JsonSchema | None:
     return dict(schema)
 
 
-def _check_form_kept(path: str, call: Call, functions: ClientFunctions) -> None:
+def _check_form_kept(path: str, call: OpenAiCall, functions: ClientFunctions) -> None:
     if functions.form is not None and (call.store or call.conversation is not None):
         raise InvalidInput(path, _KEPT)
 
 
-def _functions_of(call: Call, inner: str) -> ClientFunctions:
+def _functions_of(call: OpenAiCall, inner: str) -> ClientFunctions:
     """Return the functions that a call offers. ``inner`` is the member of a tool that holds its definition, if any."""
     functions: list[ClientFunction] = []
     for at, tool in enumerate(call.tools or ()):
@@ -361,7 +361,7 @@ def _functions_of(call: Call, inner: str) -> ClientFunctions:
     for name in named:
         if name not in names:
             raise InvalidInput("tool_choice", f"{name[:80]!r} is none of the `tools`.")
-    if choice == "none":
+    if choice == "none":  # after the checks: a malformed tool is refused whatever the choice
         return NO_FUNCTIONS
     if choice == ANY_FUNCTION and not functions:
         raise InvalidInput("tool_choice", "'required' needs `tools`: the domain's own tools are the model's choice.")
@@ -417,7 +417,7 @@ def _chosen_name(choice: Any) -> str:
     return name
 
 
-def _read_message(path: str, message: ChatMessage) -> _Entry:
+def _read_message(path: str, message: CompletionMessage) -> _Entry:
     if message.role == "tool":
         if not message.tool_call_id:
             raise InvalidInput(f"{path}.tool_call_id", "required: the id of the call.")
@@ -443,7 +443,7 @@ _OWN_ITEMS = frozenset({"reasoning", "mcp_call"})
 """Items of this server's answers. Clients send them back, and they are ignored."""
 
 
-def _read_item(path: str, item: Item) -> _Entry | None:
+def _read_item(path: str, item: InputItem) -> _Entry | None:
     if item.type in _OWN_ITEMS:
         return None
     if item.type in ("function_call", "function_call_output") and not item.call_id:

@@ -54,7 +54,7 @@ from agentic_rag.runtime.core.client_functions import (
     form_answer,
     form_in_text,
 )
-from agentic_rag.server.dialects.openai_answer import PAUSED, Answer
+from agentic_rag.server.dialects.openai_answer import PAUSED, OpenAiAnswer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
 from agentic_rag.server.dialects.openai_responses import (
     OpenAiResponses,
@@ -333,7 +333,7 @@ class _Completion:
         self._stops = stops
         self._form = form
         self._filled = False
-        self._answer = Answer()
+        self._answer = OpenAiAnswer()
         self._pauses = FunctionPauses(answered)
         self._asked: tuple[Json, ...] = ()
         self._model = model
@@ -375,7 +375,7 @@ class _Response:
         return self._encoder.response()
 
 
-def _check(answer: Answer) -> None:
+def _check(answer: OpenAiAnswer) -> None:
     """Check that the answer is complete.
 
     Raises:

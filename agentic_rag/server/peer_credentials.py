@@ -56,7 +56,7 @@ def ask_system(peer: Address, own: Address) -> int | None:
         hosts = [_plain(address) for address in (peer, own)]
         family = socket.AF_INET if hosts[0].version == 4 else socket.AF_INET6
         names = _PLACES.pack(peer[1], own[1], *(host.packed.ljust(16, b"\0") for host in hosts)) + _REST
-        wish = _WISH.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + names
+        wish = _WISH.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + names  # the last: in any state of TCP
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as system:
             system.setblocking(False)  # the answer is available as soon as the request was accepted
             system.send(_HEADER.pack(_HEADER.size + len(wish), _BY_FAMILY, _REQUEST, 1, 0) + wish)

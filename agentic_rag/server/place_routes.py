@@ -75,7 +75,7 @@ class CitedRange:
 
 
 @answer()
-class Near:
+class NearbyParagraph:
     """The paragraph before or after a passage, with its own headings and page."""
 
     chunk_id: str
@@ -107,7 +107,7 @@ class SheetTable:
 
 
 @answer()
-class Box:
+class BoxAnswer:
     """A rectangle in shares of the page, 0 to 1, measured from the upper left corner."""
 
     x: float
@@ -127,8 +127,8 @@ class PagePlace:
     number: int
     image: str
     found: Found
-    passage: Sequence[Box]
-    cited: Sequence[Box]
+    passage: Sequence[BoxAnswer]
+    cited: Sequence[BoxAnswer]
     width: Absent[float] = None
     height: Absent[float] = None
 
@@ -152,8 +152,8 @@ class PassagePlace:
     ordinal: int
     text: str
     cited: CitedRange | None
-    before: Near | None
-    after: Near | None
+    before: NearbyParagraph | None
+    after: NearbyParagraph | None
     notes: Sequence[str]
     cells: Absent[str] = None
     page: Absent[PagePlace] = None
@@ -223,8 +223,8 @@ def _show(domain: str, place: CitationPlace, html: str | None) -> PassagePlace:
         ordinal=chunk.ordinal,
         text=chunk.text,
         cited=None if part is None else CitedRange(part.start, part.end, chunk.text[part.start : part.end]),
-        before=answer_from(Near, place.before) if place.before else None,
-        after=answer_from(Near, place.after) if place.after else None,
+        before=answer_from(NearbyParagraph, place.before) if place.before else None,
+        after=answer_from(NearbyParagraph, place.after) if place.after else None,
         notes=[*filter(None, [page.note if page else None]), *notes],
         cells=chunk.cells,
         page=None if page is None else _page(domain, place.document.id, page),
@@ -239,5 +239,5 @@ def _page(domain: str, document: str, page: OnPage) -> PagePlace:
     marks = page.marks
     if marks is None:
         return PagePlace(page.number, image, page.found, (), ())
-    passage, cited = ([answer_from(Box, box) for box in boxes] for boxes in (marks.passage, marks.cited))
+    passage, cited = ([answer_from(BoxAnswer, box) for box in boxes] for boxes in (marks.passage, marks.cited))
     return PagePlace(page.number, image, page.found, passage, cited, marks.width, marks.height)

@@ -20,7 +20,7 @@ MAX_ALL_CHARACTERS = 131_072
 """Maximum total length of the texts in a request."""
 
 
-class Mark(Form):
+class CitationMarkForm(Form):
     """A citation in a text. ``end`` is its offset in Unicode code points."""
 
     end: int = Field(ge=0)
@@ -30,29 +30,29 @@ class Mark(Form):
     chunk_id: str = Field("", max_length=200)
 
 
-class Text(Form):
+class TextForm(Form):
     """A text with its citations. ``breaks``: a newline in the text is a line break in the HTML."""
 
     text: str = Field(max_length=MAX_CHARACTERS)
-    citations: list[Mark] = Field(default_factory=list, max_length=500)
+    citations: list[CitationMarkForm] = Field(default_factory=list, max_length=500)
     breaks: bool = False
 
 
 class Texts(Form):
     """Texts to render."""
 
-    texts: list[Text] = Field(max_length=MAX_TEXTS)
+    texts: list[TextForm] = Field(max_length=MAX_TEXTS)
 
     @field_validator("texts")
     @classmethod
-    def _fit(cls, texts: list[Text]) -> list[Text]:
+    def _fit(cls, texts: list[TextForm]) -> list[TextForm]:
         if sum(len(text.text) for text in texts) > MAX_ALL_CHARACTERS:
             raise ValueError(f"at most {MAX_ALL_CHARACTERS} characters are possible in all texts together")
         return texts
 
 
 @answer()
-class Rendered:
+class RenderedAnswer:
     """A text as sanitised HTML."""
 
     html: str
@@ -65,12 +65,12 @@ class RenderRoutes:
         self._thread = thread
 
     @route("POST", "/api/render", allow="user")
-    async def render(self, user: User, body: Texts) -> Items[Rendered]:
+    async def render(self, user: User, body: Texts) -> Items[RenderedAnswer]:
         """Render texts as messages are rendered with `format=html`. Nothing is stored."""
         return Items([await self._thread.run(user.id, _render, text) for text in body.texts])
 
 
-def _render(source: Text) -> Rendered:
+def _render(source: TextForm) -> RenderedAnswer:
     from agentic_rag.conversations.message_html import to_html  # imported here, because it adds 0.1 s to a start
 
     citations = [ShownCitation(mark.end, mark.number) for mark in source.citations]
@@ -78,4 +78,4 @@ def _render(source: Text) -> Rendered:
         Reference(mark.number, mark.document_id, mark.document_name, mark.chunk_id, "", 0.0)
         for mark in source.citations
     ]
-    return Rendered(to_html(source.text, citations, references, breaks=source.breaks))
+    return RenderedAnswer(to_html(source.text, citations, references, breaks=source.breaks))

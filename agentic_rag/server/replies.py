@@ -124,7 +124,7 @@ class Part(Items[T]):
 
 
 @answer()
-class Page(Part[T]):
+class CountedPage(Part[T]):
     """One page of several; ``total`` counts the items of all."""
 
     total: int

@@ -121,7 +121,7 @@ class WholeMemory(Form):
 PlainText = Annotated[str, StringConstraints(min_length=1)]
 
 
-class NewEngram(Form):
+class EngramForm(Form):
     """A memory from another store, with its id and time there (``createdAt`` in milliseconds)."""
 
     id: Annotated[PlainText, StringConstraints(max_length=100)]
@@ -151,7 +151,7 @@ class NewEngram(Form):
 class NewMemories(Form):
     """Memories to add, and recall counts of cues."""
 
-    engrams: tuple[NewEngram, ...] = Field((), max_length=MAX_IMPORT)
+    engrams: tuple[EngramForm, ...] = Field((), max_length=MAX_IMPORT)
     frequencies: dict[str, Annotated[int, Field(ge=0, le=2**31)]] = Field(default_factory=dict)
 
 
@@ -169,7 +169,7 @@ class RoleLine:
 
 
 @answer()
-class SkillLine:
+class SkillAnswer:
     """A skill in the workspace. ``usable`` skills are offered. Digests are SHA-256."""
 
     name: str
@@ -189,7 +189,7 @@ class ExportedSkill:
 
 
 @answer()
-class RoleText:
+class RoleTextAnswer:
     """One file of a role. ``content`` is null if it is unreadable."""
 
     kind: str
@@ -212,13 +212,13 @@ class Role:
     hash: str | None
     notes: Sequence[str]
     findings: Sequence[Finding]
-    files: Sequence[RoleText]
+    files: Sequence[RoleTextAnswer]
     characters: Absent[int] = None
     tokens: Absent[int] = None
 
 
 @answer(kw_only=True)
-class WrittenRole(Role):
+class WrittenRoleAnswer(Role):
     """A role, and the paths of the files just written."""
 
     written: Sequence[str]
@@ -251,7 +251,7 @@ class Size:
 
 
 @answer()
-class ServerCost:
+class ServerCostAnswer:
     """Tokens per request for the tool definitions of a server. ``deferred`` tools cost none until the model finds them.
 
     ``tools`` is 0 for a server that has never listed its tools.
@@ -264,7 +264,7 @@ class ServerCost:
 
 
 @answer()
-class Prompt:
+class PromptAnswer:
     """The prompt, and the size of each part.
 
     ``present`` is the date and the user. ``role`` is null if there is no such role, ``skills`` if there are none,
@@ -283,7 +283,7 @@ class Prompt:
     role: Role | None
     role_id: str
     tools: Sequence[str]
-    servers: Sequence[ServerCost]
+    servers: Sequence[ServerCostAnswer]
     system: Size
     tool_tokens: int
     request_tokens: int
@@ -292,7 +292,7 @@ class Prompt:
 
 
 @answer()
-class Memory:
+class MemoryAnswer:
     """One memory of a role."""
 
     role: str
@@ -313,7 +313,7 @@ class Memory:
 
 
 @answer()
-class MemoryPage(Items[T]):
+class MemoryPageAnswer(Items[T]):
     """A page of memories, newest first. ``roles`` are those with memories, ``total`` counts all matches."""
 
     scope: str
@@ -345,8 +345,8 @@ class Recall:
     center: str | None
     mode: str
     fallback: str | None
-    engrams: Sequence[Memory]
-    overview: Sequence[Memory]
+    engrams: Sequence[MemoryAnswer]
+    overview: Sequence[MemoryAnswer]
     matched: int
     mindmap: Sequence[str]
 
@@ -397,12 +397,12 @@ class RoleRoutes:
         return _role(await self._roles.get(domain, role))
 
     @route("PUT", ROLE, allow="author", errors=[ChangeOnTrial])
-    async def put(self, domain: str, role: str, body: NewRole) -> WrittenRole:
+    async def put(self, domain: str, role: str, body: NewRole) -> WrittenRoleAnswer:
         """Write a role's files."""
         files = body.to_files()
         await self._gate.guard_role(domain, role, files)
         paths = await self._roles.write(domain, role, files, replace=body.replace)
-        return answer_from(WrittenRole, _role(await self._roles.get(domain, role)), written=paths)
+        return answer_from(WrittenRoleAnswer, _role(await self._roles.get(domain, role)), written=paths)
 
     @route("POST", f"{ROLE}/check", allow="author", audited=False)
     async def check_draft(self, domain: str, role: str, body: DraftedFiles) -> Role:
@@ -415,7 +415,7 @@ class RoleRoutes:
         await self._roles.delete(domain, role)
 
     @route("GET", f"{DOMAIN}/effective-prompt", allow="author")
-    async def prompt(self, user: User, domain: str) -> Prompt:
+    async def prompt(self, user: User, domain: str) -> PromptAnswer:
         """Show the prompt of a model before the first message, and the token cost of each server's tools."""
         return _prompt(await effective_prompt(self._definitions, self._roles, self._turn_tools, user, domain))
 
@@ -426,7 +426,7 @@ class RoleRoutes:
         audited=False,
         errors=[BodyTooLarge, ServerReserved, CommandNotAllowed],
     )
-    async def draft_prompt(self, user: User, domain: str, body: PromptDraft) -> Prompt:
+    async def draft_prompt(self, user: User, domain: str, body: PromptDraft) -> PromptAnswer:
         """Show the prompt with unsaved settings and components; nothing is stored."""
         if body.settings and not user.administers(domain):
             raise Forbidden("Only an admin of the domain may try other settings; an author may try other components.")
@@ -470,9 +470,9 @@ class SkillRoutes:
         self._skills = skills
 
     @route("GET", f"{DOMAIN}/skills", allow="author")
-    async def list_skills(self, domain: str) -> Items[SkillLine]:
+    async def list_skills(self, domain: str) -> Items[SkillAnswer]:
         """List the skills of the workspace, including broken ones, with their files and findings."""
-        return Items([answer_from(SkillLine, skill) for skill in await self._skills.list_of(domain)])
+        return Items([answer_from(SkillAnswer, skill) for skill in await self._skills.list_of(domain)])
 
     @route("GET", f"{ROLE}/skill", allow="author")
     async def export(self, domain: str, role: str) -> ExportedSkill:
@@ -487,13 +487,15 @@ class MemoryRoutes:
         self._memories = memories
 
     @route("GET", MEMORIES, allow="member")
-    async def list_memories(self, user: User, domain: str, query: MemoryQuery) -> Redacted[MemoryPage[Memory]]:
+    async def list_memories(
+        self, user: User, domain: str, query: MemoryQuery
+    ) -> Redacted[MemoryPageAnswer[MemoryAnswer]]:
         """List memories, newest first."""
         page = await self._memories.browse(
             user, domain, role=query.role, q=query.q, offset=query.offset, limit=query.limit, which=query.show
         )
         items = [_memory(role, engram) for role, engram in page.items]
-        return Redacted(domain, answer_from(MemoryPage, page, items=items))
+        return Redacted(domain, answer_from(MemoryPageAnswer, page, items=items))
 
     @route("GET", f"{MEMORIES}/recall", allow="member")
     async def recall(self, user: User, domain: str, query: RecallQuery) -> Redacted[Recall]:
@@ -548,7 +550,7 @@ class MemoryRoutes:
 
 
 def _role(view: RoleView) -> Role:
-    files = [answer_from(RoleText, file) for file in view.files]
+    files = [answer_from(RoleTextAnswer, file) for file in view.files]
     return answer_from(Role, view, source=view.files[0].source, files=files)
 
 
@@ -563,7 +565,7 @@ def _drafts(components: Sequence[DraftComponent]) -> dict[str, str | None]:
     return {component.name: component.content for component in components}
 
 
-def _prompt(prompt: EffectivePrompt) -> Prompt:
+def _prompt(prompt: EffectivePrompt) -> PromptAnswer:
     listed = [part for part in (prompt.skills, prompt.catalogue) if part]
     parts = [prompt.bootstrap, *prompt.components, *listed, prompt.present]
     size = Size(sum(part.characters for part in parts), sum(part.tokens for part in parts))
@@ -571,7 +573,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
     if role is not None and role.text is not None:
         part = PromptPart("role", role.text)
         role = answer_from(Role, role, characters=part.characters, tokens=part.tokens)
-    return Prompt(
+    return PromptAnswer(
         bootstrap=answer_from(PromptPreviewPart, prompt.bootstrap),
         components=[answer_from(PromptPreviewPart, component) for component in prompt.components],
         skills=answer_from(PromptPreviewPart, prompt.skills) if prompt.skills else None,
@@ -581,7 +583,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
         role=role,
         role_id=prompt.role_id,
         tools=prompt.tools,
-        servers=[answer_from(ServerCost, server) for server in prompt.servers],
+        servers=[answer_from(ServerCostAnswer, server) for server in prompt.servers],
         system=size,
         tool_tokens=prompt.tool_tokens,
         request_tokens=size.tokens + prompt.tool_tokens,
@@ -598,9 +600,9 @@ def _version(request: Request) -> str | None:
     return None if condition == "*" else condition.removeprefix("W/").strip('"')
 
 
-def _memory(role: str, engram: Engram) -> Memory:
+def _memory(role: str, engram: Engram) -> MemoryAnswer:
     return answer_from(
-        Memory,
+        MemoryAnswer,
         engram,
         role=role,
         created_at=_time(engram.created_at),

@@ -69,7 +69,7 @@ _DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
 FREE_NAMES = frozenset({"name", "role"})
 """Path parameters that are checked by forms, because they are not ids."""
 _GIVEN = frozenset({"user", "caller", "request", "body", "query", "view"})
-"""Parameter names of handlers that `Endpoint._read` fills. Every other parameter must be in the path."""
+"""Parameter names of handlers that `RouteEndpoint._read` fills. Every other parameter must be in the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Rule:
             Forbidden: the user may see the domain but lacks the required role.
         """
         if domain_id is not None and not user.sees(domain_id):
-            raise NotFound("domain", domain_id, hidden=True)
+            raise NotFound("domain", domain_id, hidden=True)  # not Forbidden, which would tell that the domain exists
         if self.allow == "operator" and not user.operator:
             raise Forbidden("Only an operator may do this.")
         if self.allow == "author" and not (domain_id is not None and user.writes(domain_id)):
@@ -211,7 +211,7 @@ def declarations_of(kind: type) -> list[Declaration]:
     return [declaration for declaration in vars(kind).values() if isinstance(declaration, Declaration)]
 
 
-class Edge:
+class HttpEdge:
     """The shared parts of all routes: answers, error handling and the audit log."""
 
     def __init__(
@@ -237,7 +237,9 @@ class Edge:
 
     def routes_of(self, owner: object) -> list[Route]:
         """Return the routes that the class of ``owner`` declares, in order."""
-        return [DeclaredRoute(declared, Endpoint(declared, owner, self)) for declared in declarations_of(type(owner))]
+        return [
+            DeclaredRoute(declared, RouteEndpoint(declared, owner, self)) for declared in declarations_of(type(owner))
+        ]
 
     def exception_handlers(self) -> dict[Any, ExceptionHandler]:
         """Return the handlers for exceptions of routes and of routing."""
@@ -264,7 +266,7 @@ class Edge:
             self._note_refused(exc.reason)
         self._observer.note_error(exc.code)
         endpoint = request.scope.get("endpoint")
-        if isinstance(endpoint, Endpoint):
+        if isinstance(endpoint, RouteEndpoint):
             action, reference = f"{request.method} {endpoint.declared.path}", request_id(request.scope)
             await caller_of(request.scope).note_refusal(exc, action, request.url.path, reference)
         return self.replies.refusal(exc, request)
@@ -277,7 +279,7 @@ class DeclaredRoute(Route):
     command that works without one, and most of them are not used.
     """
 
-    def __init__(self, declared: Declaration, endpoint: "Endpoint") -> None:
+    def __init__(self, declared: Declaration, endpoint: "RouteEndpoint") -> None:
         # Route.__init__ is not called, because it compiles the pattern.
         self.path = declared.path
         self.endpoint = self.app = endpoint
@@ -305,14 +307,14 @@ class DeclaredRoute(Route):
         return super().matches(scope)
 
 
-class Endpoint:
+class RouteEndpoint:
     """The ASGI application of one route. The handler is a method of ``owner``.
 
     The order of a request: rights, form of the ids, limits, parameters, handler, audit row, answer. A refusal is raised
-    and becomes an answer in `Edge`. A stranger's request costs no look-up in the store before the rights are checked.
+    and becomes an answer in `HttpEdge`. Rights come before look-ups in the store, so a stranger costs none.
     """
 
-    def __init__(self, declared: Declaration, owner: object, edge: Edge) -> None:
+    def __init__(self, declared: Declaration, owner: object, edge: HttpEdge) -> None:
         self.declared = declared
         self._owner = owner
         self._edge = edge

@@ -26,7 +26,7 @@ from agentic_rag.reach.schedules import (
     ScheduleForm,
     Schedules,
 )
-from agentic_rag.server.endpoint_routes import NewSecret
+from agentic_rag.server.endpoint_routes import SecretAnswer
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import read_body, route
 from agentic_rag.store.schedules import CatchUp, FiringRecord, FiringState, ScheduleRecord
@@ -125,9 +125,9 @@ class ScheduleRoutes:
         await self._schedules.delete(domain, schedule)
 
     @route("POST", f"{SCHEDULES}/{{schedule}}/secret")
-    async def rotate(self, domain: str, schedule: str) -> NewSecret:
+    async def rotate(self, domain: str, schedule: str) -> SecretAnswer:
         """Replace the secret of a schedule's webhook. The old one is invalid at once."""
-        return NewSecret(await self._schedules.rotate(domain, schedule))
+        return SecretAnswer(await self._schedules.rotate(domain, schedule))
 
     @route("POST", f"{SCHEDULES}/{{schedule}}/run", status=202, errors=[LimitReached])
     async def run(self, domain: str, schedule: str) -> Firing:

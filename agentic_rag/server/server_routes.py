@@ -62,7 +62,7 @@ class SecretName(Form):
     name: VariableName
 
 
-class NewSecret(Form):
+class SecretForm(Form):
     """A new value, or the mask from a GET, which keeps the stored value."""
 
     value: Annotated[str, StringConstraints(min_length=1, max_length=8_000)] | None = Field(None, repr=False)
@@ -80,7 +80,7 @@ class Secret:
 
 
 @answer()
-class OpenSignIn:
+class SignInAnswer:
     """A sign-in that an MCP server waits for.
 
     ``begin`` is this server's address that redirects the person's browser to ``address``. ``who`` is ``owner``, or
@@ -96,7 +96,7 @@ class OpenSignIn:
 
 
 @answer()
-class Connection:
+class ConnectionAnswer:
     """One connection to an MCP server, with the listed tools and the end of its log.
 
     ``dropped_tools`` are listed tools that no model gets, each with the reason. ``notes`` are hints for the admin
@@ -111,14 +111,14 @@ class Connection:
     log: Sequence[str]
     dropped_tools: Sequence[DroppedTool]
     notes: Sequence[str]
-    sign_in: Absent[OpenSignIn] = None
+    sign_in: Absent[SignInAnswer] = None
 
 
 @answer()
 class ServerTrial:
     """Result of testing the servers of a pasted document, with the changes to it and its ignored parts."""
 
-    items: Sequence[Connection]
+    items: Sequence[ConnectionAnswer]
     changes: Sequence[Note]
     warnings: Sequence[Note]
 
@@ -147,7 +147,7 @@ class PastedServer:
     approval: Absent[NeededApproval] = None
     entry: Absent[Json] = None
     proposed: Absent[Json] = None
-    connection: Absent[Connection] = None
+    connection: Absent[ConnectionAnswer] = None
 
 
 @answer()
@@ -228,7 +228,7 @@ class SecretRoutes:
         return _secret(name, masks[name])
 
     @route("PUT", f"{SECRETS}/{{name}}", errors=[SecretLimit])
-    async def put(self, domain: str, name: str, body: NewSecret) -> Secret:
+    async def put(self, domain: str, name: str, body: SecretForm) -> Secret:
         """Set a secret."""
         domain, name = await self._place(domain, name)
         if body.value is not None:
@@ -288,7 +288,7 @@ class ServerRoutes:
         return ServerTrial([_connection(server) for server in trial.servers], trial.changes, trial.warnings)
 
     @route("POST", f"{SERVERS}/{{name}}/restart", errors=START_ERRORS)
-    async def restart(self, user: User, domain: str, name: str) -> Connection:
+    async def restart(self, user: User, domain: str, name: str) -> ConnectionAnswer:
         """Restart a server."""
         return _connection(await self._servers.restart(user, domain, name))
 
@@ -318,6 +318,6 @@ def _row(row: CheckedRow) -> PastedServer:
     )
 
 
-def _connection(state: ConnectionState) -> Connection:
-    sign_in = None if state.sign_in is None else answer_from(OpenSignIn, state.sign_in)
-    return answer_from(Connection, state, sign_in=sign_in)
+def _connection(state: ConnectionState) -> ConnectionAnswer:
+    sign_in = None if state.sign_in is None else answer_from(SignInAnswer, state.sign_in)
+    return answer_from(ConnectionAnswer, state, sign_in=sign_in)

@@ -133,7 +133,7 @@ class ServerServices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentServices:
+class DocumentRouteServices:
     """The services of documents, attachments and sources."""
 
     documents: Documents
@@ -221,7 +221,7 @@ class RouteServices(
     DomainServices,
     RoleServices,
     ServerServices,
-    DocumentServices,
+    DocumentRouteServices,
     EvaluationServices,
     ReachServices,
     ConversationServices,

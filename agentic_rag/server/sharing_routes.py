@@ -15,7 +15,7 @@ from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations.export import STYLE, ExportLanguage, to_markdown, to_page
 from agentic_rag.conversations.sharing import ShareMode, Sharing
-from agentic_rag.server.conversation_answers import Message, show_message
+from agentic_rag.server.conversation_answers import StoredMessageAnswer, show_message
 from agentic_rag.server.replies import Attachment, Redacted, answer
 from agentic_rag.server.routes import route
 
@@ -38,7 +38,7 @@ PAGE_HEADERS: Final = {
 """Headers of the page of a shared conversation: it runs nothing, loads nothing, and no cache keeps it."""
 
 
-class ExportQuery(Form):
+class ConversationExportQuery(Form):
     """The format of an export, and the language of its headings. ``html`` is a page for printing."""
 
     format: Literal["markdown", "json", "html"] = "markdown"
@@ -52,7 +52,7 @@ class SharedQuery(Form):
 
 
 @answer()
-class ExportedConversation:
+class ExportAnswer:
     """The active branch of a conversation with all its messages and sources."""
 
     id: str
@@ -60,7 +60,7 @@ class ExportedConversation:
     domain_id: str
     domain_name: str
     exported_at: str
-    messages: Sequence[Message]
+    messages: Sequence[StoredMessageAnswer]
 
 
 @answer()
@@ -88,13 +88,13 @@ class SharingRoutes:
 
     @route("GET", EXPORT, allow="user", large=True)
     async def export(
-        self, user: User, conversation: ConversationId, query: ExportQuery
-    ) -> Attachment | Redacted[ExportedConversation]:
+        self, user: User, conversation: ConversationId, query: ConversationExportQuery
+    ) -> Attachment | Redacted[ExportAnswer]:
         """Export a conversation with its sources, as Markdown, JSON or a page for printing."""
         record, exported = await self._sharing.export(user, conversation, query.language)
         if query.format == "json":
             messages = [show_message(message) for message in exported.messages]
-            shown = ExportedConversation(
+            shown = ExportAnswer(
                 record.id, record.title, record.domain_id, exported.domain_name, exported.exported_at, messages
             )
             return Redacted(record.domain_id, shown)

@@ -27,14 +27,14 @@ class ItemQuery(Form):
     failed: bool = False
 
 
-class Deletion(Form):
+class SourceDeletionQuery(Form):
     """What happens to the documents of a source that is deleted."""
 
     documents: Literal["keep", "delete"]
 
 
 @answer()
-class Counts:
+class RunCountsAnswer:
     """What a run did; see ``RunCounts``."""
 
     listed: int
@@ -81,7 +81,7 @@ class DocumentSource:
     requested: bool
     items: int
     failed_items: int
-    counts: Counts
+    counts: RunCountsAnswer
     notes: Sequence[str]
     problem: Absent[SourceProblem] = None
     next_at: str | None
@@ -131,7 +131,7 @@ class SourceRoutes:
         return Redacted(domain, _show(await self._sources.change(user, domain, source, body)))
 
     @route("DELETE", SOURCE)
-    async def delete(self, domain: str, source: str, query: Deletion) -> None:
+    async def delete(self, domain: str, source: str, query: SourceDeletionQuery) -> None:
         """Delete a source. Its documents stay, or are removed within seconds."""
         await self._sources.delete(domain, source, keep_documents=query.documents == "keep")
 
@@ -159,7 +159,7 @@ def _show(shown: ShownSource) -> DocumentSource:
         files_folder=record.folder,
         items=shown.items,
         failed_items=shown.failed,
-        counts=answer_from(Counts, record.counts),
+        counts=answer_from(RunCountsAnswer, record.counts),
         problem=problem,
     )
 

@@ -30,7 +30,7 @@ _LAST_SECONDS = 1.0
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
+    (b"x-accel-buffering", b"no"),  # nginx would otherwise collect events before it passes them on
 ]
 
 
@@ -125,7 +125,7 @@ class EventStream:
     async def _beat(self, send: Send, scope: anyio.CancelScope) -> None:
         """Check all time limits of the connection with one timer, because a timer for each event would be expensive."""
         await anyio.sleep(OPEN_SECONDS)
-        await self._start(send)
+        await self._start(send)  # from now on an error can no longer become the answer
         self._last_sent = anyio.current_time()
         while True:
             began = anyio.current_time()

@@ -67,6 +67,7 @@ async def check_place(
     """
     if after < 0 or stored.turn.status not in FINISHED:  # a turn that runs can still write an event of this number
         return
+    # The numbers are those of the encoder, which makes several events of one, so only encoding tells how many.
     encoder = OpenAiResponses(frame)
     written = sum(len(encoder.frames(event)) for event in await turn_events(conversations, user, stored))
     if after >= written:

@@ -21,7 +21,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_at
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.runtime.acceptance import Accepted
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
@@ -61,7 +61,7 @@ class ChatRequest(Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UiQuestion:
     """The message to answer, with its client's id."""
 
     id: str
@@ -148,7 +148,7 @@ class UiMessageRoutes:
         return EventStream(self._conversations.events(turn_id), UiMessage(waits))
 
     async def _accept(
-        self, user: User, conversation: ConversationRecord, body: ChatRequest, question: Question
+        self, user: User, conversation: ConversationRecord, body: ChatRequest, question: UiQuestion
     ) -> Accepted:
         again = body.trigger == "regenerate-message"
         if again or body.message_id is not None:
@@ -208,7 +208,7 @@ def _answer_of(response: Response, arguments: object) -> tuple[WaitAction, Json]
     return WaitAction.ACCEPT, {"arguments": response.input} if edited else {}
 
 
-def _question_of(messages: list[UiMessageForm]) -> Question:
+def _question_of(messages: list[UiMessageForm]) -> UiQuestion:
     """Return the last message as a question.
 
     Raises:
@@ -239,7 +239,7 @@ def _question_of(messages: list[UiMessageForm]) -> Question:
             case _:
                 problem = "only text and images are taken; other files are uploaded to the domain."
                 raise InvalidInput(f"{place}.type", problem)
-    return Question(last.id, "\n".join(texts), images)
+    return UiQuestion(last.id, "\n".join(texts), images)
 
 
 def _string(part: Json, name: str, place: str) -> str:

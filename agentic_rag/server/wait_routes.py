@@ -15,7 +15,7 @@ from agentic_rag.base.forms import AnswerJson, Form
 from agentic_rag.base.ids import ConversationId, WaitId
 from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.conversations.waits import Waits
-from agentic_rag.server.replies import Page, Redacted, answer, answer_from
+from agentic_rag.server.replies import CountedPage, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.waits import WaitRecord, WaitState
 
@@ -31,7 +31,7 @@ class WaitQuery(Form):
     page_size: int = Field(50, ge=1, le=100)
 
 
-class Answer(Form):
+class WaitAnswerForm(Form):
     """An answer to a wait.
 
     ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation" | "domain"}``. Of a
@@ -43,7 +43,7 @@ class Answer(Form):
 
 
 @answer(kw_only=True)
-class Wait:
+class WaitAnswer:
     """A turn's request for input from a person.
 
     ``answerer`` may answer until ``expiresAt``. See the event ``input_required``.
@@ -88,12 +88,12 @@ _SHOWN = {
 }
 
 
-def show_wait(record: WaitRecord) -> Redacted[Wait]:
+def show_wait(record: WaitRecord) -> Redacted[WaitAnswer]:
     """Return a wait as an answer, without the secrets of its domain."""
     request = record.request
     others = {name: request.get(key) for name, key in _SHOWN.items()}
     shown = answer_from(
-        Wait, record, turn_id=record.root_turn_id, title=request["title"], message=request["message"], **others
+        WaitAnswer, record, turn_id=record.root_turn_id, title=request["title"], message=request["message"], **others
     )
     return Redacted(record.domain_id, shown)
 
@@ -105,20 +105,20 @@ class WaitRoutes:
         self._waits = waits
 
     @route("GET", WAITS, allow="user")
-    async def list(self, user: User, query: WaitQuery) -> Page[Redacted[Wait]]:
+    async def list(self, user: User, query: WaitQuery) -> CountedPage[Redacted[WaitAnswer]]:
         """List the waits of the caller's turns, and those that the caller may answer as an admin; newest first."""
         page = await self._waits.list_page(
             user, query.state, query.conversation_id, page=query.page, page_size=query.page_size
         )
         more = query.page * query.page_size < page.total
-        return Page([show_wait(wait) for wait in page.items], more, page.total, query.page, query.page_size)
+        return CountedPage([show_wait(wait) for wait in page.items], more, page.total, query.page, query.page_size)
 
     @route("GET", f"{WAITS}/{{wait}}", allow="user")
-    async def show(self, user: User, wait: WaitId) -> Redacted[Wait]:
+    async def show(self, user: User, wait: WaitId) -> Redacted[WaitAnswer]:
         """Show one wait."""
         return show_wait(await self._waits.get(user, wait))
 
     @route("POST", f"{WAITS}/{{wait}}", allow="user", errors=(WaitAnswered, Forbidden, ChangeHeld, ChangeOnTrial))
-    async def answer(self, user: User, wait: WaitId, body: Answer) -> Redacted[Wait]:
+    async def answer(self, user: User, wait: WaitId, body: WaitAnswerForm) -> Redacted[WaitAnswer]:
         """Answer a wait. The first answer counts, and the turn continues."""
         return show_wait(await self._waits.answer(user, wait, WaitAction(body.action), dict(body.content or {})))

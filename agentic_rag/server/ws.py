@@ -44,9 +44,9 @@ from agentic_rag.server.connection import (
     CLOSE_SECONDS,
     MAX_FRAME_BYTES,
     TOO_LARGE,
-    Connection,
     ConnectionGone,
     PlainConnection,
+    SocketConnection,
     fast_connection,
 )
 from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join, joins_repeats
@@ -85,27 +85,27 @@ PIECE_BYTES = 64 * 1024
 """Approximate size of the pieces in which a replay is written."""
 
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
-"""Exceptions of a send on a closed connection: ASGI's first one, ASGI's others, and a `Connection`'s."""
+"""Exceptions of a send on a closed connection: ASGI's first one, ASGI's others, and a `SocketConnection`'s."""
 
 
 # Protocols of the layers below. Tests implement them with conversations in memory.
 
 
-class Record(Protocol):
+class FollowedConversation(Protocol):
     """A conversation's record, as far as a socket needs it."""
 
     @property
     def session_id(self) -> SessionId: ...
 
 
-class TurnRecord(Protocol):
+class FollowedTurn(Protocol):
     """A turn's record, as far as a socket needs it."""
 
     @property
     def conversation_id(self) -> ConversationId: ...
 
 
-class Accepted(Protocol):
+class AcceptedTurn(Protocol):
     """The business layer's answer to a message."""
 
     @property
@@ -148,8 +148,8 @@ class Turns(Protocol):
 class ConversationService(Protocol):
     """The part of the business layer that a socket needs. Another user's id raises NotFound."""
 
-    async def get(self, user: User, conversation_id: ConversationId, /) -> Record: ...
-    async def turn(self, user: User, turn_id: TurnId, /) -> TurnRecord: ...
+    async def get(self, user: User, conversation_id: ConversationId, /) -> FollowedConversation: ...
+    async def turn(self, user: User, turn_id: TurnId, /) -> FollowedTurn: ...
     async def is_first_turn(self, user: User, turn_id: TurnId, /) -> bool: ...
     async def send(
         self,
@@ -163,7 +163,7 @@ class ConversationService(Protocol):
         images: Sequence[GivenImage] = (),
         model: str | None = None,
         attachments: Sequence[str] = (),
-    ) -> Accepted: ...
+    ) -> AcceptedTurn: ...
     async def answer_again(
         self,
         user: User,
@@ -174,13 +174,13 @@ class ConversationService(Protocol):
         *,
         client_message_id: str | None = None,
         model: str | None = None,
-    ) -> Accepted: ...
+    ) -> AcceptedTurn: ...
     async def interrupt(
         self, user: User, conversation_id: ConversationId, /, *, turn_id: TurnId | None = None, queued: bool = False
     ) -> bool: ...
 
 
-class Wait(Protocol):
+class AnsweredWait(Protocol):
     """A wait's record, as far as a socket needs it."""
 
     @property
@@ -192,7 +192,7 @@ class Wait(Protocol):
 class WaitService(Protocol):
     """Stores answers to waits. Another user's id raises NotFound."""
 
-    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json, /) -> Wait: ...
+    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json, /) -> AnsweredWait: ...
 
 
 ReplayCheck = Callable[[User, TurnId], Awaitable[None]]
@@ -323,7 +323,7 @@ class Socket:
     def __init__(
         self,
         websocket: WebSocket,
-        connection: Connection,
+        connection: SocketConnection,
         caller: Caller,
         business: ConversationService,
         turns: Turns,
@@ -423,7 +423,7 @@ class Socket:
             case _:
                 assert_never(frame)
 
-    async def _accept(self, frame: MessageFrame | RetryFrame) -> Accepted:
+    async def _accept(self, frame: MessageFrame | RetryFrame) -> AcceptedTurn:
         if isinstance(frame, RetryFrame):
             content = frame.content if isinstance(frame, EditFrame) else None
             return await self._business.answer_again(
@@ -461,6 +461,7 @@ class Socket:
                 accepted.queued,
                 frame.request_id,
             )
+            # Room first: from here to the last write nothing waits, so the order of the frames is fixed.
             await self._connection.room()
             reader = self._subscriptions.get(frame.conversation_id)
             woken = reader is not None and self._wakes(reader, accepted)
@@ -473,7 +474,7 @@ class Socket:
             self._announced = None
             announced.happen()
 
-    def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted, *, woken: bool) -> None:
+    def _follow_sent(self, conversation_id: ConversationId, accepted: AcceptedTurn, *, woken: bool) -> None:
         """Follow the turn of a message. ``woken`` means that its reader is about to follow it."""
         current = self._subscriptions.get(conversation_id)
         if current is None:
@@ -489,7 +490,7 @@ class Socket:
         else:
             current.ahead.append(accepted.turn_id)
 
-    def _wakes(self, reader: Subscription, accepted: Accepted) -> bool:
+    def _wakes(self, reader: Subscription, accepted: AcceptedTurn) -> bool:
         """Return whether an accepted message has woken a reader that waits for exactly this turn."""
         knows_next = reader.last is not None and not self._turns.shared  # also if it has already ended
         return reader.waiting and knows_next and not (accepted.queued or accepted.duplicate)
@@ -503,6 +504,7 @@ class Socket:
         elif (await self._business.turn(self._user, turn_id)).conversation_id != frame.conversation_id:
             raise NotFound("turn", turn_id)
         after = frame.after or 0
+        # The old reader ends first, so that none of its events follows `subscribed`.
         self._drop(frame.conversation_id)
         await self._send(SubscribedReply(frame.conversation_id, turn_id, after, frame.request_id))
         replays = frame.turn_id is not None
@@ -577,6 +579,7 @@ class Socket:
         encoder = await self._encoder(turn, after)
         encode, is_native = encoder.frames, isinstance(encoder, Native)
 
+        # Looked up once: `push` runs for every delta.
         conversation_id, offer, followed = subscription.conversation_id, self._connection.offer, self._subscriptions.get
 
         def push(events: Sequence[AgentEvent]) -> int:
@@ -620,6 +623,7 @@ class Socket:
         subscription.waiting = False
         if self._announced is not None:  # a message is being accepted: `accepted` goes out before its turn's events
             await self._announced.wait()
+        # If messages were accepted during the wait, their turns are read in the order of acceptance.
         return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 
     async def _session(self, subscription: Subscription) -> SessionId:

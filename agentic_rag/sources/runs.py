@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
+from agentic_rag.access.users import ActiveUsers
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
     AgenticRagError,
@@ -59,13 +60,14 @@ from agentic_rag.sources.items import (
     file_name,
 )
 from agentic_rag.sources.mcp import McpReader, SourceServer
-from agentic_rag.sources.sources import CurrentAddressPolicy, Sources, UserLookup
+from agentic_rag.sources.sources import Sources
 from agentic_rag.sources.website import website_reader
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import HeldDocument
 from agentic_rag.store.sources import RunCounts, SourceItemRecord, SourceKind, SourceRecord, SourceState
+from agentic_rag.tools.launch.addresses import AddressRules
 from agentic_rag.tools.launch.spec import spec_of
 from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.pool import START_SECONDS, McpPool
@@ -116,7 +118,7 @@ class SourceRuns:
         directory: Directory,
         documents: Documents,
         changes: Sources,
-        people: UserLookup,
+        people: ActiveUsers,
         vault: Vault,
         pool: McpPool,
         lists: ToolLists,

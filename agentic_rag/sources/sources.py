@@ -5,14 +5,13 @@ Owns the checks of a source's values, and the labels of its documents. `runs` do
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.access.users import User
+from agentic_rag.access.users import ActiveUsers, User
 from agentic_rag.base.errors import InvalidInput, LimitReached, NotFound, SourceExists
 from agentic_rag.base.forms import line
 from agentic_rag.base.ids import DocumentId
@@ -32,29 +31,12 @@ from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.sources import SourceItemRecord, SourceKind, SourceRecord, SourceState
-from agentic_rag.tools.launch.addresses import AddressPolicy
+from agentic_rag.tools.launch.addresses import AddressRules
 
 MAX_SOURCES = 50
 """Maximum number of sources of a domain."""
 MAX_ROWS = 500
 """Maximum number of documents whose labels one statement reads."""
-
-
-class UserLookup(Protocol):
-    """The users of the server."""
-
-    def user_named(self, user_id: str) -> User | None:
-        """Return an active user with all rights, or None."""
-        ...
-
-
-class CurrentAddressPolicy(Protocol):
-    """The network rules for addresses of users."""
-
-    @property
-    def reach(self) -> AddressPolicy:
-        """The addresses that may be connected to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +55,8 @@ class Sources:
         self,
         database: Database,
         directory: Directory,
-        people: UserLookup,
-        addresses: CurrentAddressPolicy,
+        people: ActiveUsers,
+        addresses: AddressRules,
         folders: AllowedFolders,
     ) -> None:
         self._db = database

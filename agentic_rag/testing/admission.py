@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.testing.bindings import ELSEWHERE, Failure, failures, without
+from agentic_rag.testing.bindings import ELSEWHERE, BlockFailure, failures, without
 from agentic_rag.testing.model_rules import BINDING_BETA, ModelRules, rules_of, thinks
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.prompt_cache import tokens_of_prompt
@@ -35,7 +35,7 @@ class Admitted:
 
     request: Json
     rules: ModelRules | None
-    dropped: tuple[Failure, ...] = ()
+    dropped: tuple[BlockFailure, ...] = ()
     refuses: bool = False
 
     @property
@@ -98,7 +98,7 @@ class Admission:
         """Record that a user's last message was refused; it stays refused as long as a request contains it."""
         self._refused.update(_questions(request)[-1:])
 
-    def _bind(self, request: Json, rules: ModelRules, betas: Collection[str]) -> tuple[Failure, ...]:
+    def _bind(self, request: Json, rules: ModelRules, betas: Collection[str]) -> tuple[BlockFailure, ...]:
         failed = failures(request, rules)
         changed = [failure for failure in failed if failure.reason == "prefix_binding_mismatch"]
         if not changed:

@@ -24,7 +24,7 @@ ELSEWHERE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BlockFailure:
     """A thinking block that may not be used: its place (message and block), and the reason."""
 
     message: int
@@ -59,7 +59,7 @@ class Signer:
         self._prefix.take("assistant", block)
 
 
-def failures(request: Json, rules: ModelRules) -> list[Failure]:
+def failures(request: Json, rules: ModelRules) -> list[BlockFailure]:
     """Return the thinking blocks of a request that its model may not use, in order.
 
     If a block fails, so does the other thinking of its message, and all later thinking.
@@ -75,12 +75,12 @@ def failures(request: Json, rules: ModelRules) -> list[Failure]:
         _, before, previous, model = _read(signature)
         # Thinking of a model that this one cannot read does not break what follows: ``last`` stays as it was.
         if model and model != request["model"] and model not in rules.reads:
-            unusable.append(Failure(message, index, "model_binding_mismatch"))
+            unusable.append(BlockFailure(message, index, "model_binding_mismatch"))
             continue
         # The first block may follow any other one: thinking may be left out at the start of a conversation.
         fits = before == prefix.digest and (last is None or previous == _short(last)) and message != broken
         if rules.bound and not fits:
-            unusable.append(Failure(message, index, "prefix_binding_mismatch"))
+            unusable.append(BlockFailure(message, index, "prefix_binding_mismatch"))
             broken = message
             continue
         last = signature
@@ -97,7 +97,7 @@ def sign(thinking: str) -> str:
     return "sig-" + hashlib.sha256(b"stand-in:" + thinking.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def without(request: Json, dropped: Sequence[Failure]) -> Json:
+def without(request: Json, dropped: Sequence[BlockFailure]) -> Json:
     """Return the request as the model sees it: without these blocks."""
     places = {(failure.message, failure.block) for failure in dropped}
     messages = []

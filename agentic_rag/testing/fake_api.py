@@ -49,7 +49,7 @@ from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, Thi
 from agentic_rag.testing.admission import Admission, Admitted, Inadmissible
 from agentic_rag.testing.batches import FakeBatch, batch_problems
 from agentic_rag.testing.bindings import Signer
-from agentic_rag.testing.frames import PING, Facts, error_json, frame, frames, message_json
+from agentic_rag.testing.frames import PING, AnswerFacts, error_json, frame, frames, message_json
 from agentic_rag.testing.model_rules import rules_of
 from agentic_rag.testing.prompt_cache import CacheDiagnoses, Clock, PromptCache
 from agentic_rag.testing.steps import Say, Step, Think, step_events, step_from_json
@@ -158,7 +158,7 @@ def reply_from_json(value: Json) -> Reply:
 
 
 @dataclass(slots=True)
-class Call:
+class ReceivedCall:
     """One call: the request's JSON, its headers, and the end of its answer.
 
     Names of headers are in lower case. ``x-peer`` is added: the client's address and port, which distinguish
@@ -172,7 +172,7 @@ class Call:
     done: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     def __init__(self, status: int, message: str, kind: str = "", retry_after: str | None = None) -> None:
         super().__init__(status, message)
         self.status = status
@@ -198,7 +198,7 @@ class FakeService:
         self._answered = 0
         self._failures: list[str] = []
         self._server: uvicorn.Server | None = None
-        self.calls: list[Call] = []
+        self.calls: list[ReceivedCall] = []
         self.refused: list[str] = []
         self.url = ""
         self.app = Starlette(routes=self._routes())
@@ -226,12 +226,12 @@ class FakeService:
         self._answered += 1
         if scripted is None:
             self._failures.append(f"call {self._answered} of {len(self._script)} scripted steps")
-            raise Refused(500, "the script has no more steps")
+            raise RefusedCall(500, "the script has no more steps")
         try:
             return as_reply(scripted(body) if callable(scripted) else scripted)
         except AssertionError as exc:
             self._failures.append(str(exc))
-            raise Refused(500, f"the script failed: {exc}") from exc
+            raise RefusedCall(500, f"the script failed: {exc}") from exc
 
     # --- the server -----------------------------------------------------------------------------------------
 
@@ -360,11 +360,11 @@ class FakeMessagesAPI(FakeService):
             reply = self._reply(params) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
             if reply.fault.status is not None:
                 fault = reply.fault
-                raise Refused(reply.fault.status, fault.message or "scripted", fault.error_type)
+                raise RefusedCall(reply.fault.status, fault.message or "scripted", fault.error_type)
             events, long_writes = self._events(admitted, reply)
-        except Refused as refused:
+        except RefusedCall as refused:
             return {"type": "errored", "error": error_json(refused.kind, refused.message, "req_0")}
-        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
+        facts = AnswerFacts(tuple(admitted.transformations), long_writes, reply.step.category)
         message = message_json(events, f"msg_{uuid.uuid4().hex[:24]}", facts)
         return {"type": "succeeded", "message": message}
 
@@ -374,8 +374,8 @@ class FakeMessagesAPI(FakeService):
             reasons = batch_problems(body)
             if reasons:
                 self.refused += reasons
-                raise Refused(400, reasons[0])
-        except Refused as refused:
+                raise RefusedCall(400, reasons[0])
+        except RefusedCall as refused:
             return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
         batch = FakeBatch(f"msgbatch_{uuid.uuid4().hex[:24]}", body["requests"])
         self.batches[batch.id] = batch
@@ -387,16 +387,16 @@ class FakeMessagesAPI(FakeService):
         try:
             self._authenticate(request)
             if batch is None:
-                raise Refused(404, "Message batch not found")
+                raise RefusedCall(404, "Message batch not found")
             if request.url.path.endswith("/results"):
                 if batch.results is None:
-                    raise Refused(404, "The batch has not ended; its results are not available yet")
+                    raise RefusedCall(404, "The batch has not ended; its results are not available yet")
                 return Response(batch.result_lines(), media_type="application/x-jsonl")
             if request.url.path.endswith("/cancel"):
                 if batch.results is not None:
-                    raise Refused(400, "The batch has ended already")
+                    raise RefusedCall(400, "The batch has ended already")
                 batch.cancel()
-        except Refused as refused:
+        except RefusedCall as refused:
             return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
         return JSONResponse(batch.to_json(self.url))
 
@@ -408,16 +408,16 @@ class FakeMessagesAPI(FakeService):
             body = await self._accept(request)
             peer = f"{request.client.host}:{request.client.port}" if request.client else ""
             # Recorded before the checks: a test can look at a request that the service refused.
-            call = Call(body, {**request.headers, "x-peer": peer})
+            call = ReceivedCall(body, {**request.headers, "x-peer": peer})
             self.calls.append(call)
             betas = [beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",")]
             admitted = self._admit(body, betas)
             reply = self._reply(body) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
             if reply.fault.status is not None:
                 fault = reply.fault
-                raise Refused(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
+                raise RefusedCall(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
             return self._answer(call, admitted, reply, request_id)
-        except Refused as refused:
+        except RefusedCall as refused:
             headers = {"request-id": request_id}
             if refused.retry_after is not None:
                 headers["retry-after"] = refused.retry_after
@@ -429,7 +429,7 @@ class FakeMessagesAPI(FakeService):
             admitted = self._admission.admit(body, betas)
         except Inadmissible as exc:
             self.refused += exc.reasons
-            raise Refused(exc.status, exc.reasons[0]) from exc
+            raise RefusedCall(exc.status, exc.reasons[0]) from exc
         self.dropped += admitted.transformations
         self.sticky += admitted.refuses  # a bool counts as 0 or 1
         return admitted
@@ -440,7 +440,7 @@ class FakeMessagesAPI(FakeService):
         rules = rules_of(name)
         try:
             self._authenticate(request)
-        except Refused as refused:
+        except RefusedCall as refused:
             return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
         if rules is None:
             return JSONResponse(error_json("not_found_error", f"model: {name}", "req_0"), status_code=404)
@@ -450,30 +450,32 @@ class FakeMessagesAPI(FakeService):
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         key = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
         if not key or (self._key is not None and key != self._key):
-            raise Refused(401, "invalid x-api-key")
+            raise RefusedCall(401, "invalid x-api-key")
         if not request.headers.get("anthropic-version"):
-            raise Refused(400, "anthropic-version: header is required")
+            raise RefusedCall(400, "anthropic-version: header is required")
 
     async def _accept(self, request: Request) -> Json:
         """Return the request's JSON object, if key, version and form are right."""
         self._authenticate(request)
         body = await request.body()
         if len(body) > MAX_BODY:
-            raise Refused(413, "Request exceeds the maximum size")
+            raise RefusedCall(413, "Request exceeds the maximum size")
         try:
             parsed = json.loads(body, parse_constant=_no_constant)
         except (ValueError, RecursionError) as exc:
-            raise Refused(400, f"The request body is not valid JSON: {exc}") from exc
+            raise RefusedCall(400, f"The request body is not valid JSON: {exc}") from exc
         if not isinstance(parsed, dict):
-            raise Refused(400, "request: Input should be a valid dictionary")
+            raise RefusedCall(400, "request: Input should be a valid dictionary")
         return parsed
 
-    def _answer(self, call: Call, admitted: Admitted, reply: Reply, request_id: str) -> Response:
+    def _answer(self, call: ReceivedCall, admitted: Admitted, reply: Reply, request_id: str) -> Response:
         events, long_writes = self._events(admitted, reply)
         message_id = f"msg_{uuid.uuid4().hex[:24]}"
         diagnosis = self._diagnoses.diagnose(call.request, message_id)
         wants_diagnosis = call.request.get("diagnostics") is not None
-        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category, diagnosis, wants_diagnosis)
+        facts = AnswerFacts(
+            tuple(admitted.transformations), long_writes, reply.step.category, diagnosis, wants_diagnosis
+        )
         # An answer that repeats an earlier refusal adds nothing: its message is known to be refused.
         if reply.step.stop_reason == "refusal" and not admitted.refuses:
             self._admission.refuse(call.request)
@@ -504,7 +506,7 @@ class FakeMessagesAPI(FakeService):
             )
         except AssertionError as exc:
             self._failures.append(str(exc))
-            raise Refused(500, f"the script failed: {exc}") from exc
+            raise RefusedCall(500, f"the script failed: {exc}") from exc
         completed = events[-1]
         if step.usage is not None or not isinstance(completed, MessageCompleted):
             return events, 0

@@ -19,7 +19,16 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.json_form import Json
 from agentic_rag.testing.chat_frames import ChatAnswer, Shape, error_frame
 from agentic_rag.testing.chat_problems import ChatRules, chat_problems, names_of, surrogate_in, tokens_of
-from agentic_rag.testing.fake_api import Call, FakeService, Fault, FaultyStream, HungUp, Refused, Reply, Scripted
+from agentic_rag.testing.fake_api import (
+    FakeService,
+    Fault,
+    FaultyStream,
+    HungUp,
+    ReceivedCall,
+    RefusedCall,
+    Reply,
+    Scripted,
+)
 from agentic_rag.testing.steps import Say, Think
 
 _KINDS = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -61,26 +70,26 @@ class FakeChatAPI(FakeService):
     async def _complete(self, request: Request) -> Response:
         try:
             body = await self._accept(request)
-            call = Call(body, dict(request.headers))
+            call = ReceivedCall(body, dict(request.headers))
             self.calls.append(call)
             reasons = chat_problems(body, self.rules)
             if reasons:
                 self.refused += reasons
-                raise Refused(400, reasons[0])
+                raise RefusedCall(400, reasons[0])
             if self._models is not None and body["model"] not in self._models:
-                raise Refused(404, f"The model {body['model']!r} does not exist or you do not have access to it.")
+                raise RefusedCall(404, f"The model {body['model']!r} does not exist or you do not have access to it.")
             reply = self._reply(body)
             if reply.fault.status is not None:
                 fault = reply.fault
-                raise Refused(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
+                raise RefusedCall(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
             return self._answer(call, reply)
-        except Refused as refused:
+        except RefusedCall as refused:
             code = refused.kind if "_error" not in refused.kind else _KINDS.get(refused.status)
             error = {"message": refused.message, "type": refused.kind, "param": None, "code": code}
             headers = {"retry-after": refused.retry_after} if refused.retry_after is not None else None
             return JSONResponse({"error": error}, status_code=refused.status, headers=headers)
 
-    def _answer(self, call: Call, reply: Reply) -> Response:
+    def _answer(self, call: ReceivedCall, reply: Reply) -> Response:
         if reply.fault.refuse:
             return HungUp()
         body = call.request
@@ -102,22 +111,22 @@ class FakeChatAPI(FakeService):
     def _authenticate(self, request: Request) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not bearer or (self._key is not None and bearer != self._key):
-            raise Refused(401, "Incorrect API key provided.")
+            raise RefusedCall(401, "Incorrect API key provided.")
 
     async def _accept(self, request: Request) -> Json:
         self._authenticate(request)
         try:
             body = json.loads(await request.body())
         except ValueError as exc:
-            raise Refused(400, f"We could not parse the JSON body of your request ({exc}).") from exc
+            raise RefusedCall(400, f"We could not parse the JSON body of your request ({exc}).") from exc
         if not isinstance(body, dict) or surrogate_in(body):
-            raise Refused(400, "Invalid body: a JSON object of valid Unicode is expected.")
+            raise RefusedCall(400, "Invalid body: a JSON object of valid Unicode is expected.")
         return body
 
     async def _list(self, request: Request) -> Response:
         try:
             self._authenticate(request)
-        except Refused as refused:
+        except RefusedCall as refused:
             return JSONResponse({"error": {"message": refused.message}}, status_code=refused.status)
         return JSONResponse(names_of(self._models or ()))
 

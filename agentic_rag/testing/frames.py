@@ -31,7 +31,7 @@ PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class AnswerFacts:
     """The data of an answer in addition to its events.
 
     ``transformations``: thinking that was removed from the request. ``long_writes``: tokens that the cache keeps for an
@@ -45,10 +45,10 @@ class Facts:
     diagnosed: bool = False
 
 
-NO_FACTS = Facts()
+NO_FACTS = AnswerFacts()
 
 
-def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> list[bytes]:
+def frames(events: Sequence[ModelEvent], message_id: str, facts: AnswerFacts = NO_FACTS) -> list[bytes]:
     """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
     # The last event comes first, because `message_start`, the first frame, shows the input's usage.
     usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
@@ -73,7 +73,7 @@ def error_json(kind: str, message: str, request_id: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
-def message_json(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> Json:
+def message_json(events: Sequence[ModelEvent], message_id: str, facts: AnswerFacts = NO_FACTS) -> Json:
     """Return the answer to a request without ``stream``."""
     started = next(event for event in events if isinstance(event, MessageStarted))
     completed = next(event for event in events if isinstance(event, MessageCompleted))
@@ -83,7 +83,7 @@ def message_json(events: Sequence[ModelEvent], message_id: str, facts: Facts = N
     return {**message, "content": content, **ended}
 
 
-def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: Facts) -> list[Json]:
+def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: AnswerFacts) -> list[Json]:
     if isinstance(event, TextDelta):
         return [_delta(event.index, {"type": "text_delta", "text": event.text})]
     if isinstance(event, ThinkingDelta):
@@ -101,7 +101,7 @@ def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: Facts)
     return [_end_json(event, facts, usage), {"type": "message_stop"}]
 
 
-def _end_json(event: ModelEvent, facts: Facts, usage: Usage) -> Json:
+def _end_json(event: ModelEvent, facts: AnswerFacts, usage: Usage) -> Json:
     assert isinstance(event, MessageCompleted)
     return {
         "type": "message_delta",
@@ -119,7 +119,7 @@ def _end_json(event: ModelEvent, facts: Facts, usage: Usage) -> Json:
     }
 
 
-def _stop_details(stop_reason: str, facts: Facts) -> Json | None:
+def _stop_details(stop_reason: str, facts: AnswerFacts) -> Json | None:
     if stop_reason != "refusal":
         return None
     explanation = f"This request was declined ({facts.category})." if facts.category else None
@@ -141,7 +141,7 @@ def _delta(index: int, delta: Json) -> Json:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def _message(message_id: str, facts: Facts, model: str, usage: Json) -> Json:
+def _message(message_id: str, facts: AnswerFacts, model: str, usage: Json) -> Json:
     changed: Json = {"input_transformations": list(facts.transformations)} if facts.transformations else {}
     if facts.diagnosed:
         changed["diagnostics"] = facts.diagnostics
@@ -158,7 +158,7 @@ def _message(message_id: str, facts: Facts, model: str, usage: Json) -> Json:
     }
 
 
-def _usage(usage: Usage, output: int, facts: Facts) -> Json:
+def _usage(usage: Usage, output: int, facts: AnswerFacts) -> Json:
     return {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,

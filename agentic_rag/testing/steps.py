@@ -73,7 +73,7 @@ class Think:
 
 
 @dataclass(frozen=True, slots=True)
-class Redacted:
+class RedactedThinking:
     """A redacted thinking block."""
 
     data: str
@@ -93,7 +93,7 @@ class Use:
     pieces: tuple[str, ...] = ()
 
 
-StepBlock = Say | Think | Redacted | Use
+StepBlock = Say | Think | RedactedThinking | Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def step_events(
 def _block_events(index: int, block: StepBlock, results: Sequence[Block], signer: Signs) -> list[ModelEvent]:
     if isinstance(block, Think):
         return _thinking_events(index, block, signer.sign(block.text))
-    if isinstance(block, Redacted):
+    if isinstance(block, RedactedThinking):
         # A redacted block has no field for a signature; `bindings` looks for it behind the last bar of the data.
         seal = "" if isinstance(signer, Unbound) else "|" + signer.sign(block.data)
         redacted: Block = {"type": "redacted_thinking", "data": block.data + seal}
@@ -270,7 +270,7 @@ def _block_from_json(value: Json) -> StepBlock:
     if kind == "thinking":
         return Think(value["thinking"], pieces)
     if kind == "redacted_thinking":
-        return Redacted(value["data"])
+        return RedactedThinking(value["data"])
     if kind == "tool_use":
         return Use(value["name"], value.get("input", {}), value.get("id", ""), value.get("raw"))
     raise ValueError(f"blocks.type: {kind!r} is not one of text, thinking, redacted_thinking, tool_use")

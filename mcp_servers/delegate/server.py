@@ -35,7 +35,7 @@ class ChildRequest:
     task: str
 
 
-class DelegateAnswer(Protocol):
+class TaskAnswer(Protocol):
     """The answer of a child: its text, or the reason for a failure (``failed``).
 
     ``others_text``: whether the child has read text that the user did not write. The result has it as ``othersText``.
@@ -58,7 +58,7 @@ class DelegateAnswer(Protocol):
 class ChildRunner(Protocol):
     """The host's runner of delegated tasks."""
 
-    async def run(self, request: ChildRequest) -> DelegateAnswer:
+    async def run(self, request: ChildRequest) -> TaskAnswer:
         """Run a child to its end. Cancelling it interrupts the child."""
         ...
 
@@ -94,7 +94,7 @@ def create_server(children: ChildRunner) -> MCPServer[Any]:
     return server
 
 
-def result_of(answer: DelegateAnswer) -> CallToolResult:
+def result_of(answer: TaskAnswer) -> CallToolResult:
     """Return the tool result of an answer: the text for the model, and evidence and searches for the host."""
     structured = {
         "othersText": answer.others_text,

@@ -13,7 +13,7 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import RateLimited
 from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.server.auth import MAX_TICKETS, TICKET_SECONDS, Tickets
-from agentic_rag.server.limits import Limits, Load
+from agentic_rag.server.limits import KeyLimits, Load
 
 pytestmark = pytest.mark.attack(kind="web")
 
@@ -54,7 +54,7 @@ def test_spending_beyond_the_burst_must_be_refilled() -> None:
 
 
 def test_a_load_refuses_one_more_than_its_limits() -> None:
-    load = Load(Limits(requests_per_second=1, messages_per_minute=2, connections=1, subscriptions=1))
+    load = Load(KeyLimits(requests_per_second=1, messages_per_minute=2, connections=1, subscriptions=1))
     load.connections = load.subscriptions = 1
     for _ in range(2):
         load.request(0)

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from agentic_rag.base.messages import without_private
 from agentic_rag.models.base import ModelEvent, ModelRequest
-from agentic_rag.server.routes import Endpoint
+from agentic_rag.server.routes import RouteEndpoint
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say
 from tests.access.issuer import issuing
@@ -397,7 +397,7 @@ async def test_no_route_for_members_or_authors_names_a_hidden_document(tmp_path:
             for route in found.rig.application.app.routes:
                 if not isinstance(route, Route):
                     continue
-                assert isinstance(route.endpoint, Endpoint)
+                assert isinstance(route.endpoint, RouteEndpoint)
                 declared = route.endpoint.declared
                 names = [name for name in route.param_convertors if name not in ids]
                 if names or declared.rule.allow not in ("user", "member", "author"):

@@ -8,7 +8,7 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag.server.frames import FRAMES
-from agentic_rag.server.routes import Endpoint, Rule
+from agentic_rag.server.routes import RouteEndpoint, Rule
 from tests.access.tenants import SECRET_WORDS, Tenants, audited, count_refused, make_key, socket, tenants
 from tests.ws.serving import serving
 
@@ -118,7 +118,7 @@ def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
         assert isinstance(route, Route), "a mount needs its own test"
         path = re.sub(r"{(\w+)(:\w+)?}", lambda name: found.ids.get(name[1], "x"), route.path)
         for method in sorted(route.methods or ()):
-            assert isinstance(route.endpoint, Endpoint), "a route is declared with @route"
+            assert isinstance(route.endpoint, RouteEndpoint), "a route is declared with @route"
             yield method, route.path, path, route.endpoint.declared.rule
 
 

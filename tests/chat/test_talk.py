@@ -10,7 +10,7 @@ import pytest
 
 from agentic_rag.base.errors import InvalidInput, RequestRefused, ServerUnreachable
 from agentic_rag.base.events import Error, Text
-from agentic_rag.chat.command import Chat, open_conversation
+from agentic_rag.chat.command import TerminalChat, open_conversation
 from agentic_rag.chat.talk import Ending, Server, Talk
 from tests.chat.serving import Paper, break_connections, chat_server
 from tests.ws.memory import DONE, Desk
@@ -176,7 +176,7 @@ async def test_a_turn_without_events_is_shown_from_its_stored_answer() -> None:
 
     desk.on_start = lose
     async with chat_server(desk) as url:
-        chat = Chat(Server(url), paper.screen, "conv_1")
+        chat = TerminalChat(Server(url), paper.screen, "conv_1")
         assert await chat.turn("Hi") == "resync"
     assert paper.out == "stored turn_1\n"
     assert "gone" in paper.err

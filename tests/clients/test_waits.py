@@ -6,7 +6,7 @@ from typing import Any
 
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.server.dialects.ag_ui import AgUi
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from agentic_rag.testing.steps import say, use
 from tests.clients.live import live

@@ -168,7 +168,7 @@ async def test_the_evaluation_command_has_exit_codes_and_writes_junit(tmp_path: 
         client, junit = ServerClient(rig.http), tmp_path / "cases.xml"
         assert await evaluate.run_cases(client, base, {}, domain, junit) == 0
         wrong = {
-            "questions": ["Which siphon <&\x00> is it?".replace("\x00", "")],
+            "questions": ["Which siphon <&\ufffe> is it?"],  # XML has no U+FFFE
             "expect": {"cites": [{"document": "leave.md"}]},
         }
         await rig.ok("POST", f"{base}/cases", wrong)

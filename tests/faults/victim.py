@@ -31,7 +31,7 @@ from agentic_rag.app.serving import address_of, bind, serve
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import StorageFull
 from agentic_rag.base.settings import load_settings
-from agentic_rag.server.connection import EXTENSION, Connection
+from agentic_rag.server.connection import EXTENSION, SocketConnection
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 
@@ -154,7 +154,7 @@ class Failpoints:
 class WatchedConnection:
     """A connection whose direct sends are watched, too."""
 
-    def __init__(self, connection: Connection, points: Failpoints) -> None:
+    def __init__(self, connection: SocketConnection, points: Failpoints) -> None:
         self._connection = connection
         self._points = points
 
@@ -207,7 +207,7 @@ class Watched:
 
         extensions = scope.get("extensions") or {}
         if EXTENSION in extensions:
-            connection: Connection = WatchedConnection(extensions[EXTENSION]["connection"], self._points)
+            connection: SocketConnection = WatchedConnection(extensions[EXTENSION]["connection"], self._points)
             extensions[EXTENSION] = {"connection": connection}
         await self._app(scope, receive, watched)
 

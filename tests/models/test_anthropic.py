@@ -32,7 +32,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.models.marks import INSTRUCTION
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
-from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, say, step_events
+from agentic_rag.testing.steps import Cite, RedactedThinking, Say, Step, Think, Use, say, step_events
 
 LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 RESULT: Block = {
@@ -51,7 +51,7 @@ SEARCHED = ModelRequest("claude-x", 100, (), (user_message("hello"), ASKED, FOUN
 RICH = Step(
     (
         Think("Let me think, 想一想 🚀."),
-        Redacted("opaque"),
+        RedactedThinking("opaque"),
         Say("Staff get 25 days.", (Cite(0), Cite(0, 0, 2))),
         Say(" Ünïcödé — 二十五天 🎉\n\n```py\nx = [1]\n```"),
         Use("look", {"query": 'a "quoted" \\ 引号 \n', "deep": {"list": [1, 2.5, None, True]}}),

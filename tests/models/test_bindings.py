@@ -8,7 +8,7 @@ import pytest
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.prompt_cache import Clock
-from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, say
+from agentic_rag.testing.steps import RedactedThinking, Say, Step, Think, Use, say
 
 JSON = dict[str, Any]
 TOOL: JSON = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
@@ -46,7 +46,7 @@ async def conversation(api: FakeMessagesAPI, model: str = "claude-sonnet-5-5") -
     return body
 
 
-THOUGHTFUL = Step((Think("hm"), Say("So."), Redacted("x"), Say("And so.")))
+THOUGHTFUL = Step((Think("hm"), Say("So."), RedactedThinking("x"), Say("And so.")))
 
 
 async def test_a_request_with_appended_parts_is_accepted() -> None:

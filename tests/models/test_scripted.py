@@ -19,7 +19,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.testing.problems import sign
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
-from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, pieces_of, say, step_from_json, use
+from agentic_rag.testing.steps import Cite, RedactedThinking, Say, Step, Think, Use, pieces_of, say, step_from_json, use
 
 HELLO = ModelRequest("m", 10, (), (user_message("hello"),))
 LOOK: ToolSpec = {"name": "look", "description": "", "input_schema": {"type": "object"}}
@@ -45,7 +45,9 @@ async def collected(model: ScriptedModel, request: ModelRequest = HELLO) -> list
 
 
 async def test_a_step_is_streamed_block_by_block_in_the_apis_order() -> None:
-    step = Step((Think("hm"), Redacted("x"), Say("one two"), Use("look", {"q": 1}, id="t1")), usage=Usage(1, 2, 3, 4))
+    step = Step(
+        (Think("hm"), RedactedThinking("x"), Say("one two"), Use("look", {"q": 1}, id="t1")), usage=Usage(1, 2, 3, 4)
+    )
     async with ScriptedModel(step) as model:
         assert await collected(model) == [
             MessageStarted("m"),
@@ -210,7 +212,7 @@ def test_a_step_has_a_json_form() -> None:
     assert parsed == Step(
         (
             Think("hm"),
-            Redacted("x"),
+            RedactedThinking("x"),
             Say("So.", (Cite(0, 1),), ("S", "o.")),
             Use("look", {"q": 1}, "t1"),
         ),

@@ -96,7 +96,7 @@ class Rules:
 
 
 class Nobody:
-    """Implements `agentic_rag.reach.endpoints.People` with the local user only."""
+    """Implements `agentic_rag.access.users.ActiveUsers` with the local user only."""
 
     def user_named(self, user_id: str) -> User | None:
         return LOCAL if user_id == LOCAL.id else None

@@ -100,6 +100,8 @@ async def test_edited_arguments_are_used_and_invalid_ones_keep_the_wait_open(tmp
             assert said in refused.text
         assert (await a.post(action="explode")).status_code == 422
         assert (await a.post()).status_code == 422
+        many = dict.fromkeys(map(str, range(300)), "1")
+        assert (await a.post(action="accept", **many)).status_code == 422
         assert await a.state() == "open"
         page = (await a.get()).text
         shown = re.search(r"<textarea name=\"arguments\"[^>]*>\n(.*?)</textarea>", page, re.DOTALL)

@@ -10,11 +10,13 @@ import orjson
 import pytest
 from standardwebhooks import Webhook
 
+from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import InvalidInput, ModelError
 from agentic_rag.reach import cron
+from agentic_rag.reach.schedules import ScheduleChange, Schedules
 from agentic_rag.store import schedules
 from agentic_rag.store.clock import later, new_id, now, seconds_of, time_text
-from agentic_rag.store.schedules import FiringState
+from agentic_rag.store.schedules import FiringState, ScheduleRecord
 from agentic_rag.testing.steps import say, use
 from tests.access.tenants import as_operator, audited, bearer, make_key, tenants
 from tests.reach.receiver import Receiver
@@ -271,6 +273,30 @@ async def test_a_signed_webhook_fires_once_and_its_body_is_untrusted(tmp_path: P
 
 
 @pytest.mark.attack(kind="web")
+class OvertakenSchedules(Schedules):
+    """Schedules of which a run fails while a change is being checked."""
+
+    async def _check_values(self, record: ScheduleRecord, at: str, *, moves: bool = True) -> ScheduleRecord:
+        checked = await super()._check_values(record, at, moves=moves)
+        failed = {"failures": 3, "problem": "it failed", "enabled": False, "next_at": None}
+        await self._db.write(lambda conn: schedules.update(conn, record.id, **failed))
+        return checked
+
+
+async def test_a_change_keeps_the_state_that_a_run_has_stored_meanwhile(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        made = await create(rig, domain)
+        services = rig.application.business
+        overtaken = OvertakenSchedules(
+            rig.application.database, services.directory, services.vault, rig.application.access
+        )
+        await overtaken.change(LOCAL, domain, made["id"], ScheduleChange(prompt="What is old?"))
+        (stored,) = (await rig.ok("GET", f"/api/domains/{domain}/schedules"))["items"]
+        assert (stored["prompt"], stored["enabled"], stored["problem"]) == ("What is old?", False, "it failed")
+        assert stored["failures"] == 3
+
+
 async def test_members_and_other_domains_admins_cannot_reach_schedules(tmp_path: Path) -> None:
     async with tenants(tmp_path) as t:
         domain = t.ids["domain"]

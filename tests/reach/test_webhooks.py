@@ -11,9 +11,11 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from agentic_rag.store import deliveries
+from agentic_rag.base.json_form import to_json, to_text
+from agentic_rag.reach.endpoints import EndpointTarget
+from agentic_rag.store import deliveries, secrets
 from agentic_rag.store.deliveries import DeliveryState, Event
-from agentic_rag.store.endpoints import EventKind
+from agentic_rag.store.endpoints import SERVER, EventKind
 from agentic_rag.testing.steps import say
 from tests.access.tenants import audited, make_key, tenants
 from tests.reach.receiver import Receiver, outbox, sending
@@ -230,12 +232,26 @@ async def test_an_address_without_https_is_refused(tmp_path: Path) -> None:
             "file:///etc/passwd",
             "https://",
             "//example.org",
+            "https://999.1.1.1/hook",
+            "https://☃.example/hook",
             "",
         ):
             body = {"name": "x", "url": url, "events": ["turn.failed"]}
             status, code, message = await rig.refused("POST", path, body)
             assert (status, code) == (422, "VALIDATION_ERROR")
             assert message.startswith("url:"), url
+
+
+async def test_a_stored_address_that_no_client_can_read_is_a_failed_attempt(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add("https://example.org/hook")
+        target = to_text(to_json(EndpointTarget("https://999.1.1.1/hook")))
+        row = box.vault.seal_text(SERVER, secrets.endpoint_secret(endpoint), target)
+        await box.database.write(lambda conn: secrets.put(conn, row))
+        await box.announce(1)
+        with sending(tasks, box.sender(3600.0)):
+            await box.until(endpoint, lambda found, _: found.failures == 1)
+        assert "cannot be used" in (await box.listed(endpoint))[0].problem
 
 
 @pytest.mark.attack(kind="web")

@@ -19,7 +19,7 @@ from agentic_rag.runtime.core.definition import Definition, Limits
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.prompt_cache import Clock
-from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use
+from agentic_rag.testing.steps import Cite, RedactedThinking, Say, Step, Think, Use
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest
 from tests.runtime.harness import Bench, MemoryToolset, Services, bench, definition, hits, kinds, ok, text_of, toolset
 
@@ -57,7 +57,9 @@ def brain(request: dict[str, Any]) -> Step:
             if block["type"] == "tool_result"
             for part in block["content"]
         )
-        return Step((Think("Now I know."), Say("Leave is 30 days.", (Cite(results - 1),)), Redacted("x"), Say(" So.")))
+        return Step(
+            (Think("Now I know."), Say("Leave is 30 days.", (Cite(results - 1),)), RedactedThinking("x"), Say(" So."))
+        )
     return Step((Think("Look."), Use("promptx_action", {"query": "x"}), Use("search_documents", {"query": "leave"})))
 
 

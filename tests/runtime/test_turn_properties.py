@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.testing.problems import problems
-from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, step_events
+from agentic_rag.testing.steps import RedactedThinking, Say, Step, Think, Use, step_events
 from agentic_rag.tools.base import CallOutcome
 from tests.runtime.harness import definition, info
 
@@ -28,7 +28,7 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900
 blocks = st.one_of(
     st.builds(Say, st.sampled_from(["Hello there.", "x", "Ünïcode 文字。"])),
     st.builds(Think, st.just("hm")),
-    st.builds(Redacted, st.just("cipher")),
+    st.builds(RedactedThinking, st.just("cipher")),
     st.builds(Use, st.sampled_from(["alpha", "beta", "gone"]), st.sampled_from([{"query": "q"}, {}, {"query": 1}])),
     st.builds(
         Use,

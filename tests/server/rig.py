@@ -21,7 +21,7 @@ from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.models.base import Model
 from agentic_rag.operations.maintenance import SCAN_SECONDS
 from agentic_rag.server.openapi import documented_statuses
-from agentic_rag.server.routes import Endpoint
+from agentic_rag.server.routes import RouteEndpoint
 from agentic_rag.store import documents
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.migrations import OWN, Revisions
@@ -131,7 +131,7 @@ class Rig:
             routes = self.application.app.routes
             endpoint = next((r.endpoint for r in routes if isinstance(r, Route) and _matches(r, scope)), None)
         # A method that no route of the path takes leaves the endpoint of another method.
-        if not isinstance(endpoint, Endpoint) or endpoint.declared.method != method:
+        if not isinstance(endpoint, RouteEndpoint) or endpoint.declared.method != method:
             return
         if status not in documented_statuses(endpoint.declared):
             self._undocumented.append(f"{method} {endpoint.declared.path} does not say that it answers {status}")

@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Match, Route
 
 from agentic_rag.access.users import User
-from agentic_rag.server.routes import DeclaredRoute, Endpoint, declarations_of, route
+from agentic_rag.server.routes import DeclaredRoute, RouteEndpoint, declarations_of, route
 
 
 class Places:
@@ -53,7 +53,7 @@ def test_a_declared_route_matches_what_a_route_of_starlette_matches(root: str) -
     edge: Any = None
     matches = 0
     for declared in declarations_of(Places):
-        endpoint = Endpoint(declared, Places(), edge)
+        endpoint = RouteEndpoint(declared, Places(), edge)
         ours, theirs = DeclaredRoute(declared, endpoint), Route(declared.path, endpoint, methods=[declared.method])
         assert ours.methods == theirs.methods
         for path in PATHS:

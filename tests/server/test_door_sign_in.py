@@ -472,6 +472,8 @@ async def test_a_client_is_identified_by_its_metadata_document(tmp_path: Path) -
         # An address inside the network is not asked, as for MCP servers.
         for address in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{place}/"):
             assert (await rig.begin(client_id=address)).status_code == 400, address
+        for address in ("https://999.1.1.1/client.json", "https://[x/client.json"):  # no client can read them
+            assert (await rig.begin(client_id=address)).status_code == 400, address
 
 
 async def test_below_a_root_path_all_addresses_name_it(tmp_path: Path) -> None:

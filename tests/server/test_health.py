@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.app.preload import load_what_turns_need
+from agentic_rag.app.application import load_what_turns_need
 from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import ScriptedModel

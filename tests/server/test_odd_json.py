@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from agentic_rag.base.ids import ConversationId
-from agentic_rag.server.routes import Declaration, Endpoint
+from agentic_rag.server.routes import Declaration, RouteEndpoint
 from agentic_rag.store.conversations import update
 from tests.server.rig import Rig
 
@@ -47,7 +47,7 @@ async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int)
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
         endpoints = [each.endpoint for each in rig.application.app.routes if isinstance(each, Route)]
-        declared = [each.declared for each in endpoints if isinstance(each, Endpoint)]
+        declared = [each.declared for each in endpoints if isinstance(each, RouteEndpoint)]
         taking = [each for each in declared if "body" in each.reads]
         assert len(taking) > 10
         for number, each in enumerate(taking):  # another start for each route, so that each odd value is tried

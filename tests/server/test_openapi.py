@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag.access.users import User
-from agentic_rag.server.routes import Declaration, Endpoint, route
+from agentic_rag.server.routes import Declaration, RouteEndpoint, route
 from agentic_rag.testing.steps import say
 from tests.server.rig import Json, Rig
 
@@ -108,7 +108,7 @@ def declared(rig: Rig) -> list[Declaration]:
             assert each.path in ("/ws", "/api/ag-ui/{domain}")
             continue
         assert isinstance(each, Route)
-        assert isinstance(each.endpoint, Endpoint)
+        assert isinstance(each.endpoint, RouteEndpoint)
         assert each.app is each.endpoint, "something was put over a route after its declaration"
         found.append(each.endpoint.declared)
     return found

@@ -3,27 +3,37 @@
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
 
+from agentic_rag.access.keys import Entrant
+from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     AgenticRagError,
-    IndexUnavailable,
     ModelError,
+    SearchUnavailable,
     StorageDamaged,
     StorageFull,
     StorageUnavailable,
     WorkspaceUnavailable,
 )
+from agentic_rag.base.json_form import to_text
 from agentic_rag.base.messages import plain_text
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.sign_in_source import SignInSource
+from agentic_rag.domains.sign_ins import SignIns
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.log.runlog import Stall
-from agentic_rag.server import frames, replies
+from agentic_rag.server import ag_ui_socket, frames, replies
+from agentic_rag.server.auth import Caller
+from agentic_rag.server.oauth_routes import OAuthRoutes
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of
 
 ADDRESS = "connection to server at 10.0.0.7, port 5432 failed: FATAL: /srv/data/pg (asyncpg)"
 TELLING = ("10.0.0.7", "5432", "/srv", "asyncpg", "FATAL", "qdrant", "127.0.0.1:9", "httpx")
-FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, IndexUnavailable]
+FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, SearchUnavailable]
 
 
 def tells(text: str) -> list[str]:
@@ -38,7 +48,30 @@ def test_a_refusal_gives_its_reason_to_operators_only(kind: type[AgenticRagError
     assert tells(bytes(operator.body).decode())
     frame = frames.refuse(error, {}, lambda body: body, whole=False)
     assert (frame.code, tells(frame.message)) == (error.code, [])
+    event = ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=False)
+    assert (event["code"], tells(to_text(event))) == (error.code, [])
+    assert tells(to_text(ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=True)))
     assert error.plain.endswith(".")
+
+
+class NoStore(SignInSource):
+    """Sign-ins at MCP servers while the database does not answer."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def sign_ins(self) -> SignIns:
+        raise StorageUnavailable(ADDRESS)
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_the_page_of_a_failed_sign_in_gives_its_reason_to_operators_only(operator: bool) -> None:
+    request = Request({"type": "http", "query_string": b"state=x", "headers": []})
+    caller = Caller(Entrant(User("mia", operator=operator), "key_1"))
+    routes = OAuthRoutes(NoStore(), Directory.__new__(Directory))
+    page = await OAuthRoutes.callback.handler(routes, request=request, caller=caller)
+    assert isinstance(page, HTMLResponse)
+    assert bool(tells(bytes(page.body).decode())) is operator
 
 
 @pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull, StorageDamaged])

@@ -9,7 +9,7 @@ import pytest
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import Form, read_form
 from agentic_rag.server.frames import AnswerFrame
-from agentic_rag.server.wait_routes import Answer
+from agentic_rag.server.wait_routes import WaitAnswerForm
 from agentic_rag.testing.steps import say, use
 from tests.access.tenants import as_operator, audited, bearer, make_key, socket, tenants
 from tests.server.rig import Json, Rig
@@ -137,7 +137,7 @@ async def test_a_wait_is_visible_to_its_owner_and_admins_of_its_domain(tmp_path:
         assert (await ended(rig, turn))["status"] == "done"
 
 
-@pytest.mark.parametrize(("form", "more"), [(Answer, {}), (AnswerFrame, {"waitId": "wait_1"})])
+@pytest.mark.parametrize(("form", "more"), [(WaitAnswerForm, {}), (AnswerFrame, {"waitId": "wait_1"})])
 def test_frames_and_rest_have_the_same_size_limit_for_answers(form: type[Form], more: Json) -> None:
     deep: Json = {}
     for _ in range(30):

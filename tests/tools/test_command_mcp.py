@@ -121,6 +121,17 @@ async def test_a_configuration_with_comments_is_checked_and_only_its_named_field
     assert [row["status"] for row in rows] == ["change_proposed", "not_possible"]
 
 
+async def test_the_report_of_a_check_as_json_keeps_every_character(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"servers": {"arabic\u200f": {"command": "x", "url": "y"}}}), "utf-8")
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+    command = ["mcp", "check", "--data", str(rig.settings.data), domain, str(file), "--json"]
+    shown = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
+    assert [row["key"] for row in json.loads(shown.stdout)["items"]] == ["arabic\u200f"]
+    assert "\u200f" not in shown.stdout
+
+
 def test_allowing_a_command_line_again_replaces_the_first(tmp_path: Path) -> None:
     run(tmp_path, "allow", "--", PYTHON, "-I", str(CAPTIVE))
     run(tmp_path, "allow", "--network", "--", PYTHON, "-I", str(CAPTIVE))

@@ -111,6 +111,7 @@ class ProviderLogins:
             ProviderUnavailable: the provider does not answer, or gives an invalid answer.
         """
         begun = await self._use_up(returned)
+        # RFC 9207: the answer may name its issuer, which prevents a mix-up of two providers.
         if returned.issuer is not None and returned.issuer != self._provider.client.issuer:
             raise Unauthenticated("The answer is of another issuer.")
         if returned.error or not returned.code:
@@ -186,6 +187,7 @@ class ProviderLogins:
         bound = begun is not None and hmac.compare_digest(begun.browser_sha256, sha256_of(returned.browser))
         if begun is None or not bound or begun.expires_at <= now():
             raise Unauthenticated(OTHER_BROWSER)
+        # Two requests may both have found it; only one deletes it.
         if not await self._db.write(lambda conn: logins.take_begun(conn, state), durable=True):
             raise Unauthenticated(OTHER_BROWSER)
         return begun
@@ -200,7 +202,7 @@ class ProviderLogins:
             raise unavailable(str(exc)) from exc
         user = await self._people.take_in(
             Provided(
-                subject=f"{client.issuer} {claims['sub']}",
+                subject=f"{client.issuer} {claims['sub']}",  # OpenID Connect: unique only together with the issuer
                 name=text_in(claims, client.name, "email"),
                 display_name=_one_line(text_in(claims, "name")),
                 operator=rights.operator,

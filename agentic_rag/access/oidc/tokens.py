@@ -97,7 +97,7 @@ class _FetchedResource(Generic[T]):
             if value is not None:
                 return value
             if self._failure is not None and self._clock() - self._failed_at < REFETCH_SECONDS:
-                raise ProviderUnavailable(self._failure.reason)
+                raise ProviderUnavailable(self._failure.reason)  # a new one: each raise adds to an error's traceback
             try:
                 value = await self._fetch()
             except ProviderUnavailable as exc:
@@ -159,6 +159,7 @@ class OidcProvider:
         """
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
         description = await self._description()
+        # OpenID Connect Discovery: without a list, the provider supports basic authentication.
         methods = description.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         basic = bool(self.client.secret) and "client_secret_basic" in methods
         if not basic:
@@ -185,7 +186,7 @@ class OidcProvider:
             try:
                 claims = jwt.decode(token, key, algorithms=[algorithm]).claims
             except (JoseError, ValueError):
-                continue
+                continue  # several keys may fit, and only one of them has signed
             check_claims(claims, expected, time.time())
             return claims
         raise Unauthenticated("This token's signature is not the provider's.")

@@ -129,7 +129,7 @@ def find_problem(schema: Any, arguments: Json, *, user: bool, names: Mapping[str
     ``user``: the schema comes from a user's server, so its check is limited to `STEPS`. ``names``: arguments that the
     model saw under another name, as own name → shown name. The message has the shown name.
     """
-    # jsonschema is imported on first use: it takes a tenth of a second (`agentic_rag.app.preload`)
+    # jsonschema is imported on first use: it takes a tenth of a second (`agentic_rag.app.application`)
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 

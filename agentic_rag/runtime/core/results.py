@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from agentic_rag.base.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
+from agentic_rag.base.events import EventBody, Retrieval, RetrievalHit, ToolResult, ToolStatus
 from agentic_rag.base.json_form import Json, to_json, to_text
 from agentic_rag.base.messages import (
     ACTIVATION,
@@ -353,7 +353,7 @@ def _evidence(name: str, outcome: CallOutcome) -> list[Block]:
     return list(fields.get("evidence") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
 
-def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:
+def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[RetrievalHit, ...], Literal["documents", "memory"]]:
     structured = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
     if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
@@ -427,9 +427,9 @@ def _score(hit: Json) -> float:
     return float(hit["relevance_score"] if "relevance_score" in hit else hit.get("score") or 0.0)
 
 
-def _document_hit(hit: Json) -> Hit:
+def _document_hit(hit: Json) -> RetrievalHit:
     first = hit["sentences"][0]
-    return Hit(
+    return RetrievalHit(
         id=first["chunk_id"],
         name=hit["document_name"],
         snippet=" ".join(sentence["text"] for sentence in hit["sentences"])[:SNIPPET],
@@ -441,9 +441,9 @@ def _document_hit(hit: Json) -> Hit:
     )
 
 
-def _memory_hit(engram: Json) -> Hit:
+def _memory_hit(engram: Json) -> RetrievalHit:
     cues = engram.get("cues") or []
-    return Hit(
+    return RetrievalHit(
         id=str(engram["id"]),
         name=" ".join(cues[:3]) if cues else str(engram.get("type", "")),
         snippet=str(engram["content"])[:SNIPPET],

@@ -14,9 +14,9 @@ from agentic_rag.base.events import (
     AgentEvent,
     Delegate,
     EventBody,
-    Hit,
     Option,
     Reference,
+    RetrievalHit,
     Source,
     Text,
     Thinking,
@@ -34,7 +34,7 @@ TextKind = Literal["text", "thinking"]
 
 _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
     cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, KeptAttachment, KeptImage, Option, Reference, Source)
+    for cls in (*EventBody.__args__, RetrievalHit, KeptAttachment, KeptImage, Option, Reference, Source)
 }
 """For each record type: the fields with their JSON names, and whether a field is left out when its value is None."""
 _PLAIN = frozenset({str, int, float, bool, dict})

@@ -16,8 +16,8 @@ from agentic_rag.server.dialects.agentx import AgentX
 from agentic_rag.server.dialects.answer import AnswerDialect
 from agentic_rag.server.dialects.base import Dialect, FrameCodec, Headers
 from agentic_rag.server.dialects.chat import Chat
-from agentic_rag.server.dialects.knowledge import Knowledge
-from agentic_rag.server.dialects.message import Message, MessageFrames
+from agentic_rag.server.dialects.knowledge import KnowledgeDialect
+from agentic_rag.server.dialects.message import MessageDialect, MessageFrames
 from agentic_rag.server.dialects.native import Native
 from agentic_rag.server.dialects.observable import Observable, ObservableFrames
 from agentic_rag.server.dialects.openai_chat import OpenAiChat
@@ -52,9 +52,9 @@ GROUP = "agentic_rag.dialects"
 _OWN: dict[str, Callable[[], Dialect]] = {
     "native": Native,
     "observable": Observable,
-    "message": Message,
+    "message": MessageDialect,
     "agentx": AgentX,
-    "knowledge": Knowledge,
+    "knowledge": KnowledgeDialect,
     "chat": Chat,
     "ag-ui": AgUi,
     "ui-message": UiMessage,

@@ -5,7 +5,7 @@ one artifact, `ARTIFACT`, whose metadata holds the citations. A wait for a perso
 wait for a task at an address (a sign-in) ``auth-required``.
 
 Both versions share their meaning and differ in names: 1.0 is the JSON form of a protobuf (``TASK_STATE_WORKING``,
-``{"statusUpdate": …}``), 0.3 has a ``kind`` in every object. `Form` writes both.
+``{"statusUpdate": …}``), 0.3 has a ``kind`` in every object. `A2aForm` writes both.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,9 +19,8 @@ from agentic_rag.base.errors import ServerStopping
 from agentic_rag.base.events import AgentEvent, WaitKind
 from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.answer import progress_text
-from agentic_rag.server.dialects.base import Headers
-from agentic_rag.server.dialects.known_waits import KnownWaits
-from agentic_rag.server.dialects.openai_answer import Answer, Citation
+from agentic_rag.server.dialects.base import Headers, KnownWaits
+from agentic_rag.server.dialects.openai_answer import AnswerCitation, OpenAiAnswer
 
 ARTIFACT: Final = "answer"
 """The id of the artifact that holds the answer."""
@@ -75,7 +74,7 @@ class TaskState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class A2aForm:
     """Writes the objects of one version. ``legacy``: version 0.3, else 1.0."""
 
     legacy: bool
@@ -138,8 +137,8 @@ class A2aTask:
     The task pauses when waits are open and no other call is running.
     """
 
-    def __init__(self, form: Form, seed: TaskSeed, ended: Collection[str] = ()) -> None:
-        self.answer = Answer()
+    def __init__(self, form: A2aForm, seed: TaskSeed, ended: Collection[str] = ()) -> None:
+        self.answer = OpenAiAnswer()
         self.form = form
         self.seed = seed
         self.state = seed.state
@@ -358,6 +357,6 @@ class A2aStream:
         return self._task.form.artifact_update({**update, "append": append, "lastChunk": last})
 
 
-def _cite(citation: Citation, passages: str) -> Json:
+def _cite(citation: AnswerCitation, passages: str) -> Json:
     source = {name: citation.source[name] for name in _CITED if citation.source.get(name) is not None}
     return {"start": citation.start, "end": citation.end, "uri": citation.address(passages), **source}

@@ -24,8 +24,7 @@ from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.ag_ui_messages import RunMessages, Step
 from agentic_rag.server.dialects.ag_ui_waits import show_interrupt
-from agentic_rag.server.dialects.base import Headers
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import Headers, KnownWaits
 
 PROTOCOL_VERSION = "1.0"
 RESET_CODE = "STEP_RESET"
@@ -295,6 +294,7 @@ class AgUi:
             self._enter(existing)
             return existing
         self._entered[path] += 1
+        # A delegate that works again in the same turn is another subagent run, which needs its own id.
         again = "" if self._entered[path] == 1 else f"~{self._entered[path]}"
         ident = f"{self._answer_id}/{path}{again}"
         agent = _Agent(path, call, {"subagentRunId": ident}, message=self._message_id(path, 0))

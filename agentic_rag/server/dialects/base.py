@@ -9,6 +9,7 @@ point is the dialect's name. It refers to a callable without arguments, which re
     shout = "our_package.shout:Shout"
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentic_rag.base.events import AgentEvent
@@ -17,6 +18,18 @@ from agentic_rag.server.frames import ClientFrame, Reply
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Header lines in ASGI's form: lower-case names."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWaits:
+    """The waits of a turn that need no answer any more, as an encoder knows them before the first event.
+
+    ``ended`` holds the ids of ended waits, which do not end the stream. ``answered`` holds the ids of waits from whose
+    answers the stream continues. The client already has the events before them, so these are not sent again.
+    """
+
+    ended: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()
 
 
 class Dialect(Protocol):

@@ -46,7 +46,7 @@ class Chunks:
         return rest
 
 
-class Knowledge(AnswerDialect):
+class KnowledgeDialect(AnswerDialect):
     """``user_message``, ``context_ready``, ``chunk`` by ``chunk``, then one end.
 
     A client replaces its references at each ``context_ready``, so each one lists all passages found so far. The first

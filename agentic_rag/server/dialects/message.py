@@ -31,7 +31,7 @@ from agentic_rag.server.frames import (
 )
 
 
-class Message(AnswerDialect):
+class MessageDialect(AnswerDialect):
     """``message_start``, ``content_delta``, one ``source_reference`` per source, then one end."""
 
     name = "message"

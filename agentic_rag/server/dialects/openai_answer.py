@@ -25,7 +25,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AnswerFailure:
     """The reason for an incomplete answer."""
 
     code: str
@@ -33,13 +33,13 @@ class Failure:
     retryable: bool
 
 
-def failure_of(error: AgenticRagError) -> Failure:
+def failure_of(error: AgenticRagError) -> AnswerFailure:
     """Return an error as the failure of an answer."""
-    return Failure(error.code, str(error), error.retryable)
+    return AnswerFailure(error.code, str(error), error.retryable)
 
 
 @dataclass(frozen=True, slots=True)
-class Citation:
+class AnswerCitation:
     """A verified citation: a passage supports the characters ``start`` to ``end`` of the whole answer.
 
     ``source`` holds the fields of its ``source_reference`` event.
@@ -89,7 +89,7 @@ class CalledTool:
 
 
 @dataclass(slots=True)
-class Answer:
+class OpenAiAnswer:
     """One turn as a client of these formats sees it. `take` gets the fields of each event, in order.
 
     Of delegates only the tool calls count: their text is material for the main agent.
@@ -106,13 +106,13 @@ class Answer:
     length: int = 0
     """Characters of the text so far."""
     thinking: str = ""
-    citations: list[Citation] = field(default_factory=list)
+    citations: list[AnswerCitation] = field(default_factory=list)
     calls: dict[str, CalledTool] = field(default_factory=dict)
     references: list[Json] = field(default_factory=list)
     retrieval_ids: list[str] = field(default_factory=list)
     usage: Mapping[str, int] = field(default_factory=dict)
     stop_reason: str = ""
-    failure: Failure | None = None
+    failure: AnswerFailure | None = None
     over: bool = False
     _spent: Mapping[str, int] = field(default_factory=dict)
     """The usage of earlier parts of the turn."""
@@ -157,7 +157,9 @@ class Answer:
                 self.thinking += fields["text"]
             case "source_reference":
                 begun_at = self._step.begun_at
-                self.citations.append(Citation(begun_at + fields["textFrom"], begun_at + fields["textTo"], fields))
+                self.citations.append(
+                    AnswerCitation(begun_at + fields["textFrom"], begun_at + fields["textTo"], fields)
+                )
             case "step_reset":
                 self._forget_step()
         return ""
@@ -195,14 +197,14 @@ class Answer:
                 self.usage, self.stop_reason = self._own_usage(fields["usage"]), fields["stopReason"]
                 self.references, self.retrieval_ids = list(fields["references"]), list(fields["retrievalIds"])
             case "error":
-                self.fail(Failure(fields["code"], fields["message"], bool(fields["retryable"])))
+                self.fail(AnswerFailure(fields["code"], fields["message"], bool(fields["retryable"])))
             case _:
                 self.fail(failure_of(GenerationAborted()))
 
     def _own_usage(self, whole: Mapping[str, int]) -> Mapping[str, int]:
         return {name: count - self._spent.get(name, 0) for name, count in whole.items()}
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: AnswerFailure) -> None:
         """End the answer with the encoder's own failure."""
         self.failure, self.over = failure, True
 
@@ -236,7 +238,7 @@ class Answer:
 
     def begin_part(self, ts: str, spent: Mapping[str, int]) -> None:
         """Forget the part of the turn before a pause, whose answer the client has, and its usage ``spent``."""
-        fresh = Answer(self.conversation_id, self.turn_id, self.message_id, self.model, seconds_of(ts))
+        fresh = OpenAiAnswer(self.conversation_id, self.turn_id, self.message_id, self.model, seconds_of(ts))
         fresh._spent = spent
         for member in dataclasses.fields(self):  # in place, because the encoders hold this object
             setattr(self, member.name, getattr(fresh, member.name))
@@ -257,7 +259,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _StepStart:
-    """The start of the current step in an `Answer`."""
+    """The start of the current step in an `OpenAiAnswer`."""
 
     continues: bool = False
     begun_at: int = 0

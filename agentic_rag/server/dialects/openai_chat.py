@@ -25,9 +25,9 @@ from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
     FIELD,
     PAUSED,
-    Answer,
-    Citation,
-    Failure,
+    AnswerCitation,
+    AnswerFailure,
+    OpenAiAnswer,
     StopCutter,
     error_type,
     failure_of,
@@ -70,12 +70,12 @@ class OpenAiChat:
         self._cutter = StopCutter(stops)
         self._sent = 0
         """Characters of the answer's text in the chunks so far."""
-        self._waiting: list[Citation] = []
+        self._waiting: list[AnswerCitation] = []
         """Citations of text that is held back."""
         self.ended = False
         self._form = form
         self._pauses = FunctionPauses(answered)
-        self._answer = Answer()
+        self._answer = OpenAiAnswer()
         self._model = model
         self._passages = passages
         self._include_usage = include_usage
@@ -123,7 +123,7 @@ class OpenAiChat:
             return self._write(self._cutter.add(grown))
         return self._say(fields, self._answer.citations[cited:])
 
-    def _say(self, fields: Json, cited: list[Citation]) -> tuple[bytes, ...]:
+    def _say(self, fields: Json, cited: list[AnswerCitation]) -> tuple[bytes, ...]:
         kind = fields["type"]
         if cited:
             self._waiting += cited
@@ -183,7 +183,7 @@ class OpenAiChat:
             last.append(orjson.dumps({**self._head(), "choices": [], "usage": usage(answer)}))
         return tuple(last)
 
-    def _fail(self, failure: Failure) -> tuple[bytes, ...]:
+    def _fail(self, failure: AnswerFailure) -> tuple[bytes, ...]:
         error = {
             "message": failure.message,
             "type": error_type(500),
@@ -217,7 +217,7 @@ def tool_call(wait: Json) -> Json:
     return {"id": call.pop("id"), "type": "function", "function": call}
 
 
-def completion(answer: Answer, model: str, passages: str, client_calls: Sequence[Json] = ()) -> Json:
+def completion(answer: OpenAiAnswer, model: str, passages: str, client_calls: Sequence[Json] = ()) -> Json:
     """Return a whole answer as one completion. ``client_calls``: the functions that it asks the client to run."""
     message: Json = {
         "role": "assistant",
@@ -241,12 +241,12 @@ def completion(answer: Answer, model: str, passages: str, client_calls: Sequence
     }
 
 
-def completion_id(answer: Answer) -> str:
+def completion_id(answer: OpenAiAnswer) -> str:
     """Return the id of a turn's completion."""
     return f"chatcmpl-{suffix_of(answer.turn_id)}"
 
 
-def annotation(citation: Citation, passages: str) -> Json:
+def annotation(citation: AnswerCitation, passages: str) -> Json:
     """Return a citation as an annotation."""
     shown = {
         "start_index": citation.start,
@@ -257,7 +257,7 @@ def annotation(citation: Citation, passages: str) -> Json:
     return {"type": "url_citation", "url_citation": shown, FIELD: more_of(citation)}
 
 
-def more_of(citation: Citation) -> Json:
+def more_of(citation: AnswerCitation) -> Json:
     """Return the passage's text and position, which an annotation has no place for."""
     names = (
         "number",
@@ -277,12 +277,12 @@ def more_of(citation: Citation) -> Json:
     return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
 
 
-def finish_reason(answer: Answer) -> str:
+def finish_reason(answer: OpenAiAnswer) -> str:
     """Return the reason for the end of an answer."""
     return _FINISH_REASONS.get(answer.stop_reason, "stop")
 
 
-def usage(answer: Answer) -> Json:
+def usage(answer: OpenAiAnswer) -> Json:
     """Return the usage of a whole answer, delegates included."""
     sent, written = answer.usage.get("inputTokens", 0), answer.usage.get("outputTokens", 0)
     cached = {

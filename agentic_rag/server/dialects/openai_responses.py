@@ -29,10 +29,10 @@ from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
     FIELD,
-    Answer,
+    AnswerCitation,
+    AnswerFailure,
     CalledTool,
-    Citation,
-    Failure,
+    OpenAiAnswer,
     failure_of,
     suffix_of,
 )
@@ -133,7 +133,7 @@ class OpenAiResponses:
         self._after = after
         self._retracts = retracts
         self._step_from = 0
-        self.answer = Answer()
+        self.answer = OpenAiAnswer()
         self._frame = frame or ResponseFrame()
         self._pauses = FunctionPauses(self._frame.answered, self._frame.part)
         self._output: list[Json] = []
@@ -246,7 +246,7 @@ class OpenAiResponses:
             return self._write("message", grown)
         return self._say(fields, self.answer.citations[cited:], own=own)
 
-    def _say(self, fields: Json, cited: list[Citation], *, own: bool) -> list[tuple[str, bytes]]:
+    def _say(self, fields: Json, cited: list[AnswerCitation], *, own: bool) -> list[tuple[str, bytes]]:
         match fields["type"]:
             case "turn_started" if own:
                 kinds = ("response.created", "response.in_progress")
@@ -363,7 +363,7 @@ class OpenAiResponses:
             self._event(f"{part}.added", **item.place, part=item.part()),
         ]
 
-    def _cite(self, citation: Citation) -> list[tuple[str, bytes]]:
+    def _cite(self, citation: AnswerCitation) -> list[tuple[str, bytes]]:
         item = self._open
         if item is None or item.kind != "message":
             return []
@@ -477,13 +477,13 @@ def _call_item(call: CalledTool, status: str) -> Json:
     return item | ({FIELD: {"agent": call.agent}} if call.agent else {})
 
 
-def _error(failure: Failure) -> Json:
+def _error(failure: AnswerFailure) -> Json:
     """Return a failure. ``type`` holds this server's code, because ``code`` is limited to OpenAI's list."""
     code = "rate_limit_exceeded" if failure.code == "RATE_LIMITED" else "server_error"
     return {"code": code, "message": failure.message, "type": failure.code, FIELD: {"retryable": failure.retryable}}
 
 
-def _usage(answer: Answer) -> Json:
+def _usage(answer: OpenAiAnswer) -> Json:
     sent, written = answer.usage.get("inputTokens", 0), answer.usage.get("outputTokens", 0)
     return {
         "input_tokens": sent,

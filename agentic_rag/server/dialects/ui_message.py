@@ -19,8 +19,7 @@ import orjson
 
 from agentic_rag.base.events import AgentEvent, Answerer, ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.json_form import Json
-from agentic_rag.server.dialects.base import Headers
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import Headers, KnownWaits
 
 _ENVELOPE = frozenset({"type", "conversationId", "turnId", "seq", "ts"})
 _LASTING: Final = frozenset({"retrieval"})

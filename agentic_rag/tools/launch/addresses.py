@@ -8,6 +8,7 @@ check always sees the IP address that is about to be connected to.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
@@ -128,6 +129,15 @@ class AddressPolicy:
         if parts.scheme != "https" and not self.unchecked and not is_listed(self.exempt, parts.hostname, port):
             return "it is not https"
         return ""
+
+
+class AddressRules(Protocol):
+    """Provides the current rules for addresses that users name."""
+
+    @property
+    def reach(self) -> AddressPolicy:
+        """The addresses that may be connected to."""
+        ...
 
 
 def endpoint_of(

@@ -21,7 +21,7 @@ import httpcore2
 import httpx2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
-from agentic_rag.tools.launch.addresses import address_problem, is_listed
+from agentic_rag.tools.launch.addresses import AddressPolicy, address_problem, is_listed
 from agentic_rag.tools.transports.proxies import Proxies, environment_proxies, proxied_problem
 
 MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
@@ -36,6 +36,21 @@ RefusalListener = Callable[[str], Awaitable[None]]
 
 LOOK_SECONDS = 2.0
 """Time limit for resolving a name that a proxy will resolve itself."""
+
+
+def url_problem(reach: AddressPolicy, url: str) -> str:
+    """Return why no request may or can be sent to an untrusted address, or empty text.
+
+    The HTTP client cannot read some addresses that the pure rules accept, for example ``https://999.1.1.1/``.
+    """
+    problem = reach.problem(url)
+    if problem:
+        return problem
+    try:
+        httpx2.URL(url)
+    except httpx2.InvalidURL as exc:
+        return f"it is no address: {exc}"
+    return ""
 
 
 async def unheard(reason: str) -> None:

@@ -10,7 +10,6 @@ from agentic_rag.base.events import (
     Done,
     Error,
     EventBody,
-    Hit,
     InputAnswered,
     InputRequired,
     Interrupted,
@@ -20,6 +19,7 @@ from agentic_rag.base.events import (
     Reference,
     Resumed,
     Retrieval,
+    RetrievalHit,
     Retrying,
     Source,
     SourceReference,
@@ -44,8 +44,8 @@ from agentic_rag.runtime.log.encoder import Encoder
 FIRST = Delegate("researcher", "call_d1")
 SECOND = Delegate("researcher-2", "call_d2")
 
-HIT = Hit("hit_1", "Leave policy.md", "25 days of paid leave", 0.91, "doc_1", "chunk_1", 3)
-MEMORY = Hit("mem_1", "likes tables", "The user likes tables.", 0.5)
+HIT = RetrievalHit("hit_1", "Leave policy.md", "25 days of paid leave", 0.91, "doc_1", "chunk_1", 3)
+MEMORY = RetrievalHit("mem_1", "likes tables", "The user likes tables.", 0.5)
 CITED = Reference(1, "doc_1", "Leave policy.md", "chunk_1", "25 days of paid leave", 0.91, 3)
 OF_DELEGATE = Reference(2, "doc_2", "Travel.md", "chunk_2", "by train", 0.7, None, None, "researcher")
 QUESTION = "How many days of leave?\nAnd how do I travel?"

@@ -21,7 +21,7 @@ from agentic_rag.base.events import (
 )
 from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.ag_ui import PROTOCOL_VERSION, AgUi, Offset
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.settled import settle
 from tests.server.dialects.reading import parse_sse, stream
 from tests.server.dialects.streams import (

@@ -14,7 +14,7 @@ from agentic_rag.base.events import (
     WaitAction,
 )
 from agentic_rag.base.json_form import Json
-from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.base import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from tests.server.dialects.reading import frames, stream
 from tests.server.dialects.streams import (
