@@ -17,7 +17,7 @@ from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.lint import Finding
-from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Reading, RoleFileIndex, collect
 from mcp_servers.safe_files import Folder
 
 if TYPE_CHECKING:

@@ -329,7 +329,7 @@ def with_wishes(definition: Definition, wishes: str) -> Definition:
 
     The component ranks below the domain's own texts and changes neither tools nor policy.
     """
-    text, length = clean_within(wishes, FILE_LIMIT)
+    text, length = clean_within(wishes, FILE_LIMIT) if wishes else ("", 0)
     if not text:
         return definition
     persona = definition.persona

@@ -122,7 +122,7 @@ class SourceRuns:
         vault: Vault,
         pool: McpPool,
         lists: ToolLists,
-        addresses: CurrentAddressPolicy,
+        addresses: AddressRules,
         folders: AllowedFolders,
         threads: DomainThreads,
         owner: str,

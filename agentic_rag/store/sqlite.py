@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine
@@ -65,12 +66,16 @@ class SqliteFile:
             connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_SECONDS},
             execution_options={"compiled_cache": _STATEMENTS},
         )
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
+        # a thread of its own: an executor takes longer to wake its thread than a statement takes
+        self._writing = threading.Thread(target=self._serve_until_closed, daemon=True, name="store-write")
+        self._wake: SimpleQueue[bool] = SimpleQueue()
+        """True: there are writes to serve. False: end the thread."""
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._asked: deque[_Write] = deque()
         self._serving = False
+        self._closed = False
         self._local = threading.local()
         self._readers: list[Connection] = []
         self._writer: Connection
@@ -85,11 +90,11 @@ class SqliteFile:
         """Open or create the file and migrate its tables."""
         self = cls(path, revisions)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._writing, self._start)
+            await asyncio.to_thread(self._start)
         except BaseException:
-            self._writing.shutdown(wait=False)
             self._reading.shutdown(wait=False)
             raise
+        self._writing.start()
         return self
 
     def _connect(self, *pragmas: str) -> Connection:
@@ -121,6 +126,10 @@ class SqliteFile:
         run_by_sqlite(self._writer, "BEGIN IMMEDIATE")
 
     # In the writing thread
+
+    def _serve_until_closed(self) -> None:
+        while self._wake.get():
+            self._serve()
 
     def _serve(self) -> None:
         """Run the requested writes until the queue is empty."""
@@ -192,8 +201,10 @@ class SqliteFile:
     async def write(self, fn: Callable[[Connection], T], *, durable: bool) -> T:
         answer: asyncio.Future[T] = self._loop.create_future()
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the database is closed")
             if not self._serving:
-                self._writing.submit(self._serve)  # raises once closed
+                self._wake.put(True)
                 self._serving = True
             self._asked.append(_Write(fn, durable, answer))
         return await answer
@@ -206,7 +217,10 @@ class SqliteFile:
 
     def _close(self) -> None:
         self._reading.shutdown()
-        self._writing.shutdown()
+        with self._lock:
+            self._closed = True
+        self._wake.put(False)
+        self._writing.join()
         for conn in self._readers:
             conn.close()
         self._writer.close()

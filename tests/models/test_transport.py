@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 from aiohttp import StreamReader
+from anthropic import DefaultAioHttpClient
 from anyio.abc import SocketAttribute, SocketStream
 
 from agentic_rag.base.errors import ModelError
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import user_message
 from agentic_rag.models.anthropic.model import AnthropicModel, http_options
 from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelProgress, ModelRequest
@@ -300,3 +302,20 @@ async def test_the_body_of_an_answer_is_read_from_the_transport_itself() -> None
     async with serving(serve) as url, http_options()["http_client"] as client, client.stream("GET", url) as response:
         assert isinstance(aiohttp_reader(response), StreamReader)
         assert b"".join([chunk async for chunk in chunks_of(response)]) == STREAM
+
+
+@pytest.mark.parametrize("more", [{}, {"params": {"beta": "true"}}, {"extensions": {"sni_hostname": "a"}}])
+async def test_a_request_of_the_sdk_is_built_as_its_own_client_builds_it(more: Json) -> None:
+    options = http_options()
+    headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "User-Agent": "sdk", "X-Api-Key": "key"}
+    given = {"headers": headers, "content": b"{}", "timeout": options["timeout"], "params": None, **more}
+    built = []
+    async with options["http_client"] as client, DefaultAioHttpClient() as own_client:
+        for http_client in (client, own_client):
+            http_client.cookies.set("session", "1", domain="service.test")
+            request = http_client.build_request("POST", "https://service.test/v1/messages", **given)
+            request.headers.pop("connection", None)  # aiohttp keeps each connection without it
+            fields = sorted(request.headers.multi_items())
+            built.append((request.method, request.url, fields, request.content, request.extensions))
+    assert "cookie" in dict(built[0][2])
+    assert built[0] == built[1]

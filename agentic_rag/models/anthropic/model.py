@@ -98,6 +98,7 @@ class AnthropicModel(Model):
             BadConfiguration: the key cannot be sent in a header, or the URL is invalid.
         """
         self._base_url = (base_url or DEFAULT_BASE_URL).strip()
+        self._messages_url = self._base_url.rstrip("/") + "/v1/messages"
         self._endpoint = endpoint_of(provider, api_key, self._base_url)
         self._provider = provider
         self._headers = headers
@@ -220,16 +221,19 @@ class AnthropicModel(Model):
 
     async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str]) -> "AsyncStream[Any]":
         """Send an encoded body."""
+        import httpx2
         from anthropic import AsyncStream
 
-        return await client.post(
-            "/v1/messages",
+        # An absolute URL and the bare response save work of the SDK for which each first token would wait.
+        response: Any = await client.post(
+            self._messages_url,
             content=body,
-            cast_to=object,
+            cast_to=httpx2.Response,
             options={"headers": {"Content-Type": "application/json", **headers}},
             stream=True,
             stream_cls=AsyncStream[Any],
         )
+        return AsyncStream(cast_to=object, response=response, client=client)
 
     async def _profile(self, model: str) -> ModelProfile:
         """Return the cached profile of a model. The first call for a Claude model asks the service."""
@@ -392,13 +396,12 @@ class AnthropicModel(Model):
 
 def http_options() -> Json:
     """Return the options of every SDK client: its aiohttp transport, and this project's timeouts and limits."""
-    from anthropic import DefaultAioHttpClient
-
+    from agentic_rag.models.anthropic.http_client import ModelHttpClient
     from agentic_rag.models.http_refusals import shorten_refusal
 
     timeout = client_timeout()
     hooks = {"response": [shorten_refusal]}
-    client = DefaultAioHttpClient(timeout=timeout, limits=client_limits(), event_hooks=hooks)
+    client = ModelHttpClient(timeout=timeout, limits=client_limits(), event_hooks=hooks)
     return {"timeout": timeout, "http_client": client}
 
 

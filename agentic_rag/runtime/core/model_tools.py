@@ -14,7 +14,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Message, ToolSpec, text_block
 from agentic_rag.models.tool_rules import family_of
 from agentic_rag.tools.base import ToolInfo
-from agentic_rag.tools.schema_compat import AdaptedSchema, RefusedSchema, adapt, restore_names
+from agentic_rag.tools.schema_compat import AdaptedSchema, RefusedSchema, SchemaFamily, adapt, restore_names
 
 KEPT_SCHEMAS = 4_096
 """Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
@@ -29,7 +29,10 @@ The value holds the schema, so that Python does not reuse its identity.
 
 def adapt_for(model: str, schema: Any) -> AdaptedSchema | RefusedSchema:
     """Return a tool's input schema as a model's service accepts it, or the refusal with its reason."""
-    family = family_of(model)
+    return _adapt_to(family_of(model), schema)
+
+
+def _adapt_to(family: SchemaFamily, schema: Any) -> AdaptedSchema | RefusedSchema:
     key = id(schema), family.name
     cached = _adapted.get(key)
     if cached is not None and cached[0] is schema:
@@ -81,8 +84,9 @@ def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
     """Separate the tools whose schema can be adapted to a model's service from the others."""
     usable: list[ToolInfo] = []
     refused: list[tuple[ToolInfo, str]] = []
+    family = family_of(model)
     for tool in tools:
-        adapted = adapt_for(model, tool.input_schema)
+        adapted = _adapt_to(family, tool.input_schema)
         if isinstance(adapted, RefusedSchema):
             refused.append((tool, adapted.reason))
         else:
@@ -111,12 +115,13 @@ def sendable_specs(
         refused: keys of the specs that the model's service refused (`spec_key`).
     """
     sent: list[ToolSpec] = []
+    family = family_of(model)
     for spec in specs:
-        fitting = _fit_spec(model, spec, refused) or _fit_spec(model, current.get(spec["name"]), refused)
+        fitting = _fit_spec(family, spec, refused) or _fit_spec(family, current.get(spec["name"]), refused)
         if fitting is not None:
             deferred = spec.get("defer_loading") and not fitting.get("defer_loading")
             sent.append(ToolSpec(**{**fitting, "defer_loading": True}) if deferred else fitting)
-    most = family_of(model).max_tools
+    most = family.max_tools
     if most is not None and len(sent) > most:
         callable_now = [spec for spec in sent if spec["name"] in current][:most]
         sent_names = {spec["name"] for spec in callable_now}
@@ -127,10 +132,10 @@ def sendable_specs(
     return tuple(sent)
 
 
-def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
+def _fit_spec(family: SchemaFamily, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
     if spec is None:
         return None
-    adapted = adapt_for(model, spec["input_schema"])
+    adapted = _adapt_to(family, spec["input_schema"])
     if isinstance(adapted, RefusedSchema):
         return None
     fitting = spec if adapted.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": adapted.schema})
