@@ -12,6 +12,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.users import SYSTEM
+from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import to_json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.search import DomainSearch
@@ -93,12 +94,17 @@ class ReindexGate:
         tier, view = RetrievalTier(search, search.index), await view_documents(self._db, domain_id, ())
         run_id, began, results = new_id("run"), now(), list[ResultRecord]()
         limiter = anyio.CapacityLimiter(AT_ONCE)
+        failures: list[AgenticRagError] = []
 
         async def judge(case: CaseRecord) -> None:
             async with limiter:
                 start = anyio.current_time()
                 expect = expectations_of(case)
-                verdict, observed = await tier.judge(domain_id, settings, subject, view, case.questions, expect)
+                try:
+                    verdict, observed = await tier.judge(domain_id, settings, subject, view, case.questions, expect)
+                except AgenticRagError as exc:  # raised again outside, so that the task group does not wrap it
+                    failures.append(exc)
+                    return
             results.append(
                 ResultRecord(
                     run_id=run_id,
@@ -120,6 +126,8 @@ class ReindexGate:
         async with anyio.create_task_group() as tasks:
             for case in cases:
                 tasks.start_soon(judge, case)
+        if failures:
+            raise failures[0]
         counts = Counter(result.outcome for result in results)
         run = RunRecord(
             id=run_id,

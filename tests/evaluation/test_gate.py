@@ -8,9 +8,11 @@ import anyio
 import orjson
 import pytest
 
-from agentic_rag.base.errors import ModelError
+from agentic_rag.base.errors import ModelError, StorageUnavailable
 from agentic_rag.commands import evaluate
 from agentic_rag.commands.client import ServerClient
+from agentic_rag.directory.collection import collection_of
+from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
@@ -109,6 +111,23 @@ async def test_a_run_ends_at_its_budget_and_keeps_the_cases_of_a_stopped_run(tmp
         ended = await run(rig, domain, tier="answers", maxTokens=1)
         assert (ended["state"], ended["done"], ended["passed"]) == ("stopped", 1, 1)
         assert "budget of 1 tokens" in ended["reason"]
+
+
+class LostStore:
+    """A search whose store does not answer."""
+
+    index = None
+
+    async def probe(self, *_: object, **__: object) -> None:
+        raise StorageUnavailable("the connection was lost")
+
+
+async def test_a_store_that_does_not_answer_during_a_comparison_is_named(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        gate = ReindexGate(rig.application.database, rig.application.ground.directory)
+        with pytest.raises(StorageUnavailable, match="the connection was lost"):
+            await gate.refusal(LostStore(), domain, f"{collection_of(domain)}@2", adds_lines=False)  # type: ignore[arg-type]
 
 
 async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path: Path) -> None:
