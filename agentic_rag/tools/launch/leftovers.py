@@ -46,8 +46,8 @@ def _kill_marked(pid: int, mark: bytes) -> bool:
     except OSError:  # gone meanwhile
         return False
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
-        if not any(variable == mark or variable.startswith(mark + b":") for variable in variables):
+        variables = b"\0%b\0" % Path(f"/proc/{pid}/environ").read_bytes()
+        if b"\0%b\0" % mark not in variables and b"\0%b:" % mark not in variables:
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
         poller = select.poll()

@@ -4,6 +4,7 @@ It uses the standard library only, to start fast. The first argument is its beha
 ``silent`` (answers nothing), ``deaf-to-discover`` (answers nothing of the newer era), ``no-pong`` (ignores ``ping``),
 ``pongs`` (answers it), ``dies`` (at once), ``noisy`` (garbage around every message), ``twice`` (lists its first tool
 twice), ``says`` (its next argument in every description, schema and line of its log). The tools cause the other faults.
+The variable ``STARTS`` names a file that gets a line at each start.
 """
 
 import json
@@ -22,7 +23,7 @@ TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
     "grow", "vanish", "request", "chatter", "deafen", "flood", "starts",
-    "wide", "asks_widely", "pid", "stop_itself", "orphan_output", "count", "batch",
+    "wide", "asks_widely", "pid", "environment", "stop_itself", "orphan_output", "count", "batch",
 ]  # fmt: skip
 
 
@@ -132,6 +133,8 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
                 time.sleep(0.01)
         case "pid":
             text(ident, str(os.getpid()))
+        case "environment":
+            answer(ident, {"content": [], "structuredContent": {**os.environ, "(pid)": str(os.getpid())}})
         case "count":  # an effect without an answer: each run adds a line to a file
             with open(params["arguments"]["journal"], "a") as journal:
                 journal.write("ran\n")
@@ -193,6 +196,9 @@ def handle(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    if log := os.environ.get("STARTS"):
+        with open(log, "a") as starts:
+            starts.write(f"{os.getpid()}\n")
     if BEHAVIOUR == "dies":
         sys.stderr.write("cannot open the database\n")
         raise SystemExit(4)

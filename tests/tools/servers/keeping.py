@@ -1,20 +1,25 @@
-"""An MCP server that stores texts in its home, and writes its process id to ``KEEPING_STARTS``."""
+"""An MCP server that stores texts in its home, and writes its process id to ``KEEPING_STARTS``.
 
+It uses the standard library only, to start fast.
+"""
+
+import json
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
-from mcp.server import MCPServer
-from mcp_types import ToolAnnotations
+TOOL = {
+    "name": "keep",
+    "description": "Keep a text and return all that were kept.",
+    "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    "annotations": {"readOnlyHint": True},  # a single user's server runs it without approval
+}
 
-READ_ONLY = ToolAnnotations(read_only_hint=True)
-"""Annotations of its tool, so that a single user's server runs it without approval."""
-server = MCPServer("keeping")
-notes = Path(os.environ["HOME"], "notes")
 
-
-@server.tool(annotations=READ_ONLY)
 def keep(text: str) -> str:
     """Keep a text and return all that were kept."""
+    notes = Path(os.environ["HOME"], "notes")
     with notes.open("a") as file:
         file.write(f"{text}\n")
     return " ".join(notes.read_text().split())
@@ -28,7 +33,32 @@ def note_start(starts: Path) -> None:
         file.write(f"{os.getpid()} beside {len(alive)}\n")
 
 
-if __name__ == "__main__":
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the result or the error of a request."""
+    match message["method"]:
+        case "initialize":
+            info = {"name": "keeping", "version": "1"}
+            return {"result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}}
+        case "tools/list":
+            return {"result": {"tools": [TOOL]}}
+        case "tools/call":
+            text = keep(message["params"]["arguments"]["text"])
+            return {"result": {"content": [{"type": "text", "text": text}]}}
+        case _:
+            return {"error": {"code": -32601, "message": "unknown"}}
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
     if given := os.environ.get("KEEPING_STARTS"):
         note_start(Path(given))
-    server.run("stdio")
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            reply = {"jsonrpc": "2.0", "id": message["id"], **answer(message)}
+            sys.stdout.write(f"{json.dumps(reply)}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,11 @@
 """A well-behaved MCP server over stdio or streamable HTTP; its tools do what tests wait for.
 
-Run as a script over stdio. ``PLAIN_STARTS`` names a file that gets a line at each start.
+Run as a script over stdio.
 """
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import anyio
 from mcp.server import MCPServer
@@ -92,8 +91,5 @@ async def _note(journal: str, line: str) -> None:
 
 
 if __name__ == "__main__":
-    if log := os.environ.get("PLAIN_STARTS"):
-        with Path(log).open("a") as starts:
-            starts.write(f"{os.getpid()}\n")
     print("hello from stderr", file=sys.stderr)  # noqa: T201
     build().run("stdio")
