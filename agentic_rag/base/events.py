@@ -449,11 +449,8 @@ EventBody = (
 Terminal = Done | Error | Interrupted
 
 TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
-DELTA_TYPES = frozenset({"iteration_start", "text", "thinking", "tool_call_started", "tool_arguments"})
-"""Event types that are delivered at once and journalled in groups; all others are durable when delivered.
-
-They belong to a step whose message is not stored yet. If a kill loses them, the step runs again and sends them again.
-"""
+DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
+"""Event types that are delivered at once and journalled in groups; all others are durable when delivered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from agentic_rag.base.errors import StorageFull
-from agentic_rag.base.events import AgentEvent, EventBody, Retrying, Text, Thinking
+from agentic_rag.base.events import AgentEvent, EventBody, IterationStart, Text, Thinking
 from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.groups import GROUPS
@@ -47,7 +47,7 @@ async def write(desk: Desk, bodies: Sequence[EventBody]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 async def test_readers_at_any_pace_get_every_event_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
-    bodies = [random.choice((Text("a"), Thinking("b"), Retrying(2, 100, "busy"))) for _ in range(300)]
+    bodies = [random.choice((Text("a"), Thinking("b"), IterationStart(2))) for _ in range(300)]
 
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
         heard: list[list[AgentEvent]] = [[] for _ in range(5)]
@@ -83,7 +83,7 @@ async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_no_reader(t
         await anyio.wait_all_tasks_blocked()
         desk.log.append(Text("one"))
         assert pushed == [1]
-        desk.log.append(Retrying(1, 100, "busy"))
+        desk.log.append(IterationStart(1))
         assert pushed == [1]  # not durable yet
         await desk.end()
         assert pushed == [1, 2, 3]
@@ -151,10 +151,10 @@ async def test_a_log_refused_by_the_store_is_not_written_further(tmp_path: Path)
         refused.append(Text("lost"))
         refused.take_batch()
         refused.fail_batch(StorageFull("disk full"))
-        refused.append(Retrying(1, 100, "busy"))  # were it stored, the log would have a hole that nothing names
+        refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)
-        other.append(Retrying(1, 100, "busy"))
+        other.append(IterationStart(1))
         desk.journal.add(other)
         await read_one(LogReader(desk.journal, TurnId("turn_other")))
         await desk.database.write(run_groups.settle)
@@ -188,7 +188,7 @@ async def test_a_silent_turn_is_settled_and_nothing_remains_after_all_ended(tmp_
         desk.journal.add(silent)
         silent.append(Text("a word"))
         for number in range(2 * GROUPS):
-            desk.log.append(Retrying(number, 100, "busy"))  # each is a group
+            desk.log.append(IterationStart(number))  # each is a group
             while desk.log.journalled < desk.log.last:
                 await anyio.lowlevel.checkpoint()
         stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
@@ -212,7 +212,7 @@ async def test_a_turn_is_settled_once_the_store_can_be_written_again(tmp_path: P
         desk.journal.add(silent)
         for log, count in ((silent, 1), (desk.log, GROUPS)):
             for number in range(count):
-                log.append(Retrying(number, 100, "busy"))
+                log.append(IterationStart(number))
                 while log.journalled < log.last:
                     await anyio.lowlevel.checkpoint()
         desk.log.append(Text("meanwhile"))
@@ -236,7 +236,7 @@ async def test_journalled_events_are_stored_once_wherever_the_process_ends(tmp_p
         steps = random.randint(50, 3 * GROUPS)
         for _ in range(steps):
             log = random.choice(logs[: random.randint(1, len(logs))])  # some write seldom
-            log.append(random.choice((Text("a"), Retrying(2, 100, "busy"))))
+            log.append(random.choice((Text("a"), IterationStart(2))))
             if random.random() < 0.05:
                 async with anyio.create_task_group() as commits:
                     commits.start_soon(log.commit, [Text("b")], lambda conn: None)

@@ -2,8 +2,7 @@
 
 Owns the numbering, and when an event may be delivered:
 
-- Text and thinking, and the other parts of an unfinished step (deltas), are delivered at once, and journalled with the
-  next group.
+- Text and thinking (deltas) are delivered at once, and journalled with the next group.
 - Every other event, and all events before it, are in the store before delivery.
 
 `RunLog` holds the events of one turn. `Journal` knows the open logs of the process and writes their pending events in
