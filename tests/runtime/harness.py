@@ -226,14 +226,6 @@ class Bench:
         with anyio.fail_after(240):
             return [event async for event in self.runtime.follow(accepted.turn_id)]
 
-    async def wait_until_journalled(self, turn_id: TurnId) -> None:
-        """Wait until the store has all events of a running turn, also those that are delivered before."""
-        log = self.runtime._journal.find(turn_id)
-        assert log is not None
-        with anyio.fail_after(240):
-            while log.journalled < log.last:
-                await anyio.lowlevel.checkpoint()
-
     async def transcript(self) -> list[Message]:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
         return [{"role": row.role, "content": row.content} for row in rows]

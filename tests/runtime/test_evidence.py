@@ -98,7 +98,6 @@ async def test_passages_of_a_delegate_that_ended_before_a_stop_are_cited_after_i
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result" and "agent" not in event.fields():
                     break
-        await b.wait_until_journalled(accepted.turn_id)  # else it is chance which events the restart finds
     second = Crew(Ask=(say("North and south.", Cite(0), Cite(1)),), Write=(say("In the south.", Cite(0)),))
     async with crew(tmp_path, second, search_documents=search) as b:
         await b.runtime.recover()
