@@ -16,7 +16,7 @@ from tests.programs import share_certificates
 
 # No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Each browser test starts a Node.js program of Playwright, which spends a quarter of its start on compilation.
+# The driver of the browser tests is a Node.js program, which spends a quarter of its start on compilation.
 os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "agentic-rag-tests-node")))
 
 share_certificates()
@@ -44,8 +44,8 @@ LISTED = 15
 """Maximum lines of a list at the end of a run."""
 
 
-PER_MODULE = ("anyio_backend", "playwright_driver")
-"""Fixtures that each module of the console's tests has for itself. A module's tests run in one worker."""
+PER_WORKER = ("anyio_backend", "console_browser")
+"""Fixtures that each worker creates for itself. The modules of the console's tests are distributed to all workers."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert isinstance(item, pytest.Function)
         for name in shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(name))
-        if "playwright_driver" in item.fixturenames:
+        if "console_browser" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group(f"console.{item.path.stem}"))
         if item.path.parent == root and hasattr(item.module, "sources"):
             item.add_marker(pytest.mark.xdist_group("sources"))
@@ -96,7 +96,7 @@ def shared_fixtures(item: pytest.Function) -> Iterator[str]:
     """Yield a name for each of our fixtures that outlives a test. Without a group, every worker creates its own."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         place = definitions[-1].baseid
-        if name in PER_MODULE:
+        if name in PER_WORKER:
             continue
         if definitions[-1].scope != "function" and place.startswith("tests"):
             # Tests that request this fixture by name at run time have the marker in their own file.
