@@ -398,7 +398,7 @@ async def open_paste(desk: Desk, domain: str) -> None:
     local.mkdir(parents=True, exist_ok=True)
     (local / "calc.py").write_bytes((SERVERS / "hostile.py").read_bytes())
     page = desk.page
-    await page.evaluate("place => (location.hash = place)", f"#/domains/{domain}/servers")
+    await desk.follow(f"#/domains/{domain}/servers")
     await page.get_by_role("button", name="Paste servers").click()
     dialog = page.get_by_role("dialog")
     pasted = {"mcpServers": {"calc": {"command": "python3", "args": ["./calc.py", "ok"]}}}
@@ -437,7 +437,7 @@ async def test_a_pasted_server_with_network_is_approved_and_its_tab_keeps_chatti
         await check_keys_are_needed(desk)
         await page.get_by_role("button", name="Save the selected servers").click()
         await expect(page.get_by_label("Servers", exact=True)).to_contain_text("calc")
-        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await desk.follow(f"#{place}")
         await chat(page, "Are you still there?", "Still here.")
 
 
@@ -464,7 +464,7 @@ async def test_approving_a_server_in_a_second_tab_does_not_disturb_the_first(tmp
         await approval.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.locator('[data-server="calc"] .badge')).to_have_text("Ready")
         await page.keyboard.press("Escape")
-        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await desk.follow(f"#{place}")
         await chat(page, "Are you still there?", "Still here.")
         await second.evaluate("place => (location.hash = place)", f"#/chat/{domain}")
         await chat(second, "And you?", "Here, too.")
