@@ -56,6 +56,7 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
         assert 0 < sizes.pop("/web/vendor/inter.woff2") <= FONT_BUDGET
         assert sum(sizes.values()) <= BUDGET, sizes
         assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
+        assert f"/web/lang/{language}/waiting.js" not in sizes, "nothing waits"
 
 
 @pytest.mark.parametrize(
