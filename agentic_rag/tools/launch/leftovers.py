@@ -46,7 +46,10 @@ def _kill_marked(pid: int, mark: bytes) -> bool:
     except OSError:  # gone meanwhile
         return False
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        if mark not in environment:  # nearly every process; a sweep looks at all of them
+            return False
+        variables = environment.split(b"\x00")
         if not any(variable == mark or variable.startswith(mark + b":") for variable in variables):
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
