@@ -43,8 +43,10 @@ class Fetched:
         return {VERSION.sub("/web/", path): int(answer.headers["content-length"]) for path, answer in answers.items()}
 
 
-@pytest.mark.parametrize("language", ["zh", pytest.param("en", marks=pytest.mark.nightly("Chinese is larger"))])
-async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str) -> None:
+@pytest.mark.parametrize(
+    ("language", "chat"), [("zh", "对话"), pytest.param("en", "Chat", marks=pytest.mark.nightly("Chinese is larger"))]
+)
+async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str, chat: str) -> None:
     async with console(tmp_path, language=language) as desk:
         await desk.rig.domain()
         fetched = Fetched(desk)
@@ -57,6 +59,8 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
         assert sum(sizes.values()) <= BUDGET, sizes
         assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
         assert f"/web/lang/{language}/waiting.js" not in sizes, "nothing waits"
+        assert all(path.startswith("/") for path in fetched.paths), "only this server is asked"
+        await expect(desk.page.get_by_role("navigation").get_by_role("link", name=chat)).to_be_visible()
 
 
 @pytest.mark.parametrize(
