@@ -117,7 +117,7 @@ async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp
         await expect(page.locator("dialog .chunk").first).to_contain_text("27 days")
         await page.keyboard.press("Escape")
 
-        await desk.goto(f"#/domains/{domain}/search")
+        await desk.follow(f"#/domains/{domain}/search")
         await page.get_by_label(words["ask"]).fill("paid leave")
         await page.get_by_role("button", name=words["search"], exact=True).click()
         await expect(page.locator(".score .badge").first).to_have_text(words["seen"])
@@ -150,7 +150,7 @@ async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp
 
         conversation = await desk.rig.conversation(domain)
         await desk.rig.say(conversation, "How many days?")
-        await desk.goto(f"#/domains/{domain}/answers")
+        await desk.follow(f"#/domains/{domain}/answers")
         await page.get_by_label(words["answers"]).get_by_role("link", name="paid leave").first.click()
         await expect(page.locator(".score").first).to_contain_text("leave.md")
 
