@@ -84,7 +84,10 @@ class Desk:
             await self.page.goto(address)
 
     async def follow(self, place: str) -> None:
-        """Go to an address of the open page as a link does, without a load. Then wait for a part of the new page."""
+        """Go to an address of the open page as a link does, without a load.
+
+        The old content stays for a moment, so wait for a part that only the new one has.
+        """
         await self.page.evaluate("(place) => (location.hash = place)", place)
 
     def check_silent(self) -> None:

@@ -45,7 +45,7 @@ async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: 
         await expect(page.locator(".conversations-head")).to_have_text(["Today"])
         await check_accessible(page, "list with states")
 
-        await desk.follow(f"#/chat/{domain}/{running}")
+        await desk.goto(f"#/chat/{domain}/{running}")
         await page.get_by_label("Message", exact=True).fill("Go on")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()
