@@ -16,7 +16,7 @@ from tests.programs import share_certificates
 
 # No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Each browser test starts a Node.js program of Playwright, which spends a quarter of its start on compilation.
+# The driver of the browser tests is a Node.js program, which spends a quarter of its start on compilation.
 os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "agentic-rag-tests-node")))
 
 share_certificates()
@@ -46,8 +46,14 @@ LISTED = 15
 """Maximum lines of a list at the end of a run."""
 
 
-PER_MODULE = ("anyio_backend", "playwright_driver")
-"""Fixtures that each module of the console's tests has for itself. A module's tests run in one worker."""
+PER_GROUP = ("anyio_backend", "console_browser")
+"""Fixtures that each group of the console's tests has for itself."""
+CONSOLE_HALF = "test_h"
+"""The first module of the second of two groups of the console's tests, which take equally long.
+
+Each group starts a browser, which takes 1.5 s of CPU. A group for each module would start one for most of them, because
+workers run other tests between groups.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,8 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert isinstance(item, pytest.Function)
         for name in shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(name))
-        if "playwright_driver" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group(f"console.{item.path.stem}"))
+        if "console_browser" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("console.1" if item.path.stem < CONSOLE_HALF else "console.2"))
         if item.path.parent == root and hasattr(item.module, "sources"):
             item.add_marker(pytest.mark.xdist_group("sources"))
         if (reason := SLOW_FOLDERS.get(item.path.relative_to(root).parts[0])) is not None:
@@ -98,7 +104,7 @@ def shared_fixtures(item: pytest.Function) -> Iterator[str]:
     """Yield a name for each of our fixtures that outlives a test. Without a group, every worker creates its own."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         place = definitions[-1].baseid
-        if name in PER_MODULE:
+        if name in PER_GROUP:
             continue
         if definitions[-1].scope != "function" and place.startswith("tests"):
             # Tests that request this fixture by name at run time have the marker in their own file.

@@ -1,13 +1,11 @@
 """A browser, headless: what its own `EventSource`, `fetch` and `WebSocket` do on a page of another origin."""
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
@@ -16,14 +14,14 @@ from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say, use
 from tests.access.tenants import make_key
 from tests.clients.test_eventsource import SENT_BEFORE_A_CUT, Cutting
+from tests.console.chromium import browser_context
+from tests.console.rig import needs_browser
 from tests.server.rig import Rig, types_of
 from tests.ws.serving import serving
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 BLANK = Starlette(routes=[Route("/", lambda request: HTMLResponse("<!doctype html><title>Another origin</title>"))])
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+pytestmark = needs_browser
 
 ASK = """
 async ([url, content]) => {
@@ -77,15 +75,11 @@ ENDS = ("done", "error", "interrupted")
 
 @asynccontextmanager
 async def page_of(origin: str) -> AsyncIterator[Page]:
-    """Open a page of an origin in a browser of its own."""
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
-        try:
-            page = await browser.new_page()
-            await page.goto(origin)
-            yield page
-        finally:
-            await browser.close()
+    """Open a page of an origin."""
+    async with browser_context() as context:
+        page = await context.new_page()
+        await page.goto(origin)
+        yield page
 
 
 async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_event_once(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ async def check_accessible(page: Page, where: str = "") -> None:
     """
     node()  # installs the packages
     session = await page.context.new_cdp_session(page)
-    script = (CLIENTS / SCRIPT).read_text(encoding="utf-8")
-    await session.send("Runtime.evaluate", {"expression": script})
+    loaded = await session.send("Runtime.evaluate", {"expression": "typeof axe"})
+    if loaded["result"]["value"] == "undefined":
+        script = (CLIENTS / SCRIPT).read_text(encoding="utf-8")
+        await session.send("Runtime.evaluate", {"expression": script})
     run = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations)"
     answer = await session.send("Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True})
     violations: list[dict[str, Any]] = answer["result"]["value"]

@@ -1,20 +1,20 @@
-"""One Playwright driver for the tests of a module, which therefore share an event loop."""
+"""One browser for the tests of the console that a worker runs one after the other, which share an event loop."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.console.chromium import shared_driver
+from tests.console.chromium import shared_browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def anyio_backend() -> str:
-    """Run all tests of a module on one event loop, to which the driver's connection belongs."""
+    """Run all tests of the console on one event loop, to which the browser's connection belongs."""
     return "asyncio"
 
 
-@pytest.fixture(scope="module", autouse=True)
-async def playwright_driver() -> AsyncIterator[None]:
-    """Stop the driver, which the first test that needs a browser starts, after the last test of the module."""
-    async with shared_driver():
+@pytest.fixture(scope="package", autouse=True)
+async def console_browser() -> AsyncIterator[None]:
+    """Stop the browser, which the first test that needs it starts, after the last test of the console."""
+    async with shared_browser():
         yield

@@ -21,7 +21,7 @@ import pytest
 from playwright.async_api import ConsoleMessage, Page, expect
 
 from agentic_rag.testing.scripted import Scripted
-from tests.console.chromium import CHROMIUM, browser
+from tests.console.chromium import CHROMIUM, browser_context
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 
@@ -72,9 +72,23 @@ class Desk:
         return self._rig
 
     async def goto(self, place: str = "#/") -> None:
-        """Open an address of the page, such as ``#/chat``. The page is reloaded."""
-        await self.page.goto("about:blank")
-        await self.page.goto(f"{self.url}/{place}")
+        """Load the page at one of its addresses, such as ``#/chat``, also if it is open already.
+
+        A page of this server is reloaded in its process, which saves half of the CPU time of a load.
+        """
+        address = f"{self.url}/{place}"
+        if self.page.url.startswith(f"{self.url}/"):
+            await self.page.evaluate("(address) => history.replaceState(null, '', address)", address)
+            await self.page.reload()
+        else:
+            await self.page.goto(address)
+
+    async def follow(self, place: str) -> None:
+        """Go to an address of the open page as a link does, without a load.
+
+        The old content stays for a moment, so wait for a part that only the new one has.
+        """
+        await self.page.evaluate("(place) => (location.hash = place)", place)
 
     def check_silent(self) -> None:
         """Fail if the page logged an error, threw an exception, or violated its policy."""
@@ -98,14 +112,13 @@ async def desk_at(
 ) -> AsyncIterator[Desk]:
     """Open a page at a server's address. ``expected`` lists parts of errors that the page may log."""
     expect.set_options(timeout=PATIENCE)
-    async with browser() as started:
-        opened = await started.new_context(
-            locale=LOCALES[language],
-            color_scheme="dark" if dark else "light",
-            viewport={"width": size[0], "height": size[1]},
-            reduced_motion="reduce",
-            **context,
-        )
+    async with browser_context(
+        locale=LOCALES[language],
+        color_scheme="dark" if dark else "light",
+        viewport={"width": size[0], "height": size[1]},
+        reduced_motion="reduce",
+        **context,
+    ) as opened:
         opened.set_default_timeout(PATIENCE)
         await opened.add_init_script(LISTEN)
         desk = Desk(await opened.new_page(), url, rig, expected)

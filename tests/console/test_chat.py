@@ -150,13 +150,19 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
         await expect(page.locator(".steps-words").last).to_contain_text("Found no memories")
 
 
-async def test_a_question_is_edited_stopped_and_retried_and_its_branches_stay(tmp_path: Path) -> None:
+async def test_a_question_is_retried_edited_and_stopped_and_its_branches_stay(tmp_path: Path) -> None:
+    failing = ModelError("upstream 529 overloaded_error at host x", retryable=False)
     slow = Stalled(say("This answer is stopped before its end, which nobody reads."), 4)
-    async with console(tmp_path, say("Blue."), slow, say("Green.")) as desk:
+    async with console(tmp_path, failing, say("Blue."), slow, say("Green.")) as desk:
         page = desk.page
         await desk.rig.domain()
         await desk.goto()
         await ask(page, "Which colour?")
+        failure = page.get_by_role("alert")
+        await expect(failure).to_contain_text("The model’s service did not answer.")
+        await failure.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".answer .prose")).to_have_text("Blue.")
+        await expect(failure).to_have_count(0)
         await answered(page)
         await page.get_by_role("button", name="Edit the question").click()
         await page.locator("textarea[aria-label='Edit the question']").fill("Which other colour?")
@@ -167,26 +173,13 @@ async def test_a_question_is_edited_stopped_and_retried_and_its_branches_stay(tm
         await page.get_by_role("button", name="Try again").click()
         await expect(page.locator(".answer .prose")).to_have_text("Green.")
         await answered(page)
-        await expect(page.locator(".branch")).to_contain_text("3 of 3")
+        await expect(page.locator(".branch")).to_contain_text("4 of 4")
         await page.get_by_role("button", name="Previous branch").click()
         await expect(page.locator(".answer .prose")).to_contain_text("This answer")
         await page.get_by_role("button", name="Previous branch").click()
         await expect(page.locator(".answer .prose")).to_have_text("Blue.")
         await expect(page.locator(".question-text")).to_have_text("Which colour?")
         await expect(page.locator(".turn")).to_have_count(1)
-
-
-async def test_a_failed_message_has_a_plain_reason_and_can_be_retried(tmp_path: Path) -> None:
-    failing = ModelError("upstream 529 overloaded_error at host x", retryable=False)
-    async with console(tmp_path, failing, say("Now it works.")) as desk:
-        page = desk.page
-        await desk.rig.domain()
-        await desk.goto()
-        await ask(page, "Hello?")
-        await expect(page.get_by_role("alert")).to_contain_text("The model’s service did not answer.")
-        await page.get_by_role("alert").get_by_role("button", name="Try again").click()
-        await expect(page.locator(".answer .prose")).to_have_text("Now it works.")
-        await expect(page.get_by_role("alert")).to_have_count(0)
 
 
 async def test_delegates_are_shown_in_lanes_below_their_call_also_after_a_reload(tmp_path: Path) -> None:
@@ -321,8 +314,15 @@ async def test_a_queued_question_survives_a_reload_and_a_refused_retry_adds_noth
         await expect(page.locator(".answer .prose").last).to_have_text("Green.")
 
 
-async def test_an_image_is_sent_with_text_and_shown_before_and_after_a_reload(tmp_path: Path) -> None:
-    async with console(tmp_path, say("A grey field.")) as desk:
+async def check_cost(page: Page) -> None:
+    """Open the menu of the answer and close it again."""
+    await page.get_by_role("button", name="More about this answer").click()
+    await expect(page.locator(".menu-facts")).to_contain_text("$0.0003")
+    await page.keyboard.press("Escape")
+
+
+async def test_a_sent_image_and_the_cost_of_an_answer_are_shown_before_and_after_a_reload(tmp_path: Path) -> None:
+    async with console(tmp_path, answer("A grey field."), prices=with_prices(tmp_path)) as desk:
         page = desk.page
         await desk.rig.domain()
         await desk.goto()
@@ -333,8 +333,10 @@ async def test_an_image_is_sent_with_text_and_shown_before_and_after_a_reload(tm
         await answered(page)
         await expect(page.locator(".composer-image")).to_have_count(0)
         shown = page.locator(".question-images img")
+        await check_cost(page)
         await expect(shown).to_have_js_property("naturalWidth", 60)
         await page.reload()
+        await check_cost(page)
         await expect(shown).to_have_js_property("naturalWidth", 60)
         await expect(shown).to_have_attribute("src", re.compile("^/api/payloads/"))
         await expect(page.locator(".question-text")).to_have_text("What is in it?")
@@ -364,14 +366,3 @@ async def test_messages_sent_while_a_conversation_is_created_join_it(tmp_path: P
         await expect(page.locator(".answer .prose")).to_have_text(["One.", "Two."])
         listed = await desk.rig.ok("GET", "/api/conversations")
         assert [each["messageCount"] for each in listed["items"]] == [4]
-
-
-async def test_the_menu_of_an_answer_shows_its_cost_after_its_end(tmp_path: Path) -> None:
-    async with console(tmp_path, answer(), prices=with_prices(tmp_path)) as desk:
-        page = desk.page
-        await desk.goto(f"#/chat/{await desk.rig.domain()}")
-        await ask(page, "Hi")
-        for _ in range(2):
-            await page.get_by_role("button", name="More about this answer").click()
-            await expect(page.locator(".menu-facts")).to_contain_text("$0.0003")
-            await page.reload()

@@ -117,7 +117,7 @@ async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp
         await expect(page.locator("dialog .chunk").first).to_contain_text("27 days")
         await page.keyboard.press("Escape")
 
-        await desk.goto(f"#/domains/{domain}/search")
+        await desk.follow(f"#/domains/{domain}/search")
         await page.get_by_label(words["ask"]).fill("paid leave")
         await page.get_by_role("button", name=words["search"], exact=True).click()
         await expect(page.locator(".score .badge").first).to_have_text(words["seen"])
@@ -150,7 +150,7 @@ async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp
 
         conversation = await desk.rig.conversation(domain)
         await desk.rig.say(conversation, "How many days?")
-        await desk.goto(f"#/domains/{domain}/answers")
+        await desk.follow(f"#/domains/{domain}/answers")
         await page.get_by_label(words["answers"]).get_by_role("link", name="paid leave").first.click()
         await expect(page.locator(".score").first).to_contain_text("leave.md")
 
@@ -398,7 +398,7 @@ async def open_paste(desk: Desk, domain: str) -> None:
     local.mkdir(parents=True, exist_ok=True)
     (local / "calc.py").write_bytes((SERVERS / "hostile.py").read_bytes())
     page = desk.page
-    await page.evaluate("place => (location.hash = place)", f"#/domains/{domain}/servers")
+    await desk.follow(f"#/domains/{domain}/servers")
     await page.get_by_role("button", name="Paste servers").click()
     dialog = page.get_by_role("dialog")
     pasted = {"mcpServers": {"calc": {"command": "python3", "args": ["./calc.py", "ok"]}}}
@@ -437,7 +437,7 @@ async def test_a_pasted_server_with_network_is_approved_and_its_tab_keeps_chatti
         await check_keys_are_needed(desk)
         await page.get_by_role("button", name="Save the selected servers").click()
         await expect(page.get_by_label("Servers", exact=True)).to_contain_text("calc")
-        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await desk.follow(f"#{place}")
         await chat(page, "Are you still there?", "Still here.")
 
 
@@ -464,7 +464,7 @@ async def test_approving_a_server_in_a_second_tab_does_not_disturb_the_first(tmp
         await approval.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.locator('[data-server="calc"] .badge')).to_have_text("Ready")
         await page.keyboard.press("Escape")
-        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await desk.follow(f"#{place}")
         await chat(page, "Are you still there?", "Still here.")
         await second.evaluate("place => (location.hash = place)", f"#/chat/{domain}")
         await chat(second, "And you?", "Here, too.")

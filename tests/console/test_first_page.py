@@ -43,8 +43,10 @@ class Fetched:
         return {VERSION.sub("/web/", path): int(answer.headers["content-length"]) for path, answer in answers.items()}
 
 
-@pytest.mark.parametrize("language", ["zh", pytest.param("en", marks=pytest.mark.nightly("Chinese is larger"))])
-async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str) -> None:
+@pytest.mark.parametrize(
+    ("language", "chat"), [("zh", "对话"), pytest.param("en", "Chat", marks=pytest.mark.nightly("Chinese is larger"))]
+)
+async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str, chat: str) -> None:
     async with console(tmp_path, language=language) as desk:
         await desk.rig.domain()
         fetched = Fetched(desk)
@@ -56,12 +58,33 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
         assert 0 < sizes.pop("/web/vendor/inter.woff2") <= FONT_BUDGET
         assert sum(sizes.values()) <= BUDGET, sizes
         assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
+        assert f"/web/lang/{language}/waiting.js" not in sizes, "nothing waits"
+        assert all(path.startswith("/") for path in fetched.paths), "only this server is asked"
+        await expect(desk.page.get_by_role("navigation").get_by_role("link", name=chat)).to_be_visible()
 
 
 @pytest.mark.parametrize(
     "size", [(390, 780), pytest.param((1280, 800), marks=pytest.mark.nightly("a phone's size runs every time"))]
 )
-async def test_the_layout_shifts_little_while_a_page_loads(tmp_path: Path, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param({"chat/{domain}": ".start", "chat/{domain}/{conversation}": ".answer-acts"}, id="chat"),
+        pytest.param(
+            {
+                "domains": ".domain-card",
+                "domains/{domain}/documents": ".document-row",
+                "domains/{domain}/usage": ".usage-bar",
+                "operator/health": ".health-card",
+            },
+            id="others",
+            marks=pytest.mark.nightly("the chat is loaded every time"),
+        ),
+    ],
+)
+async def test_the_layout_shifts_little_while_a_page_loads(
+    tmp_path: Path, places: dict[str, str], size: tuple[int, int]
+) -> None:
     async with console(tmp_path, say("Yes."), size=size) as desk:
         page = desk.page
         domain = await desk.rig.domain()
@@ -69,16 +92,8 @@ async def test_the_layout_shifts_little_while_a_page_loads(tmp_path: Path, size:
         conversation = await desk.rig.conversation(domain)
         await desk.rig.say(conversation, "Hi")
         await page.add_init_script(SHIFTS)
-        places = {
-            f"chat/{domain}": ".start",
-            f"chat/{domain}/{conversation}": ".answer-acts",
-            "domains": ".domain-card",
-            f"domains/{domain}/documents": ".document-row",
-            f"domains/{domain}/usage": ".usage-bar",
-            "operator/health": ".health-card",
-        }
         for place, part in places.items():
-            await desk.goto(f"#/{place}")
+            await desk.goto(f"#/{place.format(domain=domain, conversation=conversation)}")
             await expect(page.locator(part).first).to_be_visible()
             await page.wait_for_load_state("networkidle")
             shifts = await page.evaluate("shifts")

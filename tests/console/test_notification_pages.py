@@ -53,6 +53,6 @@ async def test_an_admin_adds_an_endpoint_and_a_schedule_and_views_their_runs(tmp
         await check_accessible(page)
         await page.get_by_role("dialog").get_by_role("link", name="Open").click()
         await expect(page.get_by_text("All calm.")).to_be_visible()
-        await desk.goto("#/operator/notifications")
+        await desk.follow("#/operator/notifications")
         await expect(page.get_by_text("No endpoints yet")).to_be_visible()
         await check_accessible(page)

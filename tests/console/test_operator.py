@@ -142,7 +142,7 @@ async def test_keys_are_revoked_and_a_person_is_disabled_and_erased(tmp_path: Pa
         assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == ["root"]
         await desk.goto("#/operator/users/root")
         await expect(page.get_by_role("button", name="Erase", exact=True)).to_be_disabled()
-        await desk.goto("#/operator/users/nobody")
+        await desk.follow("#/operator/users/nobody")
         await expect(page.get_by_role("heading", name="User not found")).to_be_visible()
 
 

@@ -1,4 +1,4 @@
-"""The console opens: in both languages, signed in or not, and only from its own files."""
+"""Signing in with a key, and how the server sends the console's files."""
 
 import base64
 import hashlib
@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from jsonschema import Draft202012Validator
 from playwright.async_api import expect
 
@@ -14,26 +13,6 @@ from agentic_rag.server.web_files import FOLDER, MEDIA_TYPES
 from tests.access.tenants import bearer, make_key
 from tests.console.rig import console, needs_browser
 from tests.server.rig import Rig
-
-WORDS = {"en": ("Chat", "No domains yet"), "zh": ("对话", "还没有知识域")}
-
-
-@needs_browser
-@pytest.mark.parametrize("language", ["zh", pytest.param("en", marks=pytest.mark.nightly("it is the default"))])
-async def test_the_shell_opens_in_the_browsers_language(tmp_path: Path, language: str) -> None:
-    navigation, empty = WORDS[language]
-    async with console(tmp_path, language=language) as desk:
-        asked: list[str] = []
-        desk.page.on("request", lambda request: asked.append(request.url))
-        await desk.goto()
-        await expect(desk.page.get_by_role("navigation").get_by_role("link", name=navigation)).to_be_visible()
-        await expect(desk.page.get_by_role("heading", name=empty)).to_be_visible()
-        await desk.page.keyboard.press("Tab")
-        await desk.page.keyboard.press("Enter")
-        assert await desk.page.evaluate("document.activeElement.id") == "main"
-        await desk.goto("#/nowhere/at/all")
-        await expect(desk.page.locator("main h1")).to_be_visible()
-        assert all(url.startswith(desk.url) or url == "about:blank" for url in asked)
 
 
 @needs_browser

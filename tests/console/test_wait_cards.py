@@ -105,28 +105,6 @@ async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path)
         await expect(page.locator(".answer .prose").last).to_have_text("Found.")
 
 
-async def test_a_question_of_the_models_is_answered_by_an_option_and_in_words(tmp_path: Path) -> None:
-    question = Step((Use("ask_user", {"question": "Which site?", "options": ["North", "South"], "multiple": True}),))
-
-    def last(request: ModelRequest) -> Plain:
-        told = str(request.messages[-1]["content"])
-        return say("South and more." if "South" in told and "both, please" in told and "North" not in told else told)
-
-    async with console(tmp_path, question, last) as desk:
-        page = desk.page
-        await desk.rig.domain(askUser=True)
-        await desk.goto()
-        await ask(page, "Where?")
-        card = page.locator(".wait")
-        await expect(card).to_contain_text("Which site?")
-        await card.get_by_role("button", name="Send").click()
-        await expect(card.get_by_role("alert")).to_contain_text("Choose an option")
-        await card.get_by_label("South").check()
-        await card.get_by_label("Or in your own words").fill("both, please")
-        await card.get_by_role("button", name="Send").click()
-        await expect(page.locator(".answer .prose").last).to_have_text("South and more.")
-
-
 FORM = """
 async () => {
   const { loadWords } = await import("/web/i18n.js");
@@ -149,11 +127,27 @@ async () => {
 """
 
 
-async def test_a_form_follows_its_schema_and_marks_invalid_fields(tmp_path: Path) -> None:
-    async with console(tmp_path) as desk:
+async def test_a_question_is_answered_by_an_option_and_words_and_a_form_follows_its_schema(tmp_path: Path) -> None:
+    question = Step((Use("ask_user", {"question": "Which site?", "options": ["North", "South"], "multiple": True}),))
+
+    def last(request: ModelRequest) -> Plain:
+        told = str(request.messages[-1]["content"])
+        return say("South and more." if "South" in told and "both, please" in told and "North" not in told else told)
+
+    async with console(tmp_path, question, last) as desk:
         page = desk.page
+        await desk.rig.domain(askUser=True)
         await desk.goto()
-        await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()
+        await ask(page, "Where?")
+        card = page.locator(".wait")
+        await expect(card).to_contain_text("Which site?")
+        await card.get_by_role("button", name="Send").click()
+        await expect(card.get_by_role("alert")).to_contain_text("Choose an option")
+        await card.get_by_label("South").check()
+        await card.get_by_label("Or in your own words").fill("both, please")
+        await card.get_by_role("button", name="Send").click()
+        await expect(page.locator(".answer .prose").last).to_have_text("South and more.")
+
         await page.evaluate(FORM)
         read = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
         assert await page.evaluate(read) == "Your name *: Fill in this field."

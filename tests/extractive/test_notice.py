@@ -18,7 +18,11 @@ NOTES = (
             ("How many days of leave do I have?", "When must I report a stolen laptop?"),
             "no language model is configured",
         ),
-        (("年假有几天？", "When must I report a stolen laptop?"), "没有配置语言模型"),
+        pytest.param(
+            ("年假有几天？", "When must I report a stolen laptop?"),
+            "没有配置语言模型",
+            marks=pytest.mark.nightly("test_conversation.py checks the Chinese notice every time"),
+        ),
     ],
 )
 async def test_every_client_gets_the_notice_once_in_the_first_answer(

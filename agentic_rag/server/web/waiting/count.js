@@ -23,14 +23,17 @@ export function countWaits(link) {
 }
 
 async function draw(count) {
-  await loadWords("waiting");
+  const before = total;
+  total = count;
+  if (count > 0) await loadWords("waiting"); // without a wait, no word is shown
+  if (total !== count) return; // another call has drawn a newer count
   const { link, mark } = shownAt;
   mark.textContent = count > 99 ? "99+" : String(count);
   mark.hidden = count === 0;
-  mark.setAttribute("aria-label", t("waiting.count", { count }));
   link.toggleAttribute("data-empty", count === 0);
-  if (count > total) announce(t("waiting.count", { count }));
-  total = count;
+  if (count === 0) return;
+  mark.setAttribute("aria-label", t("waiting.count", { count }));
+  if (count > before) announce(t("waiting.count", { count }));
 }
 
 async function look() {
