@@ -136,3 +136,16 @@ async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_p
         await expect(page.get_by_role("heading", name="Domains", level=1)).to_be_visible()
         assert len(refused) == 3
         assert len((await desk.rig.ok("GET", "/api/conversations"))["items"]) == 1
+
+
+async def test_going_back_closes_an_open_dialog(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page = desk.page
+        await desk.rig.domain()
+        await desk.goto("#/chat")
+        await page.get_by_role("navigation").get_by_role("link", name="Domains").click()
+        await page.get_by_role("button", name="New domain").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await page.go_back()
+        await expect(page.locator(".start")).to_be_visible()
+        await expect(page.get_by_role("dialog")).to_have_count(0)

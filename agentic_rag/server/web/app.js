@@ -280,7 +280,11 @@ async function begin() {
   watchSignIn(user);
   buildRail();
   watchConnection();
-  addEventListener("hashchange", () => route().catch(toastError));
+  addEventListener("hashchange", () => {
+    // a dialog belongs to the page that opened it
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+    route().catch(toastError);
+  });
   document.addEventListener("keydown", pressKey);
   await route();
   await loadErrorTexts();
