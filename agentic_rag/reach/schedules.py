@@ -21,6 +21,7 @@ import anyio.to_thread
 from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import ActiveUsers, User, acting_for
@@ -322,8 +323,6 @@ class Schedules:
             ScheduleDisabled: the schedule is disabled.
             LimitReached: `MAX_WAITING` firings wait already.
         """
-        # imported on first use: few servers have webhooks
-        from standardwebhooks import Webhook, WebhookVerificationError
 
         def read(conn: Connection) -> tuple[ScheduleRecord | None, secrets.SecretRecord | None]:
             schedule = schedules.get(conn, schedule_id)

@@ -25,6 +25,7 @@ import orjson
 from anyio.abc import TaskGroup
 from pydantic import SecretStr
 from sqlalchemy import Connection
+from standardwebhooks import Webhook
 
 from agentic_rag import __version__
 from agentic_rag.base import failpoints
@@ -321,8 +322,6 @@ class Sender:
 
 def sign(target: EndpointTarget, message_id: str, seconds: int, body: bytes) -> dict[str, str]:
     """Return the headers of Standard Webhooks for a message. After a rotation, both secrets sign."""
-    from standardwebhooks import Webhook  # on first use: few servers send webhooks
-
     at, text = datetime.fromtimestamp(seconds, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, at, text) for secret in target.signing_secrets(now())]
     return {

@@ -143,6 +143,7 @@ class OidcRoutes:
     @route("GET", CALLBACK, allow="anyone", errors=[NotFound])
     async def finish(self, request: Request, caller: Caller, query: CallbackQuery) -> HTMLResponse:
         """Sign in the browser that returns from the provider, then send it to the page it asked for."""
+        # Imports joserfc, which only servers with a provider need: they have imported it at their start.
         from agentic_rag.access.oidc.logins import Returned
 
         logins, secure = self._provider_logins(), self._gate.is_secure(request.scope)

@@ -16,6 +16,7 @@ from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.json_form import Absent
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.passage_html import passage_html, table_html
 from agentic_rag.documents.places import CitationPlace, Found, Kind, OnPage, Places
 from agentic_rag.documents.text_positions import Range
 from agentic_rag.server.page_images import PageFile, knows, tag_of
@@ -200,9 +201,6 @@ class PlaceRoutes:
         return Redacted(domain, _show(domain, place, html))
 
     def _html(self, domain: str, place: CitationPlace) -> str:
-        # imported here, because the import is slow and the server's start should not wait for it
-        from agentic_rag.documents.passage_html import passage_html, table_html
-
         redact = self._redactor.of(domain)
         if place.table is not None:
             return table_html(place.table, redact)
