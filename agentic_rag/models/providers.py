@@ -141,10 +141,11 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
         BadConfiguration: a provider cannot be loaded or makes no model, one of its settings is wrong, or no setting
             names the model for domains that choose none.
     """
-    declared = _find_declared()
     model_name = operator_file.default or settings.model
     provider, colon, name = model_name.partition(":")
-    if not colon or provider not in {**declared, **OWN, **operator_file.providers}:
+    known = {*OWN, *operator_file.providers}
+    declared = _find_declared() if colon and provider not in known else {}
+    if not colon or provider not in {*known, *declared}:
         provider = (
             "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
         )

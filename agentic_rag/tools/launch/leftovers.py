@@ -46,8 +46,8 @@ def _kill_marked(pid: int, mark: bytes) -> bool:
     except OSError:  # gone meanwhile
         return False
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
-        if not any(variable == mark or variable.startswith(mark + b":") for variable in variables):
+        environment = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+        if not any(b"\0" + mark + end in environment for end in (b"\0", b":")):
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
         poller = select.poll()
