@@ -353,7 +353,8 @@ def main() -> None:
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     running: dict[int, int] = {}
     while connections or not _end_helper(listener):
-        ready = select.select([woken, listener, *connections], [], [])[0]
+        readable: list[int | socket.socket] = [woken, listener, *connections]
+        ready = select.select(readable, [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
         for pid in [pid for pid in running if _reap(pid, running[pid])]:

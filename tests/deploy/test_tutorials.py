@@ -52,8 +52,8 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     }
     environment = kept | paths | {"AGENTIC_RAG_EMBEDDING": "none"}
     with (folder / "served.txt").open("wb") as log:
-        streams = {"stdout": log.fileno(), "stderr": log.fileno()}
-        server = Program(["serve", "--port", str(port)], cwd=folder, env=environment, **streams)
+        out = log.fileno()
+        server = Program(["serve", "--port", str(port)], cwd=folder, env=environment, stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + SECONDS
         while True:
