@@ -12,7 +12,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
 from tests.databases import POSTGRESQL, dropped_databases
-from tests.programs import share_certificates
+from tests.programs import share_certificates, share_helper
 
 # No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -63,11 +63,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the number of Hypothesis's examples: 100 by default, and five times as many nightly.
 
-    The garbage collector stays off during collection, because the tests' short-lived syntax trees contain few cycles.
+    All workers of a run share one helper of `tests.programs`. The garbage collector stays off during collection,
+    because the tests' short-lived syntax trees contain few cycles.
     """
     if config.getoption("--nightly"):
         settings.register_profile("nightly", settings(), max_examples=500)
         settings.load_profile("nightly")
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        share_helper(worker["testrunuid"])
     gc.disable()
 
 

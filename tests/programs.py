@@ -1,11 +1,12 @@
 """Run ``agentic-rag`` in processes with everything already imported, because imports dominate a short run.
 
-A helper process imports the program, uses the application once, and forks for each run. Each run is a process with its
-own folder, environment, streams and exit code. Tests of the installed wheel, of ``ulimit`` and of other ASGI servers
-start a new interpreter.
+A helper process imports the program, uses the application once, and forks for each run. All workers of a test run share
+it. Each run is a process with its own folder, environment, streams and exit code. Tests of the installed wheel, of
+``ulimit`` and of other ASGI servers start a new interpreter.
 """
 
 import atexit
+import fcntl
 import functools
 import gc
 import importlib
@@ -24,7 +25,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -174,19 +176,43 @@ def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+_TEST_RUNS: list[str] = []
+
+
+def share_helper(test_run: str) -> None:
+    """Use one helper for all processes that pass the same id. Without a call, each process has a helper of its own."""
+    _TEST_RUNS.append(test_run)
+
+
+@contextmanager
+def _no_helper_starts_or_ends() -> Iterator[None]:
+    with open(__file__, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @functools.cache
 def _helper() -> socket.socket:
-    """Return the socket to this process's helper. The helper ends when the socket is closed."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        theirs.set_inheritable(True)
-        inherited = {
-            name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
-        }
-        paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-        command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
-        os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
+    """Return a socket to the helper. The first process that needs the helper starts it."""
+    address = f"\0agentic-rag-tests-{_TEST_RUNS[-1] if _TEST_RUNS else os.getpid()}"
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with _no_helper_starts_or_ends(), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            ours.connect(address)
+        except ConnectionRefusedError:
+            listener.bind(address)
+            listener.listen()
+            ours.connect(address)
+            _start_helper(listener)
     return ours
+
+
+def _start_helper(listener: socket.socket) -> None:
+    listener.set_inheritable(True)
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "tests.programs", str(listener.fileno())]
+    os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
 
 
 class Program:
@@ -319,34 +345,48 @@ def main() -> None:
     _warm_up()
     gc.collect()
     gc.freeze()  # so that the imported objects stay in shared memory
-    way = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    connections = {listener.accept()[0]}
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     running: dict[int, int] = {}
-    while True:
-        ready = select.select([way.fileno(), woken], [], [])[0]
+    while connections or not _end_helper(listener):
+        readable: list[int | socket.socket] = [woken, listener, *connections]
+        ready = select.select(readable, [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
         for pid in [pid for pid in running if _reap(pid, running[pid])]:
             del running[pid]
-        if way.fileno() not in ready:
-            continue
-        message, descriptors, _, _ = socket.recv_fds(way, 16, 8)
-        if not message:
-            return
-        *streams, status = descriptors
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
-            end_program(become_program(*streams))
-        running[pid] = status
-        os.write(status, _STATUS.pack(pid))
-        for descriptor in streams:
-            os.close(descriptor)
+        if listener in ready:
+            connections.add(listener.accept()[0])
+        for connection in connections.intersection(ready):
+            message, descriptors, _, _ = socket.recv_fds(connection, 16, 8)
+            if not message:
+                connections.remove(connection)
+                connection.close()
+                continue
+            *streams, status = descriptors
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
+                end_program(become_program(*streams))
+            running[pid] = status
+            os.write(status, _STATUS.pack(pid))
+            for descriptor in streams:
+                os.close(descriptor)
+
+
+def _end_helper(listener: socket.socket) -> bool:
+    """Close the listener unless a process is connecting. Return whether it is closed."""
+    with _no_helper_starts_or_ends():
+        if select.select([listener], [], [], 0)[0]:
+            return False
+        listener.close()
+        return True
 
 
 def _reap(pid: int, status: int) -> bool:

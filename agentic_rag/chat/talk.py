@@ -5,6 +5,7 @@ Sends the message once, follows events by number, reconnects and stops. Knows no
 
 import json
 import signal
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -17,7 +18,6 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from agentic_rag.base.errors import InvalidInput, RequestRefused, ServerUnreachable
 from agentic_rag.base.json_form import Json
-from agentic_rag.store.clock import new_id
 
 OPEN_SECONDS = 10.0
 """Time limit for opening a connection."""
@@ -91,7 +91,7 @@ class Talk:
     watcher: Watcher
     turn_id: str | None = None
     seq: int = 0
-    _client_message_id: str = field(default_factory=lambda: new_id("cmsg"))
+    _client_message_id: str = field(default_factory=lambda: f"cmsg_{uuid.uuid4().hex}")
     _socket: ClientConnection | None = None
     _connected: bool = False
     _failures: int = 0

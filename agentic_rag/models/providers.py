@@ -141,11 +141,12 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
         BadConfiguration: a provider cannot be loaded or makes no model, one of its settings is wrong, or no setting
             names the model for domains that choose none.
     """
-    declared = _find_declared()
     model_name = operator_file.default or settings.model
     provider, colon, name = model_name.partition(":")
+    own = {*OWN, *operator_file.providers}
+    declared = _find_declared() if colon and provider not in own else {}
     # Names of models may contain a colon too (``qwen3:8b``): only a known provider's name counts as one.
-    if not colon or provider not in {**declared, **OWN, **operator_file.providers}:
+    if not colon or provider not in {*own, *declared}:
         provider = (
             "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
         )

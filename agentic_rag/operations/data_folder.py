@@ -26,7 +26,6 @@ from agentic_rag.base.startup_errors import (
     DataFolderOwned,
     RestoreUnfinished,
 )
-from agentic_rag.store.clock import new_id, now
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +156,9 @@ class DataFolder:
         if not restoring and (mark := path / RESTORE_MARK).exists():
             lock.close()
             raise RestoreUnfinished(str(path), _backup_of(mark))
+        # Importing the store takes half a second, and most users of this module are commands that only find a server.
+        from agentic_rag.store.clock import now
+
         try:
             lock.truncate(0)
             os.write(lock.fileno(), f"process {os.getpid()} (since {now()})".encode())
@@ -243,6 +245,8 @@ def _name_of(own: Path) -> str:
     try:
         return place.read_text(encoding="ascii").strip()
     except FileNotFoundError:
+        from agentic_rag.store.clock import new_id
+
         name = new_id("server")
         draft = place.with_suffix(".new")
         draft.write_text(name, encoding="ascii")

@@ -23,10 +23,20 @@ class ErrorShape(Protocol):
 
 def shape_error(path: str, body: Json, status: int) -> Json:
     """Return the body of a refusal on a path."""
+    shape = _shape_at(path)
+    return body if shape is None else shape(body, status)
+
+
+def keeps_error_form(path: str) -> bool:
+    """Return whether refusals on a path have our ``error`` in its place, perhaps with more fields."""
+    return _shape_at(path) not in (rpc_error, a2a_error, oauth_error)
+
+
+def _shape_at(path: str) -> ErrorShape | None:
     for prefix, shape in _SHAPES:
         if path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
-            return shape(body, status)
-    return body
+            return shape
+    return None
 
 
 def run_error(body: Json, status: int) -> Json:

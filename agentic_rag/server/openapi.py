@@ -21,6 +21,7 @@ from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import Json, camel
 from agentic_rag.server.bundle_routes import BundleStream
 from agentic_rag.server.durable_streams import StreamAnswer
+from agentic_rag.server.error_shapes import keeps_error_form
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.mcp_door import RpcAnswer
 from agentic_rag.server.originals import OriginalFile
@@ -221,9 +222,12 @@ def _file_responses(kind: type) -> Json:
 
 def _refusals(declared: Declaration, schema: Json) -> Json:
     """Return the refusals and failures of an operation, by status."""
-    refusals: Json = {
-        str(status): {"$ref": f"#/components/responses/{_name_of(status)}"} for status in _common(declared)
-    }
+    refusals: Json
+    if keeps_error_form(declared.path):
+        refusals = {str(status): {"$ref": f"#/components/responses/{_name_of(status)}"} for status in _common(declared)}
+    else:  # another protocol's error
+        schema = {"type": "object"}
+        refusals = {str(status): {"description": _COMMON[status], **_content(schema)} for status in _common(declared)}
     for status in sorted({error.status for error in declared.errors}):
         kinds = [error for error in declared.errors if error.status == status]
         lines = [f"`{_code_of(error)}`: {inspect.getdoc(error) or ''}".partition("\n")[0] for error in kinds]

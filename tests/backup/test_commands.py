@@ -106,23 +106,25 @@ async def test_a_server_writes_scheduled_backups_and_health_shows_the_age_of_the
         backups = ScheduledBackups(rig.settings)
         before = (await rig.ok("GET", "/api/health"))["backup"]
         assert before == {"state": "ready", "everyHours": 24}
+        folder = rig.settings.data / "backups"
+        folder.mkdir(exist_ok=True)
+        for day in (1, 2):
+            old = folder / f"agentic-rag-2020010{day}T000000Z.tar.zst"
+            old.write_bytes(b"an old one")
+            os.utime(old, (0, 0))
         await backups.run_due()
         await backups.run_due()
-        (kept,) = await anyio.to_thread.run_sync(list_kept, rig.settings.data / "backups")
+        names = [each.path.name for each in await anyio.to_thread.run_sync(list_kept, folder)]
+        assert len(names) == 2, "the second run found none due, and the first one deleted the oldest"
+        assert old.name in names
         assert (await rig.ok("GET", "/api/health"))["backup"]["ageSeconds"] >= 0
-        os.utime(kept.path, (0, 0))
-        (kept.path.parent / "agentic-rag-20200101T000000Z.tar.zst").write_bytes(b"an old one")
-        await backups.run_due()
-        names = [each.path.name for each in await anyio.to_thread.run_sync(list_kept, kept.path.parent)]
-        assert len(names) == 2
-        assert kept.path.name in names
         for each in names:
-            os.utime(kept.path.parent / each, (0, 0))
-        kept.path.parent.chmod(0o500)
+            os.utime(folder / each, (0, 0))
+        folder.chmod(0o500)
         (tmp_path / "data" / "agentic-rag.db").rename(tmp_path / "elsewhere.db")
         with pytest.raises(BackupNotWritten):
             await backups.run_due()
         (tmp_path / "elsewhere.db").rename(tmp_path / "data" / "agentic-rag.db")
-        kept.path.parent.chmod(0o700)
+        folder.chmod(0o700)
         report = await backups.report()
         assert (report.state.value, report.reason is None) == ("degraded", False)

@@ -105,12 +105,20 @@ def look(folder: Path, name: str, report: Path) -> dict[str, object]:
 
 
 def kill_all(
-    folder: Path, kind: str, work: Callable[[Rig, Path], Awaitable[None]], skipped: frozenset[str], every: int
+    folder: Path,
+    kind: str,
+    work: Callable[[Rig, Path], Awaitable[None]],
+    before: dict[str, object],
+    skipped: frozenset[str],
+    every: int,
 ) -> tuple[int, list[str]]:
-    """Kill the work at ``every``-th place that it reaches. Return the number of kills, and the problems."""
+    """Kill the work at ``every``-th place that it reaches. Return the number of kills, and the problems.
+
+    ``before`` is the state of the folder ``base``, see `look`.
+    """
     copy(folder, f"{kind}-whole")
     reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
-    before, after = look(folder, "base", folder / "report"), look(folder, f"{kind}-whole", folder / "report")
+    after = look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
     kill_places = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
     kill_places = kill_places[::every]
@@ -162,9 +170,10 @@ def main() -> None:
     os.umask(0o077)
     assert run(lambda: make(folder)) == 0
     early = frozenset({"bundle.received", "bundle.member", "bundle.unpacked"})
+    before = look(folder, "base", folder / "report")
     results = [
-        kill_all(folder, "new", import_new, frozenset(), every),
-        kill_all(folder, "over", import_over, early, every),
+        kill_all(folder, "new", import_new, before, frozenset(), every),
+        kill_all(folder, "over", import_over, before, early, every),
         kill_exports(folder),
     ]
     sys.stdout.write(json.dumps(results))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,3 +105,10 @@ async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_pat
                 process.send_signal(signal.SIGINT)
                 assert await process.wait() == 130
         assert not desk.turns["turn_1"].ended
+
+
+def test_a_command_that_only_asks_a_server_does_not_import_the_store() -> None:
+    modules = "agentic_rag.cli, agentic_rag.commands.client, agentic_rag.chat.talk, agentic_rag.chat.screen"
+    script = f"import sys, {modules}; print(*{{'agentic_rag.store', 'sqlalchemy'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PROCESS_SECONDS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -33,7 +33,8 @@ class Copy:
         """The scripts to run, with their arguments, in order."""
         for part in PARTS:
             if (ROOT / part).is_dir():
-                shutil.copytree(ROOT / part, folder / part)  # with the compiled modules, whose times fit
+                # With the compiled modules, whose times fit, and without the packages of the JavaScript clients.
+                shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("node_modules"))
             else:
                 shutil.copy(ROOT / part, folder / part)
 

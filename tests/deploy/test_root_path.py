@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from tests.console.rig import desk_at, needs_browser
 from tests.console.test_domain_pages import choose_files
 from tests.deploy.proxies import NAME, nginx, nginx_program
-from tests.e2e.serving import serving, serving_without_demo
+from tests.e2e.serving import serving_without_demo
 
 ROOT = "/team/rag"
 QUESTION = "How many days of paid leave do full-time staff have?"
@@ -21,18 +21,18 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 @pytest.mark.slow("a server and a browser")
 @needs_browser
 async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none", AGENTIC_RAG_ROOT_PATH=ROOT) as server:
-        await server.indexed()
+    with serving_without_demo(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none", AGENTIC_RAG_ROOT_PATH=ROOT) as server:
+        domain = await server.domain_with("leave.md", b"Full-time staff have 27 days of paid leave a year.")
         async with desk_at(server.url + ROOT) as desk:
             outside: list[str] = []
             desk.page.on("request", lambda request: outside.append(request.url))
             await desk.page.goto(f"{server.url}{ROOT}")  # without a slash at its end
-            await desk.page.goto(f"{server.url}{ROOT}/#/chat/demo")
+            await desk.page.goto(f"{server.url}{ROOT}/#/chat/{domain}")
             await desk.page.get_by_role("textbox").first.fill(QUESTION)
             await desk.page.keyboard.press("Enter")
             await expect(desk.page.get_by_text("27 days").first).to_be_visible()
-            await desk.page.goto(f"{server.url}{ROOT}/#/domains/demo/documents")
-            await expect(desk.page.get_by_text("people-handbook.md").first).to_be_visible()
+            await desk.page.goto(f"{server.url}{ROOT}/#/domains/{domain}/documents")
+            await expect(desk.page.get_by_text("leave.md").first).to_be_visible()
             await choose_files(desk.page, "Choose files", ("note.md", b"# Note\n\nThe pump is green."))
             await expect(desk.page.get_by_text("note.md").first).to_be_visible()
         paths = [re.sub(r"^\w+://[^/]+", "", url) for url in outside if url.startswith(server.url)]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import Program
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ROOT / "docs" / "tutorials"
 SECONDS = 240
@@ -37,7 +39,10 @@ def is_ready(port: int) -> bool:
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Serve from a folder as `scripts/serve` does; yield the port and the environment of a reader's shell."""
+    """Serve from a folder as `scripts/serve` does; yield the port and the environment of a reader's shell.
+
+    No embedder is used, because its process costs seconds of CPU, and all pages print the same without one.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
@@ -45,10 +50,10 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
         "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'clients' / 'python'}",
     }
-    environment = kept | paths | {"AGENTIC_RAG_FETCH_MODEL": "never"}
-    command = [sys.executable, "-m", "agentic_rag.cli", "serve", "--port", str(port)]
+    environment = kept | paths | {"AGENTIC_RAG_EMBEDDING": "none"}
     with (folder / "served.txt").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        out = log.fileno()
+        server = Program(["serve", "--port", str(port)], cwd=folder, env=environment, stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + SECONDS
         while True:

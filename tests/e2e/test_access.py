@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.databases import database_url
-from tests.e2e.serving import environment, serving, serving_without_demo
+from tests.e2e.serving import environment, serving_without_demo
 from tests.programs import run_program
 
 
@@ -25,14 +25,16 @@ def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> No
     assert "agentic-rag keys create --user NAME --role operator" in refused.stderr
     made = run(tmp_path, "keys", "create", "--user", "ann", "--role", "operator")
     assert made.returncode == 0, made.stderr
-    with serving(tmp_path / "data", "--host", "0.0.0.0") as server:
+    with serving_without_demo(tmp_path / "data", "--host", "0.0.0.0") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         denied = run(tmp_path, "domains", "list", "--url", url)
         assert (denied.returncode, denied.stderr.count("\n")) == (1, 1)
         assert "API key" in denied.stderr
-        assert "demo" in run(tmp_path, "domains", "list", "--url", url, AGENTIC_RAG_KEY=made.stdout.strip()).stdout
-        assert "demo" in run(tmp_path, "--key", made.stdout.strip(), "domains", "list", "--url", url).stdout
-        assert "demo" in run(tmp_path, "domains", "list").stdout  # by the key in the data folder
+        key = made.stdout.strip()
+        domain = run(tmp_path, "domains", "create", "Law", "--url", url, AGENTIC_RAG_KEY=key).stdout.strip()
+        assert domain
+        assert domain in run(tmp_path, "--key", key, "domains", "list", "--url", url).stdout
+        assert domain in run(tmp_path, "domains", "list").stdout  # by the key in the data folder
 
 
 @pytest.mark.sqlite("changes the file")

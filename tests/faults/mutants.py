@@ -200,7 +200,7 @@ def copy_to(folder: Path) -> Path:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
         else:
             shutil.copy(source, folder / part)
     return folder

@@ -53,7 +53,9 @@ class Server:
         inherited = {
             name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
         }
-        self._environment = inherited | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
+        # No fault concerns searches by meaning. The embedder's libraries would double the CPU time of a start.
+        fixed = {"AGENTIC_RAG_EMBEDDING": "none", "AGENTIC_RAG_DRAIN_SECONDS": "1"}
+        self._environment = inherited | outside.environment | fixed | environment
         self._environment["PYTHONPATH"] = str(ROOT)  # a copy of the repository uses its own package
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the program is started many times
         without_demo(self.data)

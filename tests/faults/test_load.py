@@ -39,7 +39,7 @@ def test_one_of_fifty_parallel_posts_creates_a_turn_and_the_others_are_refused(m
     conversation = made.conversation()
 
     def send(number: int) -> Json | str:
-        return post(made, conversation, f"Hello {conversation}-{number} slow", f"number {number}")
+        return post(made, conversation, f"Hello {conversation}-{number} lasting", f"number {number}")
 
     with ThreadPoolExecutor(MANY) as pool:
         answers = list(pool.map(send, range(MANY)))

@@ -161,7 +161,7 @@ def test_a_turn_is_followed_and_interrupted_through_the_other_worker(two: Worker
     one, other = two.pids
     with two.reach(one, conversation, ledger) as sender, two.reach(other, conversation, ledger) as reader:
         reader.subscribe()
-        turn = sender.send("Go there slow", "there")["turnId"]
+        turn = sender.send("Go there lasting", "there")["turnId"]
         reader.until(lambda event: event["type"] == "text")
         reader.say("interrupt")
         assert reader.finish(turn)["type"] == sender.finish(turn)["type"] == "interrupted"
@@ -186,23 +186,23 @@ def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(two: Workers
 
 
 @pytest.mark.parametrize(
-    ("patience", "script", "signals"),
+    ("patience", "signals"),
     [
-        pytest.param("1", "slow", (signal.SIGTERM,), id="in order"),
+        pytest.param("1", (signal.SIGTERM,), id="in order"),
         pytest.param(
-            *("600", "lasting", (signal.SIGINT, signal.SIGTERM)),
+            *("600", (signal.SIGINT, signal.SIGTERM)),
             id="at once",
             marks=pytest.mark.nightly("test_stops.py sends one process a second signal every time"),
         ),
     ],
 )
 def test_a_signal_stops_all_workers_in_order_and_a_second_one_at_once(
-    tmp_path: Path, patience: str, script: str, signals: tuple[signal.Signals, ...]
+    tmp_path: Path, patience: str, signals: tuple[signal.Signals, ...]
 ) -> None:
     with served(tmp_path, AGENTIC_RAG_DRAIN_SECONDS=patience) as made:
         pids = made.pids
         with Chat(made, made.conversation(made.domain(made.outside)), Ledger()) as chat:
-            chat.send(f"Go stop {script}", "stop")
+            chat.send("Go stop lasting", "stop")
             chat.until(lambda event: event["type"] == "text")
             for each in signals:
                 made.program.send_signal(each)

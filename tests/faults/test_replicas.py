@@ -51,7 +51,7 @@ def test_a_turn_is_followed_and_interrupted_from_another_server(three: Cluster) 
     ledger = Ledger()
     with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
         reader.subscribe()
-        turn = sender.send("Go there slow", "there")["turnId"]
+        turn = sender.send("Go there lasting", "there")["turnId"]
         reader.until(lambda event: event["type"] == "text")
         c.call("POST", f"/api/conversations/{conversation}/interrupt", {})
         assert reader.finish(turn)["type"] == sender.finish(turn)["type"] == "interrupted"

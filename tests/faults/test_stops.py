@@ -38,7 +38,7 @@ def test_clients_are_notified_of_a_stop_without_an_exception(made: Rig, signals:
     conversation = made.conversation()
     before = len(made.server.said.read_text())
     with Chat(made.server, conversation, Ledger()) as chat, Chat(made.server, made.conversation(), Ledger()) as idle:
-        turn = chat.send(f"Go {conversation} slow", conversation)["turnId"]
+        turn = chat.send(f"Go {conversation} lasting", conversation)["turnId"]
         chat.until(lambda event: event["type"] == "text")
         listener = Listener(made, turn)
         listener.start()
@@ -64,7 +64,8 @@ def test_clients_are_notified_of_a_stop_without_an_exception(made: Rig, signals:
         assert data[-2:][0] == "event: notice"
         assert json.loads(data[-1].removeprefix("data: "))["code"] == "SERVER_STOPPING"
         assert not data[-3].startswith("id: "), "the client's last id must stay the one of the last event"
-    assert made.server.log(turn)[-1]
+    made.server.call("POST", f"/api/conversations/{conversation}/interrupt", {})
+    assert json.loads(made.server.log(turn)[-1])["type"] == "interrupted"
 
 
 PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")

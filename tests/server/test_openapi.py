@@ -229,3 +229,18 @@ async def test_every_operation_with_a_body_documents_the_size_error(tmp_path: Pa
     reading = [each for path in paths.values() for each in path.values() if "requestBody" in each]
     assert reading
     assert [each["operationId"] for each in reading if "413" not in each["responses"]] == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/oauth/revoke"), ("DELETE", "/mcp/{domain}")])
+async def test_refusals_in_the_form_of_another_protocol_match_the_document(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async with Rig(tmp_path) as rig:
+        document = await rig.ok("GET", "/api/openapi.json")
+        refused = await rig.http.request(method, path.format(domain="dom_none"))
+    assert refused.is_client_error
+    response = document["paths"][path][method.lower()]["responses"][str(refused.status_code)]
+    if "$ref" in response:
+        response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    schema = {**response["content"]["application/json"]["schema"], "components": document["components"]}
+    Draft202012Validator(schema).validate(refused.json())
