@@ -591,7 +591,7 @@ async def _open_machinery(
         from agentic_rag.app.own_servers import make_own_servers
         from agentic_rag.tools.connector import Connector
 
-        policy.sweep()
+        await anyio.to_thread.run_sync(policy.sweep)
         return Connector(
             make_own_servers(
                 knowledge.search,

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fuzzing import fuzz
-
 
 @pytest.mark.parametrize(
     ("every", "operations"),
@@ -14,6 +12,8 @@ from tests.faults.fuzzing import fuzz
 def test_no_request_causes_a_server_error_or_an_undocumented_answer(
     tmp_path: Path, every: int, operations: int
 ) -> None:
+    from tests.faults.fuzzing import fuzz  # imports Schemathesis, which each worker would load when it collects
+
     found = fuzz(tmp_path, examples=6, number=15, every=every)
     assert not found.problems, "\n".join(found.problems[:20])
     assert found.operations >= operations
