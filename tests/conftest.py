@@ -12,7 +12,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
 from tests.databases import POSTGRESQL, dropped_databases
-from tests.programs import share_certificates
+from tests.programs import share_certificates, share_helper
 
 # No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--nightly"):
         settings.register_profile("nightly", settings(), max_examples=500)
         settings.load_profile("nightly")
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        share_helper(worker["testrunuid"])
     gc.disable()
 
 

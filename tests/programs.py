@@ -6,6 +6,7 @@ start a new interpreter.
 """
 
 import atexit
+import errno
 import functools
 import gc
 import importlib
@@ -36,6 +37,7 @@ import httpcore2
 import httpx2
 
 from tests.databases import without_demo
+from tests.waiting import pause_thread
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
@@ -65,6 +67,7 @@ IMPORTED = (
 LASTING = ("agentic_rag.base.", "agentic_rag.store.")
 """Modules whose caches depend on nothing but their arguments."""
 _STATUS = struct.Struct("i")
+_test_runs: list[str] = []
 
 
 def share_tool_schemas() -> None:
@@ -174,19 +177,44 @@ def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def share_helper(test_run: str) -> None:
+    """Let this process use the helper of a test run. All workers do, because a helper's start costs 5 s of CPU."""
+    _test_runs.append(test_run)
+
+
 @functools.cache
 def _helper() -> socket.socket:
-    """Return the socket to this process's helper. The helper ends when the socket is closed."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        theirs.set_inheritable(True)
-        inherited = {
-            name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
-        }
-        paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-        command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
-        os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
-    return ours
+    """Return a connection to the helper, which the first process that needs one starts.
+
+    The helper ends when its owner ends: the process that started the workers, or this process without workers.
+    """
+    name, owner = (_test_runs[-1], os.getppid()) if _test_runs else (str(os.getpid()), os.getpid())
+    address = f"\0agentic-rag-tests-{name}"  # in Linux's abstract namespace, so no file is left
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE:  # else another worker has started it
+                raise
+        else:
+            listener.listen()
+            _start_helper(listener, owner)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        try:
+            connection.connect(address)
+        except ConnectionRefusedError:  # bound, but not listening yet
+            pause_thread()
+        else:
+            return connection
+
+
+def _start_helper(listener: socket.socket, owner: int) -> None:
+    listener.set_inheritable(True)
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "tests.programs", str(listener.fileno()), str(owner)]
+    os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
 
 
 class Program:
@@ -308,6 +336,7 @@ async def run_victim(module: str, *arguments: object, env: Mapping[str, str]) ->
 
 def main() -> None:
     """Run the helper: fork for each request, and send each process's id and exit status."""
+    owner = os.pidfd_open(int(sys.argv[2]))
     from agentic_rag.server.web_files import WebFiles
 
     for name in IMPORTED:
@@ -319,34 +348,45 @@ def main() -> None:
     _warm_up()
     gc.collect()
     gc.freeze()  # so that the imported objects stay in shared memory
-    way = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[1]))
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     running: dict[int, int] = {}
+    clients: list[socket.socket] = []
     while True:
-        ready = select.select([way.fileno(), woken], [], [])[0]
+        ready = select.select([owner, woken, listener, *clients], [], [])[0]
+        if owner in ready:
+            return
         if woken in ready:
             os.read(woken, 4096)
         for pid in [pid for pid in running if _reap(pid, running[pid])]:
             del running[pid]
-        if way.fileno() not in ready:
-            continue
-        message, descriptors, _, _ = socket.recv_fds(way, 16, 8)
-        if not message:
-            return
-        *streams, status = descriptors
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
-            end_program(become_program(*streams))
-        running[pid] = status
-        os.write(status, _STATUS.pack(pid))
-        for descriptor in streams:
-            os.close(descriptor)
+        if listener in ready:
+            clients.append(listener.accept()[0])
+        for client in [client for client in clients if client in ready]:
+            message, descriptors, _, _ = socket.recv_fds(client, 16, 8)
+            if message:
+                _fork(running, *descriptors)
+            else:
+                clients.remove(client)
+                client.close()
+
+
+def _fork(running: dict[int, int], *descriptors: int) -> None:
+    """Fork for a request, send the process's id, and add it to the running processes."""
+    *streams, status = descriptors
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
+        end_program(become_program(*streams))
+    running[pid] = status
+    os.write(status, _STATUS.pack(pid))
+    for descriptor in streams:
+        os.close(descriptor)
 
 
 def _reap(pid: int, status: int) -> bool:
