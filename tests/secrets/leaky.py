@@ -42,6 +42,7 @@ def call(name: str, params: dict[str, Any]) -> dict[str, Any]:
 
 def answer(message: dict[str, Any]) -> None:
     """Answer a request; ignore a notification."""
+    result: dict[str, Any]
     match message.get("method"):
         case "initialize":
             info = {"name": "leaky", "version": "1"}
