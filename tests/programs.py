@@ -356,7 +356,8 @@ def main() -> None:
     running: dict[int, int] = {}
     clients: list[socket.socket] = []
     while True:
-        ready = select.select([owner, woken, listener, *clients], [], [])[0]
+        sources: list[int | socket.socket] = [owner, woken, listener, *clients]
+        ready = select.select(sources, [], [])[0]
         if owner in ready:
             return
         if woken in ready:
