@@ -1,12 +1,12 @@
 """Run ``agentic-rag`` in processes with everything already imported, because imports dominate a short run.
 
-A helper process imports the program, uses the application once, and forks for each run. All workers of a test run share
-it. Each run is a process with its own folder, environment, streams and exit code. Tests of the installed wheel, of
-``ulimit`` and of other ASGI servers start a new interpreter.
+A helper process imports the program, uses the application once, and forks for each run. Each run is a process with its
+own folder, environment, streams and exit code. Tests of the installed wheel, of ``ulimit`` and of other ASGI servers
+start a new interpreter.
 """
 
 import atexit
-import fcntl
+import errno
 import functools
 import gc
 import importlib
@@ -25,8 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +37,7 @@ import httpcore2
 import httpx2
 
 from tests.databases import without_demo
+from tests.waiting import pause_thread
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
@@ -67,6 +67,7 @@ IMPORTED = (
 LASTING = ("agentic_rag.base.", "agentic_rag.store.")
 """Modules whose caches depend on nothing but their arguments."""
 _STATUS = struct.Struct("i")
+_test_runs: list[str] = []
 
 
 def share_tool_schemas() -> None:
@@ -176,42 +177,43 @@ def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-_TEST_RUNS: list[str] = []
-
-
 def share_helper(test_run: str) -> None:
-    """Use one helper for all processes that pass the same id. Without a call, each process has a helper of its own."""
-    _TEST_RUNS.append(test_run)
-
-
-@contextmanager
-def _no_helper_starts_or_ends() -> Iterator[None]:
-    with open(__file__, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Let this process use the helper of a test run. All workers do, because a helper's start costs 5 s of CPU."""
+    _test_runs.append(test_run)
 
 
 @functools.cache
 def _helper() -> socket.socket:
-    """Return a socket to the helper. The first process that needs the helper starts it."""
-    address = f"\0agentic-rag-tests-{_TEST_RUNS[-1] if _TEST_RUNS else os.getpid()}"
-    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with _no_helper_starts_or_ends(), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    """Return a connection to the helper, which the first process that needs one starts.
+
+    The helper ends when its owner ends: the process that started the workers, or this process without workers.
+    """
+    name, owner = (_test_runs[-1], os.getppid()) if _test_runs else (str(os.getpid()), os.getpid())
+    address = f"\0agentic-rag-tests-{name}"  # in Linux's abstract namespace, so no file is left
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
-            ours.connect(address)
-        except ConnectionRefusedError:
             listener.bind(address)
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE:  # else another worker has started it
+                raise
+        else:
             listener.listen()
-            ours.connect(address)
-            _start_helper(listener)
-    return ours
+            _start_helper(listener, owner)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        try:
+            connection.connect(address)
+        except ConnectionRefusedError:  # bound, but not listening yet
+            pause_thread()
+        else:
+            return connection
 
 
-def _start_helper(listener: socket.socket) -> None:
+def _start_helper(listener: socket.socket, owner: int) -> None:
     listener.set_inheritable(True)
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "tests.programs", str(listener.fileno())]
+    command = [sys.executable, "-m", "tests.programs", str(listener.fileno()), str(owner)]
     os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
 
 
@@ -334,6 +336,7 @@ async def run_victim(module: str, *arguments: object, env: Mapping[str, str]) ->
 
 def main() -> None:
     """Run the helper: fork for each request, and send each process's id and exit status."""
+    owner = os.pidfd_open(int(sys.argv[2]))
     from agentic_rag.server.web_files import WebFiles
 
     for name in IMPORTED:
@@ -346,47 +349,45 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # so that the imported objects stay in shared memory
     listener = socket.socket(fileno=int(sys.argv[1]))
-    connections = {listener.accept()[0]}
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     running: dict[int, int] = {}
-    while connections or not _end_helper(listener):
-        readable: list[int | socket.socket] = [woken, listener, *connections]
-        ready = select.select(readable, [], [])[0]
+    clients: list[socket.socket] = []
+    while True:
+        sources: list[int | socket.socket] = [owner, woken, listener, *clients]
+        ready = select.select(sources, [], [])[0]
+        if owner in ready:
+            return
         if woken in ready:
             os.read(woken, 4096)
         for pid in [pid for pid in running if _reap(pid, running[pid])]:
             del running[pid]
         if listener in ready:
-            connections.add(listener.accept()[0])
-        for connection in connections.intersection(ready):
-            message, descriptors, _, _ = socket.recv_fds(connection, 16, 8)
-            if not message:
-                connections.remove(connection)
-                connection.close()
-                continue
-            *streams, status = descriptors
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
-                end_program(become_program(*streams))
-            running[pid] = status
-            os.write(status, _STATUS.pack(pid))
-            for descriptor in streams:
-                os.close(descriptor)
+            clients.append(listener.accept()[0])
+        for client in [client for client in clients if client in ready]:
+            message, descriptors, _, _ = socket.recv_fds(client, 16, 8)
+            if message:
+                _fork(running, *descriptors)
+            else:
+                clients.remove(client)
+                client.close()
 
 
-def _end_helper(listener: socket.socket) -> bool:
-    """Close the listener unless a process is connecting. Return whether it is closed."""
-    with _no_helper_starts_or_ends():
-        if select.select([listener], [], [], 0)[0]:
-            return False
-        listener.close()
-        return True
+def _fork(running: dict[int, int], *descriptors: int) -> None:
+    """Fork for a request, send the process's id, and add it to the running processes."""
+    *streams, status = descriptors
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
+        end_program(become_program(*streams))
+    running[pid] = status
+    os.write(status, _STATUS.pack(pid))
+    for descriptor in streams:
+        os.close(descriptor)
 
 
 def _reap(pid: int, status: int) -> bool:

@@ -616,7 +616,8 @@ async def _open_machinery(
         from agentic_rag.app.own_servers import make_own_servers
         from agentic_rag.tools.connector import Connector
 
-        policy.sweep()  # before the first server of ours starts
+        # before the first server of ours starts
+        await anyio.to_thread.run_sync(policy.sweep)
         return Connector(
             make_own_servers(
                 knowledge.search,

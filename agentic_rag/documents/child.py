@@ -1,13 +1,15 @@
 """``python -m agentic_rag.documents.child``: turn a file into chunks and BM25 vectors, outside the server's process.
 
 Owns the output for a file that is read. A capped child of this process (`fork_server`) reads each file. This process
-keeps the parts that load slowly: readers and the Chinese dictionary. If a sandbox exists, neither the file's folder nor
-anything else of the data folder is visible in it. Knows no database and no index.
+keeps the parts that load slowly: readers and, after the first file with Chinese text, the Chinese dictionary. If a
+sandbox exists, neither the file's folder nor anything else of the data folder is visible in it. Knows no database and
+no index.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from mmap import mmap
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,14 +24,14 @@ from mcp_servers.retriever.errors import DocumentCode, DocumentError
 from mcp_servers.retriever.formats import format_of
 from mcp_servers.retriever.formats.scans import ScanPage, Scans, ScansWanted
 from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text
-from mcp_servers.retriever.lexical import document_vectors
+from mcp_servers.retriever.lexical import document_vectors, has_ideographs
 from mcp_servers.retriever.parsing import parse
 
 CUTTING_FACTOR = 5
 """CPU time of the whole job, as a multiple of its parsing limit: a long Chinese text takes a minute to weigh."""
 
 WARM_TEXT = "中文"
-"""A text that loads the dictionary once for all files; loading takes a quarter of a second and 50 MB."""
+"""A text that loads the dictionary for all later files; loading takes a quarter of a second and 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,10 @@ class FileFrame(TypedDict, total=False):
     end: int
 
 
-def frames_of(job: Job) -> Iterator[FileFrame]:
+def frames_of(job: Job, ideographs: mmap) -> Iterator[FileFrame]:
     """Yield the frames for a file: a summary and then its chunks in batches, or the pages that OCR has to read first.
+
+    Sets ``ideographs``, a byte of memory shared with the parent, if a chunk needs the Chinese dictionary.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -120,18 +124,21 @@ def frames_of(job: Job) -> Iterator[FileFrame]:
         "chunks": len(chunks),
     }
     for at in range(0, len(chunks), UPSERT_BATCH):
-        yield {"batch": [_pack(chunk) for chunk in chunks[at : at + UPSERT_BATCH]]}
+        yield {"batch": [_pack(chunk, ideographs) for chunk in chunks[at : at + UPSERT_BATCH]]}
 
 
-def _pack(chunk: Chunk) -> tuple[Json, list[int], list[float]]:
-    (sparse,) = document_vectors([searchable_text(chunk)])
+def _pack(chunk: Chunk, ideographs: mmap) -> tuple[Json, list[int], list[float]]:
+    text = searchable_text(chunk)
+    if has_ideographs(text):
+        ideographs[0] = 1
+    (sparse,) = document_vectors([text])
     return chunk.to_json(), sparse.indices, sparse.values
 
 
 def main() -> None:
     """Serve jobs until stdin ends."""
     out = begin_answers()
-    document_vectors([WARM_TEXT])
+    ideographs, loaded = mmap(-1, 1), False
     for line, path in receive_jobs():
         job = replace(Job.from_json(line), path=path)
         try:
@@ -141,12 +148,15 @@ def main() -> None:
             continue
         limits = job.limits
         run_capped(
-            partial(frames_of, job),
+            partial(frames_of, job, ideographs),
             out,
             memory_bytes=limits.memory_bytes,
             seconds=limits.seconds,
             most_seconds=limits.seconds * CUTTING_FACTOR,
         )
+        if ideographs[0] and not loaded:
+            document_vectors([WARM_TEXT])
+            loaded = True
 
 
 if __name__ == "__main__":

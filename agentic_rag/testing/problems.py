@@ -11,6 +11,7 @@ an old turn may name a tool that is no longer offered.
 import json
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from agentic_rag.base.json_form import Json
@@ -278,9 +279,13 @@ def _tools(request: Json) -> Iterator[str]:
     if not isinstance(tools, list):
         yield "tools: Input should be a valid list"
         return
+    try:
+        yield from _list_tool_problems(json.dumps(tools))
+    except (RecursionError, TypeError, ValueError):  # not a text that can be read back
+        for index, tool in enumerate(tools):
+            yield from _tool(f"tools.{index}", tool)
     names: set[str] = set()
     for index, tool in enumerate(tools):
-        yield from _tool(f"tools.{index}", tool)
         name = tool.get("name") if isinstance(tool, dict) else None
         if isinstance(name, str):
             if name in names:
@@ -289,6 +294,12 @@ def _tools(request: Json) -> Iterator[str]:
     if tools and all(isinstance(tool, dict) and tool.get("defer_loading") for tool in tools):
         yield "tools: At least one tool must have defer_loading=false"
     yield from _tool_choice(request, names)
+
+
+@lru_cache(maxsize=256)
+def _list_tool_problems(text: str) -> tuple[str, ...]:
+    """Return the problems of tools as JSON. Most requests of a test repeat the tools of an earlier one."""
+    return tuple(problem for index, tool in enumerate(json.loads(text)) for problem in _tool(f"tools.{index}", tool))
 
 
 def _tool(path: str, tool: Any) -> Iterator[str]:

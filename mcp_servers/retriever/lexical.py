@@ -82,6 +82,11 @@ def query_vector(text: str) -> Sparse:
     return Sparse(indices, [1.0] * len(indices))
 
 
+def has_ideographs(text: str) -> bool:
+    """Return whether a text has Chinese characters, for which the tokenizer loads its dictionary."""
+    return not text.isascii() and _IDEOGRAPH.search(text) is not None
+
+
 def _without_surrogates(text: str) -> str:
     """Replace lone surrogates, which broken files and clients send and the engine refuses."""
     return text.encode("utf-8", "replace").decode()

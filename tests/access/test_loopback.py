@@ -23,11 +23,11 @@ from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.launch.allowed import ExtraRights
 from tests.access.tenants import bearer, make_key
 from tests.access.tenants import socket as chat_socket
+from tests.e2e.serving import environment as clean
 from tests.e2e.serving import serving_without_demo
 from tests.programs import run_program
 from tests.runtime.harness import bench, ok, toolset
 from tests.server.rig import Rig
-from tests.server.test_cli import environment as clean
 from tests.tools.captives import CAPTIVE, PYTHON
 from tests.waiting import pause
 from tests.ws.serving import PATIENCE, Client, serving

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -11,10 +13,9 @@ import anyio.to_thread
 
 from agentic_rag.base.events import Error, Text
 from tests.chat.serving import chat_server
-from tests.programs import run_program
+from tests.programs import Program, run_program
 from tests.ws.memory import Desk
 
-COMMAND = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "chat"]
 PROCESS_SECONDS = 240.0
 """A process that takes longer hangs; importing is slow on a busy machine."""
 
@@ -70,40 +71,52 @@ async def test_wrong_usage_is_2_and_a_missing_server_5(tmp_path: Path) -> None:
     assert "http://127.0.0.1:1" in err
 
 
+@asynccontextmanager
+async def chatting(cwd: Path, url: str) -> AsyncIterator[Program]:
+    """Run a chat with one message, and end it after the block."""
+    child = Program(
+        ["chat", "demo", "Hi", "--url", url],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+async def wait_output(child: Program, words: str) -> None:
+    """Wait until the program's output contains the words, which need not end with a line."""
+    assert child.stdout is not None
+    output = ""
+    while words not in output:
+        part = await anyio.to_thread.run_sync(os.read, child.stdout.fileno(), 4096)
+        assert part, output
+        output += part.decode()
+
+
 async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path) -> None:
-    started = anyio.Event()
-    desk = Desk()
-
-    def start(turn_id: str) -> None:
-        desk.say(turn_id, Text("so far"))
-        started.set()
-
-    desk.on_start = start
-    async with chat_server(desk) as url:
-        process = await anyio.open_process([*COMMAND, "demo", "Hi", "--url", url], cwd=tmp_path, env=environment())
-        async with process:
-            assert process.stdout is not None
-            with anyio.fail_after(PROCESS_SECONDS):
-                assert (await process.stdout.receive()).decode().strip() == "so far"
-                process.send_signal(signal.SIGINT)
-                assert await process.wait() == 130
+    desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
+    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+        await wait_output(child, "so far")
+        child.send_signal(signal.SIGINT)
+        assert await anyio.to_thread.run_sync(child.wait, PROCESS_SECONDS) == 130
         assert desk.turns["turn_1"].events[-1].type == "interrupted"
 
 
 async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
     desk.deaf = True
-    async with chat_server(desk) as url:
-        process = await anyio.open_process([*COMMAND, "demo", "Hi", "--url", url], cwd=tmp_path, env=environment())
-        async with process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            with anyio.fail_after(PROCESS_SECONDS):
-                await process.stdout.receive()
-                process.send_signal(signal.SIGINT)
-                assert "again" in (await process.stderr.receive()).decode()
-                process.send_signal(signal.SIGINT)
-                assert await process.wait() == 130
+    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+        await wait_output(child, "so far")
+        child.send_signal(signal.SIGINT)
+        await wait_output(child, "again")
+        child.send_signal(signal.SIGINT)
+        assert await anyio.to_thread.run_sync(child.wait, PROCESS_SECONDS) == 130
         assert not desk.turns["turn_1"].ended
 
 

@@ -1,38 +1,72 @@
-"""An MCP server over stdio that leaks its secrets everywhere: description, stderr, results, errors, progress."""
+"""An MCP server over stdio that leaks its secrets everywhere: description, stderr, results, errors, progress.
 
+It uses the standard library only. The MCP library takes 0.7 s of CPU to import, and a dozen tests start this server.
+"""
+
+import json
 import os
 import sys
-
-from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from typing import Any
 
 TOKEN = os.environ.get("TOKEN", "")
+READ_ONLY = {"readOnlyHint": True}
+TOOLS: list[dict[str, Any]] = [
+    {"name": "leak", "description": f"Use {TOKEN} well.", "inputSchema": {"type": "object"}, "annotations": READ_ONLY},
+    {"name": "fail", "inputSchema": {"type": "object"}, "annotations": READ_ONLY},
+    {
+        "name": "take",
+        "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        "annotations": READ_ONLY,
+    },
+]
 
 
-def build() -> MCPServer:
-    """Return the server."""
-    server = MCPServer("leaky")
+def send(**message: Any) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
 
-    @server.tool(description=f"Use {TOKEN} well.", annotations=ToolAnnotations(read_only_hint=True))
-    async def leak(ctx: Context) -> dict[str, str]:
-        await ctx.report_progress(1, 2, f"half of {TOKEN}")
-        return {"token": TOKEN, TOKEN: "its name", "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
 
-    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    async def fail() -> str:
-        raise ToolError(f"cannot use {TOKEN}")
+def call(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a tool call."""
+    if name == "fail":
+        return {"content": [{"type": "text", "text": f"cannot use {TOKEN}"}], "isError": True}
+    if name == "take":
+        return {"content": [{"type": "text", "text": f"took {len(params['arguments']['text'])}"}]}
+    token = params.get("_meta", {}).get("progressToken")
+    if token is not None:
+        progress = {"progressToken": token, "progress": 1, "total": 2, "message": f"half of {TOKEN}"}
+        send(method="notifications/progress", params=progress)
+    leaked = {"token": TOKEN, TOKEN: "its name", "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
+    return {"content": [{"type": "text", "text": json.dumps(leaked)}], "structuredContent": leaked}
 
-    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    async def take(text: str) -> str:
-        return f"took {len(text)}"
 
-    return server
+def answer(message: dict[str, Any]) -> None:
+    """Answer a request; ignore a notification."""
+    result: dict[str, Any]
+    match message.get("method"):
+        case "initialize":
+            info = {"name": "leaky", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": TOOLS}
+        case "tools/call":
+            result = call(message["params"]["name"], message["params"])
+        case "ping":
+            result = {}
+        case _:
+            if "id" in message:
+                send(id=message["id"], error={"code": -32601, "message": "unknown"})
+            return
+    send(id=message["id"], result=result)
+
+
+def main() -> None:
+    print(f"started with {TOKEN}", file=sys.stderr, flush=True)  # noqa: T201
+    if os.environ.get("DIE"):
+        sys.exit(f"dying with {TOKEN}")
+    for line in sys.stdin:
+        answer(json.loads(line))
 
 
 if __name__ == "__main__":
-    print(f"started with {TOKEN}", file=sys.stderr)  # noqa: T201
-    if os.environ.get("DIE"):
-        sys.exit(f"dying with {TOKEN}")
-    build().run("stdio")
+    main()

@@ -78,15 +78,16 @@ BEFORE, AFTER = (b"", b"u", b"u:", b"usr", b"\xff\xfe"), (b"", b"x", b"yz", b"\x
 ENCODINGS |= {f"base64 in {place}": in_base64(*place) for place in product(BEFORE, AFTER, (False, True))}
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(
     "value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//", 'it\'s<a>&"b"-12345']
 )
-def test_a_secret_is_found_in_every_usual_encoding_even_in_pieces(encoding: str, value: str) -> None:
-    redact, text = known(value), f"so: {ENCODINGS[encoding](value)}."
-    assert "[secret TOKEN]" in redact(text)
-    pieces = Pieces(redact)
-    assert "".join(map(pieces.take, text)) + pieces.end() == redact(text)
+def test_a_secret_is_found_in_every_usual_encoding_even_in_pieces(value: str) -> None:
+    redact = known(value)
+    for encoding, encode in ENCODINGS.items():
+        text = f"so: {encode(value)}."
+        assert "[secret TOKEN]" in redact(text), encoding
+        pieces = Pieces(redact)
+        assert "".join(map(pieces.take, text)) + pieces.end() == redact(text), encoding
 
 
 SPECIAL = "a]^-\\\n"

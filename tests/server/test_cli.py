@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.operations.data_folder import DataFolder, lent_files
-from tests.databases import without_demo
+from tests.databases import prepare_data, without_demo
+from tests.e2e.serving import environment
 from tests.programs import Program, run_program
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-
-
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on the data folder below ``folder``, which gets its tables first if it is new."""
+    prepare_data(folder / "data")
     return run_program(arguments, cwd=folder, env=environment())
 
 
@@ -29,16 +28,16 @@ def run_without_reader(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run a command whose output nothing reads, as ``| head`` does at its end. Return the exit code and stderr."""
     reading, writing = os.pipe()
     os.close(reading)
-    with open(writing, "w") as output:
-        ended = subprocess.run(
-            [PROGRAM, *arguments], cwd=folder, env=environment(), stdout=output, stderr=subprocess.PIPE, text=True
-        )
-    return ended.returncode, ended.stderr
+    with open(writing, "w") as output, (folder / "errors").open("w+") as errors:
+        child = Program(arguments, cwd=folder, env=environment(), stdout=output.fileno(), stderr=errors.fileno())
+        code = child.wait()
+        return code, errors.read()
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
     without_demo(folder / "data")
+    prepare_data(folder / "data")
     command = ["serve", "--port", "0", "--data", str(folder / "data")]
     with Program(command, cwd=folder, env=environment(), stdout=subprocess.PIPE) as child:
         try:
@@ -147,7 +146,6 @@ def test_the_server_switches_to_the_given_user_or_gives_the_reason(tmp_path: Pat
     assert_one_line(
         run(tmp_path, "serve", "--port", "0", "--user", "no-such-user"), 2, "user", "no-such-user", "useradd"
     )
-    (tmp_path / "data").mkdir()
     assert_one_line(run(tmp_path, "serve", "--port", "0", "--user", "nobody"), 2, "user", "chown -R nobody")
 
 

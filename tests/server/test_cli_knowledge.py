@@ -11,10 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.e2e.serving import environment
 from tests.programs import Program, run_program
 from tests.retriever.tiny_model import write_model
 from tests.retriever.tiny_reranker import write_reranker
-from tests.server.test_cli import assert_one_line, environment, run, serving
+from tests.server.test_cli import assert_one_line, run, serving
 
 WATCHING = "Watching."
 

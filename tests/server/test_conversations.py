@@ -67,60 +67,59 @@ async def test_a_deleted_log_is_an_error(tmp_path: Path) -> None:
         assert (status, code) == (410, "LOG_GONE")
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        ({"content": ""}, 400, "MESSAGE_CONTENT_REQUIRED"),
-        ({"content": " \n\t "}, 400, "MESSAGE_CONTENT_REQUIRED"),
-        ({"content": "\x00 \x00"}, 400, "MESSAGE_CONTENT_REQUIRED"),
-        ({"content": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
-        ({}, 400, "MESSAGE_CONTENT_REQUIRED"),
-        ({"content": None}, 400, "MESSAGE_CONTENT_REQUIRED"),
-        ({"content": 5}, 422, "VALIDATION_ERROR"),
-        ({"content": "hi", "colour": "red"}, 422, "VALIDATION_ERROR"),
-        ({"content": "hi", "onBusy": "shout"}, 422, "VALIDATION_ERROR"),
-        ([], 422, "VALIDATION_ERROR"),
-        (None, 400, "MESSAGE_CONTENT_REQUIRED"),
-    ],
-)
-async def test_a_bad_message_is_refused_plainly_and_the_next_is_answered(
-    tmp_path: Path, body: object, status: int, code: str
-) -> None:
-    async with Rig(tmp_path, say("Still here.")) as rig:
+BAD_MESSAGES: list[tuple[object, int, str]] = [
+    ({"content": ""}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"content": " \n\t "}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"content": "\x00 \x00"}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"content": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
+    ({}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"content": None}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"content": 5}, 422, "VALIDATION_ERROR"),
+    ({"content": "hi", "colour": "red"}, 422, "VALIDATION_ERROR"),
+    ({"content": "hi", "onBusy": "shout"}, 422, "VALIDATION_ERROR"),
+    ([], 422, "VALIDATION_ERROR"),
+    (None, 400, "MESSAGE_CONTENT_REQUIRED"),
+]
+
+
+async def test_a_bad_message_is_refused_plainly_and_the_next_is_answered(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *(say("Still here.") for _ in BAD_MESSAGES)) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}/messages"
-        found = await rig.refused("POST", path, body)
-        assert found[:2] == (status, code)
-        assert found[2]
-        assert types_of(await rig.say(conversation, "Hello?"))[-1] == "done"
+        for body, status, code in BAD_MESSAGES:
+            found = await rig.refused("POST", path, body)
+            assert (body, *found[:2]) == (body, status, code)
+            assert found[2]
+            assert types_of(await rig.say(conversation, "Hello?"))[-1] == "done"
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"content": "\\ud800"}', b"[" * 5_000, b"x" * 1_100_000])
-async def test_a_malformed_body_is_a_validation_error(tmp_path: Path, content: bytes) -> None:
+async def test_a_malformed_body_is_a_validation_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/conversations/{await rig.conversation()}/messages"
-        assert (await rig.refused("POST", path, content=content))[:2] == (422, "VALIDATION_ERROR")
+        for content in (b"{", b"\xff\xfe", b'{"content": "\\ud800"}', b"[" * 5_000, b"x" * 1_100_000):
+            refused = await rig.refused("POST", path, content=content)
+            assert (content[:20], *refused[:2]) == (content[:20], 422, "VALIDATION_ERROR")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "code"),
-    [
-        ("GET", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
-        ("PATCH", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
-        ("DELETE", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
-        ("GET", "/api/conversations/conv_x/messages", "CONVERSATION_NOT_FOUND"),
-        ("POST", "/api/conversations/conv_x/interrupt", "CONVERSATION_NOT_FOUND"),
-        ("GET", "/api/turns/turn_x", "TURN_NOT_FOUND"),
-        ("GET", "/api/turns/turn_x/events", "TURN_NOT_FOUND"),
-        ("GET", "/api/domains/dom_x", "DOMAIN_NOT_FOUND"),
-        ("GET", "/api/domains/dom_x/documents", "DOMAIN_NOT_FOUND"),
-        ("GET", "/api/domains/dom_x/roles", "DOMAIN_NOT_FOUND"),
-    ],
-)
-async def test_an_unknown_id_is_not_found(tmp_path: Path, method: str, path: str, code: str) -> None:
+UNKNOWN_IDS: list[tuple[str, str, str]] = [
+    ("GET", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+    ("PATCH", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+    ("DELETE", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+    ("GET", "/api/conversations/conv_x/messages", "CONVERSATION_NOT_FOUND"),
+    ("POST", "/api/conversations/conv_x/interrupt", "CONVERSATION_NOT_FOUND"),
+    ("GET", "/api/turns/turn_x", "TURN_NOT_FOUND"),
+    ("GET", "/api/turns/turn_x/events", "TURN_NOT_FOUND"),
+    ("GET", "/api/domains/dom_x", "DOMAIN_NOT_FOUND"),
+    ("GET", "/api/domains/dom_x/documents", "DOMAIN_NOT_FOUND"),
+    ("GET", "/api/domains/dom_x/roles", "DOMAIN_NOT_FOUND"),
+]
+
+
+async def test_an_unknown_id_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        body: object = None if method in ("GET", "DELETE") else {}
-        assert (await rig.refused(method, path, body))[:2] == (404, code)
+        for method, path, code in UNKNOWN_IDS:
+            body: object = None if method in ("GET", "DELETE") else {}
+            assert (path, *(await rig.refused(method, path, body))[:2]) == (path, 404, code)
 
 
 async def test_another_owners_conversation_is_not_found(tmp_path: Path) -> None:

@@ -135,26 +135,24 @@ async def test_a_conversations_title_loses_control_and_bidi_characters(tmp_path:
         assert (await rig.refused("PATCH", path, {"title": "\u202e"}))[:2] == (422, "VALIDATION_ERROR")
 
 
-@pytest.mark.parametrize(
-    ("settings", "place", "words"),
-    [
-        ({"variables": {"A B": "x"}}, "settings.variables.A B", "letters, digits and _"),
-        ({"variables": {"1A": "x"}}, "settings.variables.1A", "does not begin with a digit"),
-        ({"toolPolicy": {"a b": "deny"}}, "settings.toolPolicy.a b", "*"),
-        ({"language": "not a language"}, "settings.language", "auto"),
-        ({"primaryRoleId": "a b"}, "settings.primaryRoleId", "letters, digits"),
-        ({"reranker": "../x y"}, "settings.reranker", "model"),
-    ],
-)
-async def test_errors_describe_valid_names_in_words(
-    tmp_path: Path, settings: dict[str, Any], place: str, words: str
-) -> None:
+MISNAMED: list[tuple[dict[str, Any], str, str]] = [
+    ({"variables": {"A B": "x"}}, "settings.variables.A B", "letters, digits and _"),
+    ({"variables": {"1A": "x"}}, "settings.variables.1A", "does not begin with a digit"),
+    ({"toolPolicy": {"a b": "deny"}}, "settings.toolPolicy.a b", "*"),
+    ({"language": "not a language"}, "settings.language", "auto"),
+    ({"primaryRoleId": "a b"}, "settings.primaryRoleId", "letters, digits"),
+    ({"reranker": "../x y"}, "settings.reranker", "model"),
+]
+
+
+async def test_errors_describe_valid_names_in_words(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
-        _, _, message = await rig.refused("PATCH", path, {"settings": settings})
-        assert message.startswith(f"{place}: ")
-        assert words in message
-        assert not set("^$") & set(message)
+        for settings, place, words in MISNAMED:
+            _, _, message = await rig.refused("PATCH", path, {"settings": settings})
+            assert message.startswith(f"{place}: ")
+            assert words in message
+            assert not set("^$") & set(message)
         _, _, message = await rig.refused("PUT", f"{path}/secrets/1-x", {"value": "value-1"})
         assert "letters, digits and _" in message
         assert not set("^$") & set(message)
@@ -202,38 +200,36 @@ async def test_a_reserved_name_is_refused_in_any_spelling(tmp_path: Path, name: 
         assert (await rig.refused("PUT", path, body))[:2] == (409, "MCP_SERVER_RESERVED")
 
 
-@pytest.mark.parametrize(
-    ("settings", "code", "place"),
-    [
-        ({"colour": "red"}, "VALIDATION_ERROR", "settings.colour"),
-        ({"maxSteps": 0}, "VALIDATION_ERROR", "settings.maxSteps"),
-        ({"language": "not a language"}, "VALIDATION_ERROR", "settings.language"),
-        ({"toolPolicy": {"*": "perhaps"}}, "VALIDATION_ERROR", "settings.toolPolicy"),
-        ({"toolPolicy": {"*": {}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
-        ({"toolPolicy": {"*": {"owner": "allow"}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
-        ({"mcpServers": {"x": STDIO}}, "MCP_COMMAND_NOT_ALLOWED", "settings.mcpServers.x.command"),
-        ({"mcpServers": {"x": {"type": "stdio"}}}, "VALIDATION_ERROR", "settings.mcpServers.x"),
-        ({"mcpServers": {"x": {**STDIO, "args": ["{{K}}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
-        (
-            {"mcpServers": {"x": {"type": "http", "url": "http://h"}}},
-            "MCP_COMMAND_NOT_ALLOWED",
-            "settings.mcpServers.x",
-        ),
-        ({"mcpServers": []}, "VALIDATION_ERROR", "settings.mcpServers"),
-    ],
-)
-async def test_a_bad_setting_is_refused_with_its_path_and_nothing_is_saved(
-    tmp_path: Path, settings: dict[str, Any], code: str, place: str
-) -> None:
+BAD_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
+    ({"colour": "red"}, "VALIDATION_ERROR", "settings.colour"),
+    ({"maxSteps": 0}, "VALIDATION_ERROR", "settings.maxSteps"),
+    ({"language": "not a language"}, "VALIDATION_ERROR", "settings.language"),
+    ({"toolPolicy": {"*": "perhaps"}}, "VALIDATION_ERROR", "settings.toolPolicy"),
+    ({"toolPolicy": {"*": {}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
+    ({"toolPolicy": {"*": {"owner": "allow"}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
+    ({"mcpServers": {"x": STDIO}}, "MCP_COMMAND_NOT_ALLOWED", "settings.mcpServers.x.command"),
+    ({"mcpServers": {"x": {"type": "stdio"}}}, "VALIDATION_ERROR", "settings.mcpServers.x"),
+    ({"mcpServers": {"x": {**STDIO, "args": ["{{K}}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
+    (
+        {"mcpServers": {"x": {"type": "http", "url": "http://h"}}},
+        "MCP_COMMAND_NOT_ALLOWED",
+        "settings.mcpServers.x",
+    ),
+    ({"mcpServers": []}, "VALIDATION_ERROR", "settings.mcpServers"),
+]
+
+
+async def test_a_bad_setting_is_refused_with_its_path_and_nothing_is_saved(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
         before = await rig.ok("GET", path)
-        _, found, message = await rig.refused("PATCH", path, {"settings": settings})
-        assert found == code
-        assert message.startswith(place)
-        assert await rig.ok("GET", path) == before
-        assert (await rig.refused("POST", "/api/domains", {"name": "N", "settings": settings}))[1] == code
-        assert len((await rig.ok("GET", "/api/domains"))["items"]) == 1
+        for settings, code, place in BAD_SETTINGS:
+            _, found, message = await rig.refused("PATCH", path, {"settings": settings})
+            assert (place, found) == (place, code)
+            assert message.startswith(place)
+            assert await rig.ok("GET", path) == before
+            assert (await rig.refused("POST", "/api/domains", {"name": "N", "settings": settings}))[1] == code
+            assert len((await rig.ok("GET", "/api/domains"))["items"]) == 1
 
 
 async def test_deleting_a_domain_removes_all_of_it_and_its_folder_only_on_request(tmp_path: Path) -> None:

@@ -11,52 +11,49 @@ from agentic_rag.testing.steps import say
 from tests.server.rig import Rig, types_of
 from tests.store.conftest import needs_postgresql, postgresql_server
 
+REQUESTS: list[tuple[str, str, Any, str]] = [
+    ("POST", "/api/domains", {"name": "a\0b"}, "name"),
+    ("PATCH", "/api/domains/{domain}", {"description": "a\0b"}, "description"),
+    ("PATCH", "/api/domains/{domain}", {"settings": {"expertise": "\0"}}, "settings.expertise"),
+    ("PATCH", "/api/domains/{domain}", {"settings": {"variables": {"A": "\0"}}}, "settings.variables.A"),
+    ("PATCH", "/api/domains/{domain}", {"settings": {"subRoleIds": ["a", "\0"]}}, "settings.subRoleIds.1"),
+    ("POST", "/api/domains/{domain}/documents/search", {"query": "a\0b"}, "query"),
+    ("POST", "/api/domains/{domain}/documents/search", {"query": "a", "filters": {"document": "\0"}}, "filters."),
+    ("POST", "/api/conversations", {"domainId": "\0"}, "domainId"),
+    ("POST", "/api/conversations", {"domainId": "{domain}", "contextDocumentIds": ["\0"]}, "contextDocumentIds.0"),
+    ("POST", "/api/conversations", {"domainId": "{domain}", "title": "\0"}, "title"),
+    ("PATCH", "/api/conversations/{conversation}", {"metadata": {"a": [{"b": "\0"}]}}, "metadata.a.0.b"),
+    ("PATCH", "/api/conversations/{conversation}", {"metadata": {"a\0": 1}}, "metadata.a\ufffd"),
+    (
+        "POST",
+        "/api/conversations/{conversation}/messages",
+        {"content": "a", "clientMessageId": "\0"},
+        "clientMessageId",
+    ),
+    ("POST", "/api/conversations/{conversation}/interrupt", {"turnId": "\0"}, "turnId"),
+    ("PUT", "/api/domains/{domain}/secrets/A", {"value": "a\0b-secret"}, "value"),
+    ("POST", "/api/keys", {"user": "a\0b", "role": "operator"}, "user"),
+    ("GET", "/api/conversations?q=%00", None, "q"),
+    ("GET", "/api/conversations?domainId=%00", None, "domainId"),
+    ("GET", "/api/conversations/{conversation}/messages?before=%00", None, "before"),
+    ("GET", "/api/conversations/{conversation}/tool-calls?toolName=%00", None, "toolName"),
+    ("GET", "/api/domains/{domain}/memories?q=%00", None, "q"),
+    ("GET", "/api/audit?actor=%00", None, "actor"),
+]
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "place"),
-    [
-        ("POST", "/api/domains", {"name": "a\0b"}, "name"),
-        ("PATCH", "/api/domains/{domain}", {"description": "a\0b"}, "description"),
-        ("PATCH", "/api/domains/{domain}", {"settings": {"expertise": "\0"}}, "settings.expertise"),
-        ("PATCH", "/api/domains/{domain}", {"settings": {"variables": {"A": "\0"}}}, "settings.variables.A"),
-        ("PATCH", "/api/domains/{domain}", {"settings": {"subRoleIds": ["a", "\0"]}}, "settings.subRoleIds.1"),
-        ("POST", "/api/domains/{domain}/documents/search", {"query": "a\0b"}, "query"),
-        ("POST", "/api/domains/{domain}/documents/search", {"query": "a", "filters": {"document": "\0"}}, "filters."),
-        ("POST", "/api/conversations", {"domainId": "\0"}, "domainId"),
-        ("POST", "/api/conversations", {"domainId": "{domain}", "contextDocumentIds": ["\0"]}, "contextDocumentIds.0"),
-        ("POST", "/api/conversations", {"domainId": "{domain}", "title": "\0"}, "title"),
-        ("PATCH", "/api/conversations/{conversation}", {"metadata": {"a": [{"b": "\0"}]}}, "metadata.a.0.b"),
-        ("PATCH", "/api/conversations/{conversation}", {"metadata": {"a\0": 1}}, "metadata.a\ufffd"),
-        (
-            "POST",
-            "/api/conversations/{conversation}/messages",
-            {"content": "a", "clientMessageId": "\0"},
-            "clientMessageId",
-        ),
-        ("POST", "/api/conversations/{conversation}/interrupt", {"turnId": "\0"}, "turnId"),
-        ("PUT", "/api/domains/{domain}/secrets/A", {"value": "a\0b-secret"}, "value"),
-        ("POST", "/api/keys", {"user": "a\0b", "role": "operator"}, "user"),
-        ("GET", "/api/conversations?q=%00", None, "q"),
-        ("GET", "/api/conversations?domainId=%00", None, "domainId"),
-        ("GET", "/api/conversations/{conversation}/messages?before=%00", None, "before"),
-        ("GET", "/api/conversations/{conversation}/tool-calls?toolName=%00", None, "toolName"),
-        ("GET", "/api/domains/{domain}/memories?q=%00", None, "q"),
-        ("GET", "/api/audit?actor=%00", None, "actor"),
-    ],
-)
-async def test_a_nul_in_a_body_or_a_query_is_refused_with_its_place(
-    tmp_path: Path, method: str, path: str, body: Any, place: str
-) -> None:
+
+async def test_a_nul_in_a_body_or_a_query_is_refused_with_its_place(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        path = path.format(domain=domain, conversation=conversation)
-        if isinstance(body, dict) and body.get("domainId") == "{domain}":
-            body = {**body, "domainId": domain}
-        status, code, message = await rig.refused(method, path, body)
-        assert (status, code) == (422, "VALIDATION_ERROR")
-        assert message.startswith(place)
-        assert "\0" not in message
+        for method, template, fields, place in REQUESTS:
+            path = template.format(domain=domain, conversation=conversation)
+            own = isinstance(fields, dict) and fields.get("domainId") == "{domain}"
+            body = {**fields, "domainId": domain} if own else fields
+            status, code, message = await rig.refused(method, path, body)
+            assert (place, status, code) == (place, 422, "VALIDATION_ERROR")
+            assert message.startswith(place)
+            assert "\0" not in message
 
 
 IDS = (

@@ -118,23 +118,25 @@ ODD_TOOLS: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("odd", "name", "reason"), ODD_TOOLS, ids=[each[2] for each in ODD_TOOLS])
-async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_health(
-    tmp_path: Path, odd: Any, name: str, reason: str
-) -> None:
+async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_health(tmp_path: Path) -> None:
+    cases = {f"case{number}": odd for number, odd in enumerate(ODD_TOOLS)}
+    document = {"mcpServers": {server: case([GOOD, tool]) for server, (tool, _, _) in cases.items()}}
     async with asking(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain()
-        document = {"mcpServers": {"case": case([GOOD, odd])}}
-        (trial,) = (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document))["items"]
-        assert (trial["state"], [tool["name"] for tool in trial["tools"]]) == ("ready", ["good"])
-        assert trial["droppedTools"] == [{"name": name, "reason": reason}]
+        items = (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document))["items"]
+        trials = {trial["name"]: trial for trial in items}
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": document})
+        for server in cases:
+            await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{server}/restart")
         assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        assert "case__good" in offered(api.requests[0])
-        assert (await shown(rig, domain))["droppedTools"] == trial["droppedTools"]
-        servers = (await rig.ok("GET", "/api/health"))["servers"]
-        (health,) = [each for each in servers if each["name"] == "case"]
-        assert (health["state"], health["droppedTools"]) == ("ready", trial["droppedTools"])
+        health = {each["name"]: each for each in (await rig.ok("GET", "/api/health"))["servers"]}
+        for server, (_, name, reason) in cases.items():
+            trial = trials[server]
+            assert (trial["state"], [tool["name"] for tool in trial["tools"]]) == ("ready", ["good"])
+            assert trial["droppedTools"] == [{"name": name, "reason": reason}]
+            assert f"{server}__good" in offered(api.requests[0])
+            assert (await shown(rig, domain, server))["droppedTools"] == trial["droppedTools"]
+            assert (health[server]["state"], health[server]["droppedTools"]) == ("ready", trial["droppedTools"])
 
 
 async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
@@ -207,18 +209,18 @@ CALLS: list[tuple[str, Any, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "result", "status", "words"), CALLS, ids=[each[0] for each in CALLS])
-async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(
-    tmp_path: Path, name: str, result: Any, status: str, words: list[str]
-) -> None:
-    async with asking(tmp_path, use("case__good"), say("Done.")) as (rig, api):
-        domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
-        events = await rig.say(await rig.conversation(domain), "hello")
-        assert [each["status"] for each in results(events)] == [status]
-        (block,) = [block for block in api.requests[-1]["messages"][-1]["content"] if block["type"] == "tool_result"]
-        text = "\n\n".join(part["text"] for part in block["content"])
-        assert all(word in text for word in words), text
-        assert "not available" not in text
+async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    script = [step for _ in CALLS for step in (use("case__good"), say("Done."))]
+    async with asking(tmp_path, *script) as (rig, api):
+        for name, result, status, words in CALLS:
+            domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
+            events = await rig.say(await rig.conversation(domain), "hello")
+            assert (name, [each["status"] for each in results(events)]) == (name, [status])
+            last = api.requests[-1]["messages"][-1]["content"]
+            (block,) = [block for block in last if block["type"] == "tool_result"]
+            text = "\n\n".join(part["text"] for part in block["content"])
+            assert all(word in text for word in words), text
+            assert "not available" not in text
 
 
 async def test_many_blocks_of_a_result_are_merged_with_the_same_text(tmp_path: Path) -> None:

@@ -72,22 +72,22 @@ async def test_a_page_of_a_listed_origin_can_send_and_read(tmp_path: Path, origi
 
 
 @pytest.mark.attack(kind="web")
-@pytest.mark.parametrize("origin", LOOK_ALIKES)
-async def test_a_lookalike_origin_is_refused_with_the_name_of_the_setting(tmp_path: Path, origin: str) -> None:
+async def test_a_lookalike_origin_is_refused_with_the_name_of_the_setting(tmp_path: Path) -> None:
     async with Rig(tmp_path, allowed_origins=LISTED) as rig:
         key = await make_key(rig, "ann", "operator")
-        given = {"origin": origin, **bearer(key)}
-        status, code, message = await rig.refused("POST", "/api/domains", {"name": "x"}, headers=given)
-        assert (status, code) == (403, "FORBIDDEN")
-        assert "AGENTIC_RAG_ALLOWED_ORIGINS" in message
-        asked = await preflight(rig, origin)
-        assert asked.status_code == 403
-        shown = {name: value for name, value in asked.headers.items() if name.startswith("access-control-")}
-        assert shown == {"access-control-allow-origin": "add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"}, "no origin"
-        twice = [("origin", SERVED[0]), ("origin", origin), *bearer(key).items()]
-        assert (await rig.http.get("/api/domains", headers=twice)).status_code == 403
-        assert await rig.ok("GET", "/api/domains") == {"items": []}
-        assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3
+        for pages, origin in enumerate(LOOK_ALIKES, 1):
+            given = {"origin": origin, **bearer(key)}
+            status, code, message = await rig.refused("POST", "/api/domains", {"name": "x"}, headers=given)
+            assert (origin, status, code) == (origin, 403, "FORBIDDEN")
+            assert "AGENTIC_RAG_ALLOWED_ORIGINS" in message
+            asked = await preflight(rig, origin)
+            assert asked.status_code == 403
+            names = {name: value for name, value in asked.headers.items() if name.startswith("access-control-")}
+            assert names == {"access-control-allow-origin": "add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"}
+            twice = [("origin", SERVED[0]), ("origin", origin), *bearer(key).items()]
+            assert (await rig.http.get("/api/domains", headers=twice)).status_code == 403
+            assert await rig.ok("GET", "/api/domains") == {"items": []}
+            assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3 * pages
 
 
 async def test_a_socket_opens_only_for_a_listed_origin(tmp_path: Path) -> None:

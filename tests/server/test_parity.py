@@ -392,7 +392,13 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("alone", marks=pytest.mark.nightly("with delegates, which is more, it runs every time")),
+        "with delegates",
+    ],
+)
 async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path, name: str) -> None:
     async with at_home(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
         first: tuple[Any, ...] | None = None

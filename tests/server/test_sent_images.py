@@ -1,11 +1,8 @@
 """Images that users send: shown to the model, kept by ref, read back by their owner alone, and bounded."""
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.store.payloads import PayloadFiles
@@ -100,36 +97,34 @@ async def test_a_repeated_message_is_the_same_with_the_same_images_only(tmp_path
         assert len(refs(rig)) == 1, "what is refused leaves nothing"
 
 
-# Functions, because every worker imports this module, and the images take 90 MB and half a second.
-@pytest.mark.parametrize(
-    ("images", "status", "code", "place"),
-    [
-        (lambda: [sent(b"BM" + b"\0" * 90, "image/bmp")], 415, "IMAGE_UNSUPPORTED", "images.0"),
-        (lambda: [sent(png()), sent(b"<svg/>")], 415, "IMAGE_UNSUPPORTED", "images.1"),
-        (lambda: [sent(b"")], 415, "IMAGE_UNSUPPORTED", "images.0"),
-        (lambda: [sent(JPEG, "image/png")], 422, "VALIDATION_ERROR", "images.0.mediaType"),
-        (lambda: [{"data": "no base64!"}], 422, "VALIDATION_ERROR", "images.0.data"),
-        (lambda: [{"mediaType": "image/png"}], 422, "VALIDATION_ERROR", "images.0.data"),
-        (lambda: [sent(png())] * 9, 422, "VALIDATION_ERROR", "images"),
-        (lambda: [sent(png(9_000, 10))], 413, "IMAGE_TOO_LARGE", "images.0"),
-        (lambda: [sent(png() + b"\0" * (4 * 1024 * 1024))], 413, "IMAGE_TOO_LARGE", "images.0"),
-        (lambda: [sent(png() + b"\0" * (2 * 1024 * 1024))] * 2, 413, "IMAGE_TOO_LARGE", "images.1"),
-        (lambda: [sent(png() + b"\0" * (30 * 1024 * 1024))], 413, "BODY_TOO_LARGE", "body"),
-        (lambda: "all", 422, "VALIDATION_ERROR", "images"),
-    ],
-    ids=range(12),
-)
-async def test_an_unsupported_image_is_refused_with_its_place(
-    tmp_path: Path, images: Callable[[], Any], status: int, code: str, place: str
-) -> None:
+def unsupported() -> list[tuple[Any, int, str, str]]:
+    """Return images with their refusal. A function, because every worker imports this module, and they take 90 MB."""
+    return [
+        ([sent(b"BM" + b"\0" * 90, "image/bmp")], 415, "IMAGE_UNSUPPORTED", "images.0"),
+        ([sent(png()), sent(b"<svg/>")], 415, "IMAGE_UNSUPPORTED", "images.1"),
+        ([sent(b"")], 415, "IMAGE_UNSUPPORTED", "images.0"),
+        ([sent(JPEG, "image/png")], 422, "VALIDATION_ERROR", "images.0.mediaType"),
+        ([{"data": "no base64!"}], 422, "VALIDATION_ERROR", "images.0.data"),
+        ([{"mediaType": "image/png"}], 422, "VALIDATION_ERROR", "images.0.data"),
+        ([sent(png())] * 9, 422, "VALIDATION_ERROR", "images"),
+        ([sent(png(9_000, 10))], 413, "IMAGE_TOO_LARGE", "images.0"),
+        ([sent(png() + b"\0" * (4 * 1024 * 1024))], 413, "IMAGE_TOO_LARGE", "images.0"),
+        ([sent(png() + b"\0" * (2 * 1024 * 1024))] * 2, 413, "IMAGE_TOO_LARGE", "images.1"),
+        ([sent(png() + b"\0" * (30 * 1024 * 1024))], 413, "BODY_TOO_LARGE", "body"),
+        ("all", 422, "VALIDATION_ERROR", "images"),
+    ]
+
+
+async def test_an_unsupported_image_is_refused_with_its_place(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
-        body = {"content": "This?", "images": images()}
-        refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", body)
-        assert refused[:2] == (status, code)
-        assert refused[2].startswith(f"{place}: ")
-        assert refs(rig) == set()
-        assert (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"] == []
+        for images, status, code, place in unsupported():
+            body = {"content": "This?", "images": images}
+            refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", body)
+            assert (place, *refused[:2]) == (place, status, code)
+            assert refused[2].startswith(f"{place}: ")
+            assert refs(rig) == set()
+            assert (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"] == []
 
 
 async def test_a_socket_sends_images_too_and_others_do_not_get_them(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import sys
-from pathlib import Path
 
 from agentic_rag.tools.launch.environment import MARKER
 
@@ -38,16 +37,19 @@ def sweep_leftovers(marker: str) -> int:
 
 
 def _kill_marked(pid: int, mark: bytes) -> bool:
-    """Kill one process if it is marked. A pidfd pins it before the check, so that a reused process id is never hit."""
-    if pid == os.getpid():
+    """Kill one process if it is marked.
+
+    Most processes are not, and one read shows it. A pidfd then pins a marked process before a second check, so that a
+    reused process id is never hit.
+    """
+    if pid == os.getpid() or not _is_marked(pid, mark):
         return False
     try:
         pinned = os.pidfd_open(pid)
     except OSError:  # gone meanwhile
         return False
     try:
-        variables = b"\0%b\0" % Path(f"/proc/{pid}/environ").read_bytes()
-        if b"\0%b\0" % mark not in variables and b"\0%b:" % mark not in variables:
+        if not _is_marked(pid, mark):
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
         poller = select.poll()
@@ -58,3 +60,13 @@ def _kill_marked(pid: int, mark: bytes) -> bool:
         return False
     finally:
         os.close(pinned)
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    """Return whether a process's environment has the mark. False for a process that is gone or another user's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            variables = b"\x00" + file.read() + b"\x00"
+    except OSError:
+        return False
+    return b"\x00" + mark + b"\x00" in variables or b"\x00" + mark + b":" in variables

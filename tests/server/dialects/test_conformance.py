@@ -3,14 +3,13 @@
 import orjson
 import pytest
 
-from agentic_rag.base.events import DELTA_TYPES, AgentEvent, EventBody
+from agentic_rag.base.events import DELTA_TYPES, EventBody
 from agentic_rag.server.dialects import join
 from tests.server.dialects.encoders import ENCODERS, make_encoder
 from tests.server.dialects.reading import frames, parse_sse, stream
 from tests.server.dialects.streams import FULL, INTERRUPTED, RESET, RESET_OF_DELEGATE, RESUMED, STREAMS
 
 everywhere = pytest.mark.parametrize("name", ENCODERS)
-every_stream = pytest.mark.parametrize("events", STREAMS.values(), ids=STREAMS)
 
 
 def test_the_streams_have_every_kind_of_event() -> None:
@@ -21,51 +20,51 @@ def test_the_streams_have_every_kind_of_event() -> None:
 
 
 @everywhere
-@every_stream
-def test_each_encoded_event_is_complete_sse_and_complete_frames(name: str, events: list[AgentEvent]) -> None:
-    by_sse, by_frames = make_encoder(name), make_encoder(name)
-    for event in events:
-        body = by_sse.sse(event)
-        assert body == b"" or body.endswith(b"\n\n")
-        assert bool(body) == bool(parse_sse(body.decode()))
-        texts = by_frames.frames(event)
-        assert isinstance(texts, tuple)
-        assert all(isinstance(orjson.loads(text), dict) for text in texts)
-    assert by_sse.ended == by_frames.ended
+def test_each_encoded_event_is_complete_sse_and_complete_frames(name: str) -> None:
+    for kind, events in STREAMS.items():
+        by_sse, by_frames = make_encoder(name), make_encoder(name)
+        for event in events:
+            body = by_sse.sse(event)
+            assert body == b"" or body.endswith(b"\n\n"), kind
+            assert bool(body) == bool(parse_sse(body.decode())), kind
+            texts = by_frames.frames(event)
+            assert isinstance(texts, tuple), kind
+            assert all(isinstance(orjson.loads(text), dict) for text in texts), kind
+        assert by_sse.ended == by_frames.ended, kind
 
 
 @everywhere
-@every_stream
-def test_an_encoder_is_a_function_of_its_stream_alone(name: str, events: list[AgentEvent]) -> None:
-    one, other = make_encoder(name), make_encoder(name)
-    mixed = [(one.sse(event), other.sse(event)) for event in events]
-    assert all(mine == theirs for mine, theirs in mixed)
-    alone = make_encoder(name)
-    assert [alone.sse(event) for event in events] == [mine for mine, _ in mixed]
+def test_an_encoder_is_a_function_of_its_stream_alone(name: str) -> None:
+    for kind, events in STREAMS.items():
+        one, other = make_encoder(name), make_encoder(name)
+        mixed = [(one.sse(event), other.sse(event)) for event in events]
+        assert all(mine == theirs for mine, theirs in mixed), kind
+        alone = make_encoder(name)
+        assert [alone.sse(event) for event in events] == [mine for mine, _ in mixed], kind
 
 
 @everywhere
-@every_stream
-def test_the_end_of_a_turn_is_announced(name: str, events: list[AgentEvent]) -> None:
-    by_sse, by_frames = make_encoder(name), make_encoder(name)
-    last = [by_sse.sse(event) for event in events][-1]
-    assert last or by_sse.ended
-    closing = [by_frames.frames(event) for event in events][-1]
-    assert closing or by_frames.ended
+def test_the_end_of_a_turn_is_announced(name: str) -> None:
+    for kind, events in STREAMS.items():
+        by_sse, by_frames = make_encoder(name), make_encoder(name)
+        last = [by_sse.sse(event) for event in events][-1]
+        assert last or by_sse.ended, kind
+        closing = [by_frames.frames(event) for event in events][-1]
+        assert closing or by_frames.ended, kind
 
 
 @everywhere
-@every_stream
 @pytest.mark.parametrize("share", [0.3, 0.7])
-def test_continuing_later_gives_exactly_the_rest(name: str, events: list[AgentEvent], share: float) -> None:
-    at = max(1, int(len(events) * share))
-    after = events[at - 1].seq
-    whole = make_encoder(name)
-    pieces = [(event.seq, whole.sse(event)) for event in events]
-    later = join(make_encoder(name), after)
-    fed = events if later.needs_start else events[at:]
-    expected = [piece for seq, piece in pieces if seq > after]
-    assert [piece for event in fed if event.seq and (piece := later.sse(event))] == [each for each in expected if each]
+def test_continuing_later_gives_exactly_the_rest(name: str, share: float) -> None:
+    for kind, events in STREAMS.items():
+        at = max(1, int(len(events) * share))
+        after = events[at - 1].seq
+        whole = make_encoder(name)
+        pieces = [(event.seq, whole.sse(event)) for event in events]
+        later = join(make_encoder(name), after)
+        fed = events if later.needs_start else events[at:]
+        expected = [piece for seq, piece in pieces if seq > after and piece]
+        assert [piece for event in fed if event.seq and (piece := later.sse(event))] == expected, kind
 
 
 @everywhere
