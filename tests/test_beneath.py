@@ -1,4 +1,4 @@
-"""Nobody but `mcp_servers.safe_files` opens, lists or looks at what lies below a workspace."""
+"""Only `mcp_servers.safe_files` opens, lists or stats files below a workspace."""
 
 import ast
 from collections.abc import Iterator
@@ -83,14 +83,14 @@ ELSEWHERE = {
     "mcp_servers/retriever/wheel_embedder.py": "the pipes of its process",
     "mcp_servers/retriever/parsing.py": "the open file of a reader",
 }
-"""Modules that use the file system, with the place that is theirs."""
+"""Modules that use the file system, with the folder that they own."""
 
 METHODS = {
     *("read_text", "read_bytes", "write_text", "write_bytes", "lstat", "is_dir", "is_symlink", "iterdir", "glob"),
     *("rglob", "mkdir", "unlink", "rmdir", "symlink_to", "hardlink_to", "readlink", "chmod", "open", "is_file"),
     *("exists", "stat"),
 }
-"""Of `Path`; what modules of the file system itself offer counts whatever its name is."""
+"""Methods of `Path`. Functions of file system modules count under every name."""
 MODULES = frozenset({"os", "shutil", "glob", "tempfile"})
 HARMLESS = {
     *("os.getpid", "os.getppid", "os.path.join", "os.pathsep.join", "os.kill", "os.killpg", "os.close", "os.nice"),
@@ -99,7 +99,7 @@ HARMLESS = {
     *("os.sched_getaffinity", "os.setsid", "os.set_inheritable", "os.set_blocking", "os.isatty"),
 }
 OURS = frozenset({"folder", "root", "place", "_tools", "Database", "webbrowser"})
-"""Names of objects of our own that have such a method."""
+"""Names of our own objects that have such a method."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What is shown of two versions is their difference: one becomes the other by it."""
+"""The displayed difference of two versions turns the first into the second."""
 
 import re
 
@@ -12,7 +12,7 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", "", " x", "-y", "+z", "@@"]), m
 
 
 def apply(before: str, difference: str) -> list[str]:
-    """Return what a unified difference makes of a text."""
+    """Return the result of applying a unified difference to a text."""
     old, result, at, left = before.splitlines(), list[str](), 0, 0
     for line in difference.splitlines():
         if not left and (head := HEAD.fullmatch(line)):

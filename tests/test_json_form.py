@@ -1,4 +1,4 @@
-"""The one camelCase machine: what is written can be read, and nothing else is understood."""
+"""The only camelCase converter: everything it writes can be read, and it accepts nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -156,7 +156,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Yield the dotted names that a module imports, wherever the statement stands."""
+    """Yield the dotted names that a module imports, in any position."""
     for plain in nodes(path, ast.Import):
         yield from (alias.name for alias in plain.names)
     for node in nodes(path, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Names a reader can trust: functions are verbs, words have one meaning, and what a text refers to exists."""
+"""Trustworthy names: functions are verbs, words have one meaning, and references in texts exist."""
 
 import ast
 import builtins
@@ -18,13 +18,13 @@ IRREGULAR = frozenset(
     | {"kept", "known", "led", "lost", "made", "meant", "paid", "said", "seen", "sent", "shown", "sold", "spent"}
     | {"spoken", "stolen", "taken", "taught", "thought", "told", "torn", "understood", "won", "worn", "written"}
 )
-"""Those that are also a verb's or a noun's own form (cut, split, left) are allowed."""
+"""Participles that are also the form of a verb or noun (cut, split, left) are allowed."""
 
 SAID_SO = frozenset({"reached"})
-"""``failpoints.reached("commit.begin")`` reads as what it says."""
+"""``failpoints.reached("commit.begin")`` reads as a sentence."""
 
 GONE_WORDS = ("wire",)
-"""Words the glossary has given up, wherever a name would use them."""
+"""Words that the glossary has replaced, in any name."""
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -64,7 +64,7 @@ def words_of_names(path: Path) -> set[str]:
     return {word.lower() for name in names for word in re.findall(r"[A-Za-z][a-z]*|[A-Z]+(?![a-z])", name)}
 
 
-# What texts refer to
+# References in texts
 
 MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("roles/**/*.md")])
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
@@ -84,7 +84,7 @@ def test_links_of_pages_resolve() -> None:
 
 PLACE = re.compile(r"`([\w./]+(?:\.py|/))`")
 ROOMS = (".", "agentic_rag", "agentic_rag/runtime", "mcp_servers/retriever", "mcp_servers/promptx")
-"""Where a page's short paths begin."""
+"""The folder of a page's relative paths."""
 
 
 @pytest.mark.parametrize("page", ["architecture", "adding", "glossary"])
@@ -100,7 +100,7 @@ def python_texts() -> Iterator[tuple[Path, str]]:
 
 
 def test_no_source_cites_a_page_that_is_not_in_the_repository() -> None:
-    """A page is cited by its name; examples of users' own files are not pages."""
+    """A page is referenced by its name. Examples of users' own files are no pages."""
     pages = {path.name for place in (ROOT, *FOLDERS) for path in place.glob("*.md" if place == ROOT else "**/*.md")}
     cited = re.compile(r"(?<![\w/.-])((?:docs/)?[a-z-]+\.md)(?: \(\"|, \"| has | says | lists |'s)")
     wrong = [
@@ -209,9 +209,9 @@ def text_lines(path: Path) -> list[str]:
 
 
 IDS = frozenset({"conversation_id", "session_id", "turn_id", "message_id", "document_id"})
-"""Each has a type of its own in ``agentic_rag.base.ids``."""
+"""Each has its own type in ``agentic_rag.base.ids``."""
 SPEAKS_TEXT = ("agentic_rag/chat/", "agentic_rag/testing/", "agentic_rag/models/")
-"""Clients of our own server, and what speaks to a model's: to them an id is the text they were given."""
+"""Clients of our own server, and code that speaks to a model: for them an id is the text they received."""
 
 
 def test_signatures_with_two_ids_have_id_types() -> None:
@@ -227,7 +227,7 @@ def test_signatures_with_two_ids_have_id_types() -> None:
 
 
 def text_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """The parameters given by place: a name that must be said is not taken for another."""
+    """Parameters passed by position. A keyword argument cannot be mistaken for another one."""
     for each in (*node.args.posonlyargs, *node.args.args):
         if each.annotation is not None and ast.unparse(each.annotation) in ("str", "str | None"):
             yield each.arg

@@ -1,4 +1,4 @@
-"""How objects hold together: made whole, changed by their own module, and given objects instead of callables."""
+"""Rules for objects: complete after construction, changed by their own module only, and passed instead of callables."""
 
 import ast
 from collections.abc import Iterator
@@ -17,12 +17,15 @@ FRIENDS = {
     "mcp_servers/retriever/edge_queries.py": ("mcp_servers/retriever/edge_shard.py",),
     "mcp_servers/retriever/edge_store.py": ("mcp_servers/retriever/edge_shard.py",),
 }
-"""A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
+"""A stateful class, and the modules whose plain values it keeps.
+
+It may assign the attributes that their classes declare.
+"""
 MARKDOWN_IT = {"first.content", "box.content", "token.content", "token.block", "state.line"}
 LIBRARY = frozenset({"params.meta", "info.size", "info.mode"}) | MARKDOWN_IT
-"""Attributes of a library's objects that have the name of one of ours."""
+"""Attributes of a library's objects that share the name of one of ours."""
 LISTENERS = ("on_", "before_", "after_")
-"""Beginnings of attributes that would hold what others want to be told."""
+"""Prefixes of attributes that would hold callbacks."""
 
 
 def assigned(path: Path) -> Iterator[ast.Attribute]:

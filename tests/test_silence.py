@@ -1,4 +1,4 @@
-"""A process that was suspended reads what waits for it before it calls a peer silent.
+"""A process that was suspended reads waiting data before it considers a peer silent.
 
 To its timers a blocked event loop looks like a suspended process: they are late, and bytes wait unread.
 """
@@ -24,7 +24,7 @@ SUSPENDED = 2 * SUSPENDED_SECONDS
 """Seconds of a suspension in these tests."""
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-"""The server runs on uvloop, whose timers run before what its sockets have received."""
+"""The server runs on uvloop, which runs timers before it reads its sockets."""
 
 
 def run(factory: Callable[[], asyncio.AbstractEventLoop], test: Callable[[], Awaitable[None]]) -> None:
@@ -117,7 +117,7 @@ def test_a_pong_during_a_suspension_keeps_the_socket_open(
         await websocket.accept()
         while (message := await websocket.receive())["type"] == "websocket.receive":
             if message["text"] == "suspend":
-                await asyncio.sleep(0.06)  # a ping is under way
+                await asyncio.sleep(0.06)  # a ping is pending
                 suspend()
             await websocket.send_text("still here")
 

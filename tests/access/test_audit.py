@@ -1,4 +1,4 @@
-"""What is told in the audit log: changes, denied calls, refused entries."""
+"""The audit log records changes, denied calls and refused entries."""
 
 import sys
 from pathlib import Path

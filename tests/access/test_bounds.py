@@ -1,4 +1,4 @@
-"""The pure parts: token buckets, windows of refusals, tickets; time is an argument."""
+"""The pure parts of access: token buckets, refusal windows and tickets. Time is an argument."""
 
 from collections import Counter
 from functools import partial

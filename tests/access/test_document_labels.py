@@ -1,4 +1,4 @@
-"""Labels of documents: no door shows a document to a reader who lacks one of its labels."""
+"""Document labels: no endpoint shows a document to a reader who lacks one of its labels."""
 
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,9 +35,9 @@ ENGRAM = {"content": "Ann likes tea.", "schema": "ann\n  tea", "strength": 0.5, 
 
 
 class Plant:
-    """A domain with documents, each with words of its own, and a model that asks for all of them in every turn.
+    """A domain whose documents have unique words, and a model that asks for all documents in every turn.
 
-    ``name_of`` and ``words_of`` return a document's secret words: they are nowhere but in its name and its text.
+    ``name_of`` and ``words_of`` return a document's secret words, which occur only in its name and its text.
     """
 
     def __init__(self, rig: Rig, model: ScriptedModel, domain: str, count: int) -> None:
@@ -83,7 +83,7 @@ class Plant:
         return await self.rig.http.request(method, path, json=json, headers={**bearer(key), **headers})
 
     def answer(self, request: ModelRequest) -> Step:
-        """Call all tools for documents, then cite what was found."""
+        """Call all tools for documents, then cite the results."""
         last = request.messages[-1]["content"]
         if not any(block["type"] == "tool_result" for block in last):
             return Step(
@@ -110,7 +110,7 @@ async def plant(folder: Path, count: int = 4, **options: Any) -> AsyncIterator[P
 
 QUESTION = "What is the pumpword?"
 DIALECTS = ("native", "observable", "message", "agentx", "knowledge", "chat", "ag-ui", "ui-message", "openai")
-"""Dialects of the native stream. The knowledge contract's own route has the default domain, and the same encoder."""
+"""Dialects of the native stream. The knowledge contract's own route has the default domain and the same encoder."""
 DOORS = (
     *(f"dialect {name}" for name in DIALECTS),
     *("socket", "chat completions", "completion stream", "responses", "response stream", "older chat"),
@@ -121,7 +121,7 @@ DOORS = (
 async def turn_of(found: Plant, key: str, door: str, number: int, address: str) -> list[str]:
     """Run a turn through a door, and return everything that the door and the native routes show of it.
 
-    ``number`` is that of the round. ``address`` is where the application is served.
+    ``number`` is the number of the round. ``address`` is the address of the application.
     """
     conversations = f"/api/conversations?domainId={found.domain}"
     part = {"type": "text", "text": QUESTION}
@@ -271,7 +271,7 @@ async def test_a_label_given_while_a_turn_runs_counts_from_its_next_tool_call(tm
         assert found.words_of(0) in results[0]["content"]
         assert "There are no documents that can be searched." in results[1]["content"]
         assert not any(word in results[1]["content"] for word in found.secrets([0]))
-        # the passage that was found before is not repeated to the model either
+        # nor is the passage of an earlier search repeated to the model
         first, second, third = (str(without_private(list(each.messages))) for each in found.model.requests)
         assert found.words_of(0) not in first
         assert found.words_of(0) in second
@@ -327,7 +327,7 @@ async def test_an_answer_keeps_its_text_and_loses_its_passages_with_the_label(tm
         assert (await found.ask(key, "POST", f"{path}/messages", {"content": "And?"})).status_code == 200
         for request in found.model.requests[before:]:
             assert not any(word in str(without_private(list(request.messages))) for word in found.secrets([0, 1]))
-        # with the label, everything is there again
+        # with the label, everything is visible again
         await found.settings(groupLabels={"staff": ["hr files"]})
         assert (await found.ask(key, "GET", f"{path}/messages")).json()["items"][1] == answer
         assert (await found.ask(key, "GET", f"/api/turns/{turn}/events")).text == sent.text
@@ -526,7 +526,7 @@ async def test_memories_of_a_labelled_document_are_hidden_from_readers_without_i
         told = await turn(bob)
         recalled = [each["content"] for each in events_of(told) if each["type"] == "tool_result"][:2]
         assert recalled == ["This role has no memories yet."] * 2
-        assert "Saved 2 memories" in told  # the hidden memory with the same words is no duplicate for bob
+        assert "Saved 2 memories" in told  # the hidden memory with the same words does not count as a duplicate for bob
         assert sorted(await memories(bob)) == ["Bobs own fact", "Zebramemory is kept"]
         await found.label(0)
         assert len(await memories(bob)) == 3
@@ -553,7 +553,7 @@ async def test_a_bundle_carries_labels_that_apply_before_the_first_scan(tmp_path
         (first,) = [each for each in listed if each["labels"]]
         assert (first["date"], first["reviewBy"]) == ("2020-02-29", "2021-01-01")
         assert (await found.rig.http.get(f"/api/domains/{other}/bundle")).content == bundle
-        # over a domain that has the documents, and other rules
+        # import over a domain that has the documents and other rules
         await found.settings()
         await found.label(0)
         path = f"{found.path}/bundle"

@@ -1,4 +1,4 @@
-"""A domain's admin pastes hostile entries through the edge: each is refused, leaves nothing, and is told in the log."""
+"""A domain admin pastes hostile entries through the edge: each is refused, leaves nothing, and is audited."""
 
 import sys
 from pathlib import Path
@@ -132,7 +132,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
 
 @pytest.mark.attack(kind="network")
 async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) -> None:
-    """They may be saved: where a name leads is known when it is connected to."""
+    """Entries that may be saved: the target of a name is only known when it is connected to."""
     async with admin(tmp_path) as mallory, knocked() as (port, knocks):
         before = await mallory.state()
         hosts = [*SPELLINGS, *(f"[{each}]" if ":" in each else each for each in PRIVATE[::3])]
@@ -150,7 +150,7 @@ async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) ->
 
 
 TOGETHER = 20
-"""Fewer than the kinds of refusals that are told one by one."""
+"""Fewer than the kinds of refusals that are audited one by one."""
 
 
 async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
@@ -273,7 +273,7 @@ async def talk(mallory: Admin) -> list[Json]:
 
 
 async def refused_start(mallory: Admin, code: str, place: str) -> None:
-    """Assert that the last starts of ``x``, and nothing else, were told as refused; alike ones are counted."""
+    """Assert that the last starts of ``x``, and nothing else, were audited as refused. Equal ones are counted."""
     rows = [row for row in await mallory.told() if row.outcome == "refused"]
     told = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
     assert told == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}

@@ -1,4 +1,7 @@
-"""A person is erased for good, also by the second try after a kill; a domain keeps conversations as long as it says."""
+"""Erasing a person is final, also after a kill and a second attempt.
+
+A domain deletes conversations after its retention.
+"""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,7 +33,7 @@ ZANNE = "zanne"
 
 
 class Killed(BaseException):
-    """Stands for the end of the process at a place."""
+    """Simulates the end of the process at a place."""
 
 
 async def settle(rig: Rig, name: str, domain: str) -> dict[str, str]:
@@ -47,7 +50,7 @@ async def settle(rig: Rig, name: str, domain: str) -> dict[str, str]:
 
 
 def leave_traces(conn: Connection, domain: str) -> None:
-    """Let zanne be signed in at a server, sign in for the domain, wait for another, and have answered for ben."""
+    """Sign zanne in at a server, with a second sign-in pending, and let zanne answer a wait of ben."""
     own = AccountRecord(
         domain_id=domain,
         server="mail",
@@ -101,7 +104,7 @@ def leave_traces(conn: Connection, domain: str) -> None:
 
 
 def everything(rig: Rig) -> Any:
-    """Return the reader of all rows but the audit's, and of all files, as one text."""
+    """Return a function that reads all rows but the audit's, and all files, as one text."""
     skipped = {"audit", "audit_head", "alembic_version"}
 
     def read(conn: Connection) -> str:

@@ -1,4 +1,4 @@
-"""No change without a row: every route that changes something, and every tool of ours that does."""
+"""Every route and every tool of ours that changes something writes an audit row."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Json, str, str]] = {
     ),
     "promptx_forget": ({"id": "1_a"}, "memory.delete", "nuwa"),
 }
-"""Of each tool of ours that changes something: arguments, the action of its row, and whose role or memory."""
+"""Each tool of ours that changes something: arguments, the action of its row, the owner of its role or memory."""
 
 
 def changing() -> Iterator[Declaration]:

@@ -1,4 +1,4 @@
-"""API keys: made once, known by their hash, revoked at once."""
+"""API keys: shown once, stored as a hash, and revoked immediately."""
 
 from pathlib import Path
 
@@ -128,7 +128,7 @@ async def test_revoking_a_key_closes_exactly_its_sockets_and_streams(tmp_path: P
 
 
 class Ended:
-    """Collects the keys whose use is to end."""
+    """Collects the keys whose connections must be closed."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []

@@ -1,4 +1,4 @@
-"""Browsers that are signed in: the cookie, what it opens, what must prove that our own page sends it, what ends it."""
+"""Signed-in browsers: what the cookie permits, how the server recognises its own page, and what ends a sign-in."""
 
 import re
 from pathlib import Path
@@ -90,7 +90,7 @@ async def test_over_https_the_cookie_is_bound_to_the_host(tmp_path: Path) -> Non
         assert page.cookie.startswith("__Host-agentic-rag=")
         assert "Secure" in page.set.split("; ")
         assert (await page.send("GET", "/api/domains", **at))[0] == 200
-        page.cookie = page.cookie.removeprefix("__Host-")  # one that a neighbouring host can set
+        page.cookie = page.cookie.removeprefix("__Host-")  # a cookie that a neighbouring host can set
         assert (await page.send("GET", "/api/domains", **at))[0] == 401
 
 
@@ -105,7 +105,7 @@ async def test_changing_requests_need_a_header_and_our_own_page(tmp_path: Path) 
             ({}, 403),
             ({**PROOF, "origin": "http://evil.example"}, 403),
             ({**PROOF, "origin": "null"}, 403),
-            ({**PROOF, "origin": "http://app.example"}, 403),  # may use the server, but not this cookie
+            ({**PROOF, "origin": "http://app.example"}, 403),  # the user may use the server, but not this cookie
             ({**PROOF, "sec-fetch-site": "cross-site"}, 403),
             ({**PROOF, "sec-fetch-site": "same-site"}, 403),
             ({**PROOF, "origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}, 201),
@@ -123,7 +123,7 @@ async def test_the_older_contracts_endpoint_accepts_the_cookie_only_with_json(tm
         key = await make_key(rig, "ann", "member", domain)
         await page.login("ann", key)
         status, answer = await page.send("POST", "/api/conversation", {"title": "x"})
-        assert (status, answer["error"]["code"]) == (422, "VALIDATION_ERROR")  # let in; there is no demo here
+        assert (status, answer["error"]["code"]) == (422, "VALIDATION_ERROR")  # allowed, but the demo does not exist
         assert (await page.send("GET", "/api/conversation"))[0] == 200
         form = {"content-type": "text/plain"}
         assert (await page.send("POST", "/api/conversation", {"title": "x"}, **form))[0] == 403
@@ -217,7 +217,7 @@ async def test_an_unknown_cookie_is_ignored_and_a_key_precedes_a_cookie(tmp_path
     async with Rig(tmp_path) as rig:
         page = Page(rig)
         page.cookie = "agentic-rag=whatever; other=1"
-        assert (await page.send("GET", "/api/domains"))[0] == 200  # no keys: this machine's user
+        assert (await page.send("GET", "/api/domains"))[0] == 200  # without keys, the user of this machine
         domain = await rig.domain()
         ann, ben = await make_key(rig, "ann", "operator"), await make_key(rig, "ben", "member", domain)
         page.cookie = ""
@@ -225,7 +225,7 @@ async def test_an_unknown_cookie_is_ignored_and_a_key_precedes_a_cookie(tmp_path
         assert (await page.send("GET", "/api/auth", authorization=f"Bearer {ben}"))[1]["name"] == "ben"
         assert (await page.send("GET", "/api/auth", authorization="Bearer arag_wrong"))[0] == 401
         twice = f"{page.cookie}; {page.cookie}"
-        assert (await page.send("GET", "/api/domains", cookie=twice))[0] == 401  # two of one name: whose is it?
+        assert (await page.send("GET", "/api/domains", cookie=twice))[0] == 401  # two cookies of one name are ambiguous
 
 
 async def test_a_sign_in_of_another_process_is_accepted_and_can_be_ended_here(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_a_sign_in_of_another_process_is_accepted_and_can_be_ended_here(tm
 async def test_a_user_who_is_called_local_stays_who_they_are_when_a_sign_in_is_renewed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = Page(rig)
-        await rig.domain()  # none of theirs
+        await rig.domain()  # neither cookie belongs to a sign-in
         key = await make_key(rig, "local", "member", await rig.domain())
         await page.login("local", key)
         assert len((await page.send("GET", "/api/domains"))[1]["items"]) == 1
@@ -262,7 +262,7 @@ async def test_the_local_key_is_accepted_by_all_workers_and_no_other_server() ->
             assert await other.signed_in(token) == (Entrant(LOCAL, made.id), made)
             assert await stranger.signed_in(token) is None
             await Logins(database, other).end(made)
-            await one.refresh()  # the news of it comes a moment later
+            await one.refresh()  # the notice arrives a moment later
             assert await one.signed_in(token) is None
             for entrant in (Entrant(LOCAL, None), Entrant(LOCAL, KEYLESS)):
                 ticket = str(await one.issue_ticket(entrant, 30))
@@ -270,7 +270,7 @@ async def test_the_local_key_is_accepted_by_all_workers_and_no_other_server() ->
                 assert await one.redeem_ticket(ticket) is None
                 assert await stranger.redeem_ticket(str(await one.issue_ticket(entrant, 30))) is None
             left = str(await one.issue_ticket(Entrant(LOCAL, KEYLESS), 30))
-            other.required = True  # there is a key now
+            other.required = True  # a key exists now
             assert await other.redeem_ticket(left) is None
         finally:
             await database.aclose()
@@ -304,7 +304,7 @@ async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_says_so(tm
         assert (await page.send("POST", path, approve, **PROOF))[0] == 200
         assert (await page.send("GET", "/api/auth"))[1]["signedIn"]["name"] == LOCAL.id
         kept = page.cookie
-        status, again = await page.send("POST", path, approve, **PROOF)  # the other tab has the same cookie
+        status, again = await page.send("POST", path, approve, **PROOF)  # the other tab shares the cookie
         assert (status, again["error"]["code"]) == (409, "LAUNCH_REQUEST_CLOSED")
         assert re.search(r"approved|installed", again["error"]["message"]), again
         approve = {"fingerprint": made[1]["fingerprint"], "network": True}

@@ -1,4 +1,4 @@
-"""Who is the local user of a server without keys: over real sockets, some of them another user's."""
+"""The local user of a server without keys, over real sockets. Some sockets belong to another user of the machine."""
 
 import os
 import socket
@@ -38,7 +38,7 @@ NOBODY = 65534
 
 
 def connect_as(uid: int, address: str) -> socket.socket:
-    """Return a connection whose socket belongs to a user: what the system calls the one who made it."""
+    """Return a connection whose socket belongs to a user, as the system reports it."""
     host, _, port = address.removeprefix("http://").rpartition(":")
     mine = os.geteuid()
     os.seteuid(uid)

@@ -1,4 +1,4 @@
-"""Texts that give orders, and a model that obeys each of them: its calls are denied and told, and the turn goes on."""
+"""Texts with instructions, and a model that obeys them: its calls are denied and audited, and the turn continues."""
 
 import base64
 import re
@@ -47,7 +47,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def obey(request: ModelRequest) -> Step:
-    """Do what the last order says that stands anywhere in what the model reads."""
+    """Obey the last instruction anywhere in the request."""
     read = " ".join([*texts(request.system), *texts(request.tools), *texts(request.messages)])
     orders = re.findall(r"please call ([A-Za-z0-9_]+) now", read)
     assert orders, "the order did not reach the model"
@@ -56,7 +56,7 @@ def obey(request: ModelRequest) -> Step:
 
 @dataclass
 class Scene:
-    """Ann talks in mallory's domain, whose server ``web`` writes down what it was sent."""
+    """Ann talks in mallory's domain, whose server ``web`` writes down what it receives."""
 
     mallory: Admin
     ann: str
@@ -99,7 +99,7 @@ class Scene:
         return events
 
     async def decline_all(self) -> None:
-        """Say no to whatever is asked of ann."""
+        """Deny all approvals that ann is asked for."""
         http, headers = self.mallory.rig.http, bearer(self.ann)
         while True:
             for wait in (await http.get("/api/waits?state=open", headers=headers)).json()["items"]:
@@ -115,10 +115,10 @@ class Scene:
         assert response.json()["state"] == "ready", response.text
 
     async def denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
-        """Assert that the last call of a turn was denied and told once, and that the turn went on to its end."""
+        """Assert that the last call of a turn was denied and audited once, and that the turn was completed."""
         results = [event for event in events if event["type"] == "tool_result"]
         asked = [event for event in events if event["type"] == "input_required"]
-        if asked:  # a person was, and saw what the order may have come from
+        if asked:  # a person was asked, and saw the possible origin of the instruction
             assert asked[-1]["sources"]
             because = "declined"
         assert (results[-1]["toolName"], results[-1]["status"]) == (name, "denied"), results[-1]["content"]
@@ -133,14 +133,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path, *steps: Any, **fields: Any) -> AsyncIterator[Scene]:
-    """Open a scene; a role file must look the same at its end."""
+    """Open a scene, and check at its end that a role file is unchanged."""
     found = Scene(None, "", **fields)  # type: ignore[arg-type]  # set below: the server must listen first
     async with serve(found.remote.streamable_http_app()) as base:
         settings = {"mcp_hosts": base.removeprefix("http://")}
         async with admin(folder, *steps, **settings) as found.mallory:
             found.ann = await make_key(found.mallory.rig, "ann", "admin", found.mallory.domain)
             assert (await found.mallory.save({"web": {"url": f"{base}/mcp"}})).is_success
-            authors = {"settings": {"subRoleIds": ["nuwa"]}}  # whose turns have role_write
+            authors = {"settings": {"subRoleIds": ["nuwa"]}}  # the owner of these turns has the right role_write
             assert (await found.mallory.ask("PATCH", found.mallory.path, authors)).is_success
             await found.connect()
             workspace = found.mallory.rig.settings.workspaces / found.mallory.domain

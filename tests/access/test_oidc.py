@@ -1,4 +1,4 @@
-"""Sign-in at an OpenID provider: by code in a browser, by token at the API; and tokens that are not good."""
+"""Sign-in at an OpenID provider: by code in a browser and by token at the API. Invalid tokens are refused."""
 
 import base64
 import hashlib
@@ -51,7 +51,7 @@ operator = true
 
 @asynccontextmanager
 async def rig_with(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[tuple[Rig, str]]:
-    """Yield a server whose people sign in at an issuer, and a domain that the group ``legal`` may use."""
+    """Run a server with sign-in at an issuer, and a domain that the group ``legal`` may use."""
     file = folder / "grants.toml"
     file.write_text(MAPPING.format(domain="nowhere"))
     given = {"oidc_issuer": issuer, "oidc_client_id": CLIENT, "oidc_grants": file, **settings}
@@ -63,26 +63,26 @@ async def rig_with(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[
 
 
 async def begin(page: Page, path: str = "/") -> dict[str, str]:
-    """Begin to sign in; return what the provider is asked."""
+    """Begin a sign-in; return the query that the provider receives."""
     response = await page.ask("GET", f"/api/auth/oidc/begin?returnTo={path}")
     assert response.status_code == 303, response.text
     return {name: values[0] for name, values in parse_qs(urlsplit(response.headers["location"]).query).items()}
 
 
 async def come_back(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Response:
-    """Sign in at a hand-made issuer, which says so of ann."""
+    """Sign in as ann at an issuer that the test controls."""
     asked = await begin(page)
     issuer.answer = issuer.sign(issuer.claims(**{"nonce": asked["nonce"], **claims}))
     return await page.ask("GET", f"/api/auth/oidc/callback?state={asked['state']}&code=c")
 
 
 async def shown(rig: Rig, token: str) -> tuple[int, Json]:
-    """Show a token to the API."""
+    """Send a token to the API."""
     response = await rig.http.get("/api/domains", headers=bearer(token))
     return response.status_code, response.json()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the provider's own libraries
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # issued by the provider's own libraries
 async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path) -> None:
     claims = {"groups": ["legal"], "preferred_username": "ann", "name": "Ann Example"}
     ann = oidc_provider_mock.User(sub="a-1", claims=claims)
@@ -111,7 +111,7 @@ async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path)
             as_operator(rig)
             user = await rig.ok("GET", "/api/users/ann")
             assert (user["origin"], user["displayName"], user["grants"]) == ("oidc", "Ann Example", {domain: "member"})
-            assert (await page.ask("GET", f"{back.path}?{back.query}")).status_code == 401  # a state counts once
+            assert (await page.ask("GET", f"{back.path}?{back.query}")).status_code == 401  # a state is valid once
             away = (await page.send("POST", "/api/auth/sign-out", **PROOF))[1]["logoutUrl"]
             assert away.startswith(f"{url}/oauth2/end_session?client_id=rag")
             assert (await page.send("GET", "/api/domains"))[0] == 401
@@ -222,7 +222,7 @@ async def test_a_new_signing_key_is_fetched_once_and_a_withdrawn_one_is_refused(
         unknown = RSAKey.generate_key(2048, {"kid": "unknown"})
         for _ in range(3):
             assert (await shown(rig, issuer.sign(issuer.claims(), unknown)))[0] == 401
-        assert issuer.asked.count("/keys") == 1  # whoever makes up names of keys does not make us ask
+        assert issuer.asked.count("/keys") == 1  # invented key names cause no request to the provider
         assert (await shown(rig, issuer.sign(issuer.claims())))[0] == 200
         assert issuer.asked.count("/keys") == 1
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
@@ -244,7 +244,7 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
         ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
         async with socket(address, "agentic-rag.native", ticket) as opened:
             assert (await shown(rig, issuer.sign(issuer.claims(groups=["legal"]))))[0] == 200
-            assert await opened.close_code() == 1008  # what was open had more rights
+            assert await opened.close_code() == 1008  # the open session had more rights
         assert (await page.send("GET", "/api/domains"))[0] == 401
         assert (await shown(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {}
@@ -277,7 +277,7 @@ async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached(
         async with anyio.create_task_group() as strangers:
             for _ in range(6):
                 strangers.start_soon(show_unknown)
-            with anyio.fail_after(120):  # the provider hangs for ever
+            with anyio.fail_after(120):  # the provider never answers
                 while issuer.asked.count("/keys") < 2:
                     await pause()
                 assert (await provider.read(known, expected))["sub"] == "a-1"

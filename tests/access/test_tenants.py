@@ -1,4 +1,4 @@
-"""Every route and every frame, with no key, with a wrong one, and with all the ids of another tenant."""
+"""Every route and every frame without a key, with a wrong key, and with all ids of another tenant."""
 
 import re
 from collections.abc import Iterator
@@ -38,11 +38,11 @@ NAME_A_DOMAIN = {
     ("POST", "/v1/responses"),
     ("POST", "/v1/embeddings"),
 }
-"""Whose body has ann's domain."""
+"""Routes whose body names ann's domain."""
 NOUNS = (*("domain", "conversation", "turn", "response", "ref", "image", "wait", "attachment"),)
 """Path parameters with an id of another tenant."""
 SOCKETS = {"/ws", "/api/ag-ui/{domain}"}
-"""Sockets with tests of their own: here, and in ``tests/server/test_ag_ui.py``."""
+"""Sockets with separate tests: here, and in ``tests/server/test_ag_ui.py``."""
 LISTS = {
     "/",
     "/web/{path:path}",
@@ -74,11 +74,14 @@ LISTS = {
     "/api/auth/oidc/callback",
     "/v1/models",
 }
-"""Routes without ids that are for everybody: what they show must be one's own."""
+"""Routes without ids that everybody may call. They may only show the caller's own data."""
 SIGN_IN = {"/api/oauth/begin/{sign_in}": 404, "/api/oauth/callback": 400, "/client-metadata.json": 404}
-"""Of a sign-in that nobody began, and of a server without an https address. Other people's: ``tests/sign_in``."""
+"""Routes of a sign-in that does not exist, and of a server without an https address.
+
+``tests/sign_in`` tries the others.
+"""
 ABSENT = {**SIGN_IN, "/v1/responses/compact": 404, "/.well-known/agent-card.json": 404}
-"""Routes that refuse everybody here. There is no default domain."""
+"""Routes that refuse everybody in this test. No default domain exists."""
 
 BARE = {
     "/api/answers/{token}": 404,
@@ -105,8 +108,10 @@ SIGNING_IN = {
     "/api/auth/oidc/begin": 404,
     "/api/auth/oidc/callback": 404,
 }
-"""How these answer to who sends neither a name with a key nor a cookie; ``test_logins`` tries them all. And how the
-page's folder answers for a file that it does not have."""
+"""The answers of these routes to a sender with neither a named key nor a cookie; ``test_logins`` tries them all.
+
+Also the answer of the page's folder for a missing file.
+"""
 
 
 def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
@@ -161,7 +166,7 @@ async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, ro
             if declared in ABSENT | BARE:
                 assert response.status_code == (ABSENT | BARE)[declared]
                 continue
-            if "{authorization}" in declared or "{request_id}" in declared:  # ann has none
+            if "{authorization}" in declared or "{request_id}" in declared:  # ann has no such object
                 assert response.status_code == 404, (method, path)
                 continue
             if (method, declared) in NAME_A_DOMAIN or hidden:
@@ -170,7 +175,7 @@ async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, ro
                 assert response.status_code == 403, (method, path)
             else:
                 assert declared in LISTS, f"{declared} has no id and no rule: say who may use it"
-                is_elsewhere = (method, declared) == ("POST", "/api/conversation")  # in a domain that is not his
+                is_elsewhere = (method, declared) == ("POST", "/api/conversation")  # in a domain of another tenant
                 answers = (422,) if is_elsewhere else (SIGNING_IN.get(declared, 200), 201)
                 assert response.status_code in answers, (method, path)
                 refused += response.status_code == 401

@@ -1,4 +1,4 @@
-"""What is refused only while a server starts: between the check and the start, or by where the server leads."""
+"""Refusals during a server's start: a program changed after its check, or an address that redirects."""
 
 import re
 from collections import deque
@@ -20,7 +20,7 @@ from tests.tools.test_http import serve
 
 
 class CheckedBefore(LaunchPolicy):
-    """A policy whose check of a start has just been passed."""
+    """A policy that has just allowed a start."""
 
     command: StdioCommand
 
@@ -29,7 +29,7 @@ class CheckedBefore(LaunchPolicy):
 
 
 async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
-    """Allow a program, pass the check of its start, and change the program."""
+    """Allow a program, check its start, and then change the program."""
     policy = policy_in(folder)
     program = folder / "bin" / "server.py"
     program.parent.mkdir()

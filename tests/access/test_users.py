@@ -1,4 +1,4 @@
-"""Users: the noun that keys belong to; what they may no longer do ends at once."""
+"""Users, who own keys: a right that is taken away ends immediately."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.attack(kind="web")
 
 
 async def key_for(rig: Rig, name: str, **rights: object) -> dict[str, str]:
-    """Make a user with a key that permits what the user may do; return the header that shows it."""
+    """Create a user with a key that permits everything the user may do; return its header."""
     as_operator(rig)
     await rig.ok("POST", "/api/users", {"name": name, **rights})
     made = await rig.ok("POST", "/api/keys", {"user": name})
@@ -121,7 +121,7 @@ async def test_rights_taken_from_a_user_end_in_keys_and_open_connections(tmp_pat
         ben = await make_key(rig, "ben", "member", domain)
         async with socket(address, **ann) as open_socket, socket(address, key=ben) as bens:
             await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "admin", other: "member"}})
-            assert await open_socket.ask("ping") == {"type": "pong"}  # more rights end nothing
+            assert await open_socket.ask("ping") == {"type": "pong"}  # additional rights end nothing
             assert (await rig.http.get(f"/api/domains/{other}", headers=ann)).status_code == 200
             await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "member", other: "member"}})
             assert await open_socket.close_code() == 1008
@@ -149,7 +149,7 @@ async def test_a_disabled_user_is_refused_at_once_until_enabled(tmp_path: Path) 
 
 
 async def ticket_opens(address: str, ticket: str) -> bool:
-    """Whether a ticket opens a socket; where it does not, it is refused as one that is not known."""
+    """Return whether a ticket opens a socket. A refused ticket must be refused as unknown."""
     try:
         async with socket(address, "agentic-rag.native", ticket):
             return True

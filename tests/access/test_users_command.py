@@ -1,4 +1,4 @@
-"""`agentic-rag users` and `roles push` against a server: what is printed, and with which rights it works."""
+"""The commands `agentic-rag users` and `roles push` against a server: their output and the rights they use."""
 
 import json
 import re
@@ -17,7 +17,7 @@ THOUGHT = "<thought><exploration>Slowly.</exploration></thought>"
 
 
 async def run(address: str, key: str, *arguments: str) -> Result:
-    """Run a command in a thread, as a process of its own would."""
+    """Run a command in a thread, like a separate process."""
     words = ["--key", key, *arguments, "--url", f"http://{address}"]
     return await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, words))
 

@@ -1,4 +1,4 @@
-"""What a browser, or whoever owns a page, a name server or a log, can try; each refusal and its audit row."""
+"""Attacks by a browser, or by the owner of a page, a name server or a log. Each is refused with an audit row."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ FOREIGN_HOSTS = [
 
 
 async def status_of(address: str, *protocols: str, **headers: str) -> int:
-    """Return the HTTP status with which a handshake is refused."""
+    """Return the HTTP status that refuses a handshake."""
     with pytest.raises(InvalidStatus) as refused:
         async with socket(address, *protocols, **headers):
             pass
@@ -167,7 +167,7 @@ async def test_an_unknown_ticket_opens_no_socket(tmp_path: Path, offered: str) -
         ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["ticket"]
         assert await status_of(address, offered.format(cut=ticket[:-1], key=key)) == 401
         assert await status_of(address) == 401
-        assert await status_of(address, "ticket." + ticket, **bearer(key)) == 401  # two credentials: which is meant?
+        assert await status_of(address, "ticket." + ticket, **bearer(key)) == 401  # two credentials are ambiguous
         assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3
 
 
@@ -205,7 +205,7 @@ async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_affects_no_other_ke
             async with socket(address, key=other) as unhurt:
                 assert await unhurt.ask("ping") == {"type": "pong"}
         with anyio.fail_after(240):
-            while True:  # the server hears of the three that left
+            while True:  # the server learns of the three closed clients
                 try:
                     async with socket(address, key=key) as again:
                         assert await again.ask("ping") == {"type": "pong"}
@@ -240,7 +240,7 @@ async def test_a_flood_of_messages_is_refused_over_rest_and_sockets_alike(tmp_pa
         statuses = [(await rig.http.post(path, json=body, headers=given)).status_code for _ in range(4)]
         assert statuses == [202, 409, 409, 429]
         with anyio.fail_after(PATIENCE):
-            await stalled.reached.wait()  # an interrupt before it would leave the model unasked
+            await stalled.reached.wait()  # an earlier interrupt would come before the model call
         async with socket(address, key=key) as eve:
             refused = await eve.ask("message", conversationId=conversation, content="Hi")
             assert (refused["type"], refused["code"]) == ("error", "RATE_LIMITED")

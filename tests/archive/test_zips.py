@@ -1,4 +1,4 @@
-"""Zip files: the same members give the same bytes, and a stranger's list of files is loaded within limits only."""
+"""Zip files: the same members give the same bytes, and a foreign file list is loaded only within limits."""
 
 import io
 import struct
@@ -41,7 +41,7 @@ def test_a_large_zip_is_streamed_in_bounded_pieces() -> None:
 
 
 def test_the_computed_size_includes_zip64_extensions() -> None:
-    """A zip64 member has 24 more bytes before its content and 8 after, and 20 or 28 more in the list of files."""
+    """A zip64 member has 24 more bytes before its content and 8 after it, and 20 or 28 more in the list of files."""
 
     def measure(size: int) -> int:
         return measure_zip([ZipMember("a", size, list), ZipMember("b", 1, list)])
@@ -51,7 +51,7 @@ def test_the_computed_size_includes_zip64_extensions() -> None:
 
 
 def repeat_entry(times: int, stated: int) -> bytes:
-    """Return a zip whose list of files repeats one entry, and whose end states another number of entries."""
+    """Return a zip whose file list repeats one entry, and whose end record states another number of entries."""
     whole = b"".join(write_zip(members_of({"a.md": b"text"})))
     at = whole.index(b"PK\1\2")
     end = whole.index(b"PK\5\6")
@@ -75,7 +75,7 @@ def test_a_zip_directory_with_too_many_bytes_is_refused_by_either_end_record() -
     at = plain.index(b"PK\1\2")
     record = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, end - at, at)
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
-    small = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, at, 0)  # `zipfile` believes the record before it
+    small = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, at, 0)  # `zipfile` trusts the record before it
     with pytest.raises(ZipTooLarge):
         open_zip(io.BytesIO(plain[:end] + record + locator + small), list_bytes=65_600)
 

@@ -48,7 +48,7 @@ def _pack(folder: Path, data: Path, about: str, target: Path) -> None:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Who made it, and on which machine, is nobody's business."""
+    """The machine and the account that made the fixture stay private."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

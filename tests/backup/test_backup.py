@@ -1,4 +1,4 @@
-"""A backup and what is restored from it: everything is there, and nothing is there half."""
+"""A restore of a backup contains everything, and a failed one changes nothing."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ from .making import ANSWER, DOCUMENT, SECRET, fill, read_files, read_rows
 
 DATABASE = "agentic-rag.db"
 CHANGED = {"origin", "audit", "audit_head", "documents", "domains", "collections", "alembic_version", "turns"}
-"""Tables of which a restore says something anew."""
+"""Tables that a restore writes itself."""
 
 
 def names(folder: Path) -> list[str]:
@@ -136,7 +136,7 @@ async def test_a_truncated_or_changed_backup_is_refused_before_the_restore_start
 
 
 class FirstMember:
-    """Progress that notes when the first member was copied, and lets the clock move on before the next one."""
+    """A progress callback that notes the first copied member, and moves the clock before the next one."""
 
     def __init__(self) -> None:
         self.at = ""

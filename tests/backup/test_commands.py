@@ -1,4 +1,4 @@
-"""The commands as an operator meets them, beside a server and after it."""
+"""The backup commands as an operator uses them, next to a running server and after it."""
 
 import os
 from pathlib import Path

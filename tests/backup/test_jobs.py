@@ -1,4 +1,4 @@
-"""Backups over REST: written and verified by a process of their own, told how far they are, stopped without a rest."""
+"""Backups over REST: a separate process writes and verifies them, reports progress, and leaves nothing if stopped."""
 
 from collections.abc import Callable
 from itertools import count
@@ -14,7 +14,7 @@ from tests.waiting import pause
 
 
 async def until(rig: Rig, wanted: Callable[[Json], Any]) -> Json:
-    """Return the list of backups once it is as wanted."""
+    """Return the list of backups once a condition holds."""
     with anyio.fail_after(240):
         checks = count()
         while True:

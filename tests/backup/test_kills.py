@@ -1,4 +1,4 @@
-"""A kill at each step of a backup or a restore, and a disk that fills up, leave something whole or nothing."""
+"""A kill at each step of a backup or a restore, and a full disk, leave everything or nothing."""
 
 import json
 import os

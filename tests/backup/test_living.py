@@ -1,4 +1,4 @@
-"""Backups of a server that works: what it had acknowledged is in them, and what it was doing goes on from them."""
+"""Backups of a working server contain all acknowledged data, and interrupted work resumes after the restore."""
 
 import json
 from itertools import count
@@ -78,7 +78,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
             checks = count()
             while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
                 await pause(next(checks))
-            await rig.application.machinery.runtime.drain(0.01)  # puts it down
+            await rig.application.machinery.runtime.drain(0.01)  # suspends the turn
             while rig.application.machinery.runtime.running_count:
                 await pause()
         login = LoginRecord(
@@ -160,7 +160,7 @@ async def test_a_backup_under_load_is_consistent_and_has_all_acknowledged_data(
 async def test_documents_deleted_during_a_backup_are_settled_by_the_restore(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The records are read first: a file that they name may be gone when it is its turn."""
+    """The backup reads the records first, so that a file they name may be deleted before it is copied."""
     data = tmp_path / "original" / "data"
     await restore_into(data, made[1], end_turns=False)
     backup = tmp_path / "b.tar.zst"

@@ -1,4 +1,4 @@
-"""The program that writes backups, run by a server: whatever goes wrong around it is one kind of error."""
+"""The program that writes backups, run by a server: every failure of its surroundings is the same kind of error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An upgrade's rehearsal judges the evaluation cases of all domains on a copy, and touches nothing else."""
+"""The rehearsal of an upgrade judges the evaluation cases of all domains on a copy, and changes nothing else."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""A data folder with content of every kind, and its backup, open whole; an upgrade is rehearsed, run and taken back."""
+"""A data folder with content of every kind and its backup open completely.
+
+An upgrade is rehearsed, run and reverted.
+"""
 
 import json
 from itertools import count
@@ -29,12 +32,14 @@ NEVER_FILLED = frozenset(
     {"alembic_version", "budget_reservations", "imports", "leases", "replicas", "signals", "tickets"}
     | {"memories", "engrams", "engram_cues"}
 )
-"""Tables that need no row made by `tests.backup.every_kind`: they have some only while a call or an import runs, or
-where several servers share a store."""
+"""Tables without a row from `tests.backup.every_kind`.
+
+They have rows only during a call or an import, or if several servers share a store.
+"""
 
 
 async def check(folder: Path, about: Json) -> None:
-    """Look at everything in a data folder below ``folder`` that `tests.backup.every_kind` has put there."""
+    """Check everything in a data folder below ``folder`` that `tests.backup.every_kind` created."""
     async with Rig(folder, instead=ScriptedModel(then=answer)) as rig:
         rig.application.begin()
         as_operator(rig)
@@ -58,7 +63,7 @@ async def _check_as_operator(rig: Rig, about: Json) -> None:
 
 async def _check_as_user(rig: Rig, about: Json) -> None:
     domain, talk = f"/api/domains/{about['domain']}", f"/api/conversations/{about['talk']}"
-    with anyio.fail_after(240):  # the index is not in it, and made anew
+    with anyio.fail_after(240):  # the archive has no index, so it is rebuilt
         checks = count()
         while "pump.md" not in str(await rig.ok("POST", f"{domain}/documents/search", QUERY)):
             await pause(next(checks))
@@ -79,7 +84,7 @@ async def _check_as_user(rig: Rig, about: Json) -> None:
 
 
 async def _check_memories_and_wait(rig: Rig, about: Json, domain: str) -> None:
-    """What was remembered is there; the turn that waits for a person goes on with the answer, and remembers more."""
+    """The memories exist. The waiting turn continues with the answer, and saves more memories."""
     assert [each["content"] for each in await _memories(rig, domain)] == [REMEMBERED]
     (wait,) = (await rig.ok("GET", "/api/waits?state=open"))["items"]
     assert wait["conversationId"] == about["waiting"]
@@ -96,7 +101,7 @@ async def _memories(rig: Rig, domain: str) -> list[Any]:
 
 
 def lay_out_all(fixture: Path, folder: Path) -> Json:
-    """Lay a fixture out and return what it says of itself."""
+    """Unpack a fixture and return its description."""
     lay_out(fixture, folder)
     about: Json = json.loads((folder / ABOUT).read_text())
     return about
@@ -111,14 +116,14 @@ async def open_release(fixture: Path, folder: Path) -> None:
 
 
 def rows_of(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
-    """Return the records; when the store was asked last whether it takes any is none of them."""
+    """Return the records, without the time of the last write check of the store."""
     found = read_rows(settings.data / "agentic-rag.db")
     del found["probe"]
     return found
 
 
 async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -> None:
-    """Rehearse the migrations to a version after this one, run them, and restore the tables from before."""
+    """Rehearse the migrations to a later version, run them, and restore the earlier tables."""
     lay_out_all(fixture, folder)
     settings = settings_for(folder)
     release, rows = await find_revision(settings.database), rows_of(settings)

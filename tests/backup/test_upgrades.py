@@ -1,4 +1,4 @@
-"""Tables of an older version: backed up, changed, rehearsed and taken back; with a step that only this test has."""
+"""Tables of an older version are backed up, migrated, rehearsed and restored, with a migration of this test only."""
 
 import sqlite3
 from contextlib import closing
@@ -28,12 +28,12 @@ from .making import ANSWER, read_rows
 
 @pytest.fixture
 def later(tmp_path: Path) -> Revisions:
-    """The steps of a version after this one."""
+    """The migrations of a later version."""
     return make_later(tmp_path / "migrations")
 
 
 async def lay_out(made: tuple[Path, Path], folder: Path) -> Path:
-    """Put what was made into a data folder."""
+    """Copy the prepared content into a data folder."""
     data = folder / "data"
     await restore(Plan(made[1], data, data / "agentic-rag.db"))
     return data
@@ -87,7 +87,7 @@ async def test_a_rehearsal_reports_its_changes_and_makes_none(
 ) -> None:
     data = await lay_out(made, tmp_path)
     settings = settings_for(tmp_path)
-    async with Rig(tmp_path) as rig:  # beside a server
+    async with Rig(tmp_path) as rig:  # next to a running server
         before = read_rows(data / "agentic-rag.db")
         done = await rehearse(settings, later)
         after = read_rows(data / "agentic-rag.db")

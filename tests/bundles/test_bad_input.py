@@ -1,4 +1,4 @@
-"""Bundles of strangers: each that cannot be used is refused with its code, and nothing is left of it."""
+"""Foreign bundles: each unusable one is refused with its error code, and leaves nothing behind."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Two servers, real processes: a domain goes from one to the other, and comes back as the same bytes."""
+"""Two real server processes: a domain moves from one to the other, and its second export has the same bytes."""
 
 import json
 import urllib.request

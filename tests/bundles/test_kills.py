@@ -1,4 +1,4 @@
-"""A kill at each step of an import or an export leaves a domain as it was or as it shall be, and nothing beside it."""
+"""A kill at each step of an import or an export leaves the old or the new domain, and nothing else."""
 
 import json
 import os

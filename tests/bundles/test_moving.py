@@ -1,4 +1,4 @@
-"""A domain goes out as a bundle and comes in again: everything, the same bytes the second time, no secret."""
+"""A domain is exported as a bundle and imported again: complete, with the same bytes the second time, and no secret."""
 
 import io
 import json

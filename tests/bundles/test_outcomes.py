@@ -1,4 +1,4 @@
-"""An import whose commit was cancelled, or whose outcome nobody knows: what is stored has its files."""
+"""An import whose commit was cancelled, or whose outcome is unknown: stored records have their files."""
 
 import asyncio
 import shutil
@@ -27,7 +27,7 @@ async def pieces() -> AsyncIterator[bytes]:
 
 
 class Canceller:
-    """Cancels what runs in ``scope`` while its commit is under way: the first one after ``place``."""
+    """Cancels ``scope`` during a commit: the first one after ``place``."""
 
     def __init__(self, place: str) -> None:
         self.scope = anyio.CancelScope()
@@ -39,13 +39,13 @@ class Canceller:
     def __call__(self, place: str) -> None:
         if place == self._place:
             self._armed = True
-        elif self._armed and place == "commit.ready":  # in the thread that writes
+        elif self._armed and place == "commit.ready":  # in the writing thread
             self._armed = False
             asyncio.run_coroutine_threadsafe(self._cancel(), self.loop).result(60)
 
     async def _cancel(self) -> None:
         self.scope.cancel()
-        for _ in range(20):  # rounds in which a cancelled importer could take things back
+        for _ in range(20):  # event loop rounds in which a cancelled importer could delete its files
             await self.rig.application.database.read(lambda conn: None)
             await anyio.to_thread.run_sync(lambda: None)
 
@@ -101,7 +101,10 @@ class Unavailable:
 
 
 async def lose_new(folder: Path, other: Path | None = None, **settings: Any) -> None:
-    """Lose the outcome of a new domain's commit, and start again; ``other``: after a server of that data folder."""
+    """Lose the outcome of a new domain's commit, and start again.
+
+    ``other``: another server used the data folder meanwhile.
+    """
     async with Rig(folder, failpoint=Unavailable("bundle.placed"), **settings) as rig:
         answer = await rig.refused("POST", "/api/bundles", content=pack(MEMBERS), headers=ZIP)
         assert answer[:2] == (503, "STORAGE_UNAVAILABLE")

@@ -1,4 +1,4 @@
-"""A bundle over a domain whose files have other names than the bundle's: no bytes are lost, and each has its place."""
+"""A bundle imported over a domain with differently named files: no bytes are lost, and each file has its place."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ X, Y, Z = (f"# Sheet\n\nThe value is {each}.\n".encode() for each in ("one", "tw
 
 
 async def files_of(rig: Rig, domain: str) -> dict[str, bytes]:
-    """Return the originals of a domain's documents, by their names."""
+    """Return the originals of a domain's documents by name."""
     found = {}
     for each in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
         answer = await rig.http.get(f"/api/domains/{domain}/documents/{each['id']}/file")

@@ -1,4 +1,4 @@
-"""Clients that send their bundles slowly keep nobody else's from coming in."""
+"""Clients that send their bundles slowly do not block the bundles of others."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

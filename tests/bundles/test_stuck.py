@@ -1,4 +1,4 @@
-"""An import over a domain that cannot be ended at once: what it may still do to the domain, and what it may not."""
+"""An import over a domain that cannot be completed immediately: its remaining changes, and their limits."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def memory(*engrams: dict[str, Any]) -> bytes:
 
 
 class Full:
-    """A disk that takes no file of a bundle while it is ``full``."""
+    """A disk that accepts no file of a bundle while it is ``full``."""
 
     def __init__(self) -> None:
         self.full = True
@@ -36,7 +36,7 @@ class Full:
 
 
 async def rows_of(rig: Rig) -> int:
-    """Return how many imports are under way."""
+    """Return the number of running imports."""
     database = rig.application.database
     return int(await database.read(lambda conn: conn.exec_driver_sql("SELECT count(*) FROM imports").scalar_one()))
 
@@ -68,7 +68,7 @@ async def test_a_memory_that_is_full_during_the_import_is_left_out_and_reported(
     places: list[Path] = []
 
     def heard(place: str) -> None:
-        if place == "bundle.stored":  # a turn remembers something meanwhile
+        if place == "bundle.stored":  # meanwhile a turn saves a memory
             remember(places[0], "law")
 
     async with Rig(tmp_path, failpoint=heard, quota_memories=1) as rig:
@@ -117,7 +117,7 @@ async def test_a_document_is_not_removed_twice(tmp_path: Path) -> None:
 
 
 async def stick(rig: Rig, domain: str, members: dict[str, bytes], **params: str) -> None:
-    """Begin an import over a domain that finds no room for its files."""
+    """Begin an import over a domain that has no room for its files."""
     place = f"/api/domains/{domain}/bundle"
     answer = await rig.refused("POST", place, content=pack(members), headers=ZIP, params=params)
     assert answer[:2] == (507, "STORAGE_FULL")
@@ -164,7 +164,7 @@ async def test_documents_added_during_an_import_are_not_removed_by_it(tmp_path: 
     other = "# Pump\n\nAnother one.\n"
 
     def heard(place: str) -> None:
-        if place == "bundle.stored":  # an operator does so meanwhile
+        if place == "bundle.stored":  # meanwhile an operator does the same
             (places[0] / "prompt" / "02-own.md").write_text("Newer.\n")
 
     async with Rig(tmp_path, failpoint=heard) as rig:
@@ -184,7 +184,7 @@ async def test_an_import_cancels_a_waiting_one(tmp_path: Path) -> None:
         first = {**plain(), "prompt/a.md": b"First.\n", "prompt/b.md": b"First.\n"}
         second = {**plain(language="fr"), "prompt/a.md": b"Second.\n"}
         await stick(rig, domain, first)
-        await stick(rig, domain, second)  # there is no room for the first one yet
+        await stick(rig, domain, second)  # the first one still has no room
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "de"
         assert await rows_of(rig) == 1
         would = await bring_over(rig, domain, pack(second), dryRun="true")

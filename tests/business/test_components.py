@@ -1,4 +1,4 @@
-"""Prompt components: order, limits, cleaning, and files that break."""
+"""Prompt components: order, limits, cleaning, and broken files."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def test_a_broken_file_keeps_its_last_good_text_and_gives_the_reason(tmp_path: P
     path.unlink()
     assert files.read(tmp_path) == Components()
     path.write_bytes(b"\xff")
-    assert files.read(tmp_path).texts == ()  # what the deleted file said does not come back
+    assert files.read(tmp_path).texts == ()  # the text of the deleted file must not reappear
 
 
 def test_a_folder_that_cannot_be_listed_keeps_what_was_read(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_listed_keeps_what_was_read(tmp_path: Path) -> N
     finally:
         prompt.chmod(0o700)
     assert read.texts == ("Good",)
-    assert read.problems or os.geteuid() == 0  # the superuser can list it all the same
+    assert read.problems or os.geteuid() == 0  # the superuser can list it nevertheless
 
 
 def test_long_texts_are_cut_with_a_visible_mark(tmp_path: Path) -> None:

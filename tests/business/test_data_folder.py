@@ -1,4 +1,4 @@
-"""Who owns the data folder, and how the command line finds its server."""
+"""The ownership of the data folder, and how the command line finds its server."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def test_a_server_is_discovered_only_while_its_process_owns_the_folder(tmp_path:
     assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
     left = (tmp_path / "server.json").read_text()
     owner.release()
-    (tmp_path / "server.json").write_text(left)  # as a kill -9 leaves it
+    (tmp_path / "server.json").write_text(left)  # the state after a kill -9
     assert find_server(tmp_path) is None
 
 

@@ -1,4 +1,4 @@
-"""A disk that takes nothing: known by trying, and told before somebody needs it."""
+"""A disk without room is detected by trial writes, and reported before a user needs the space."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from tests.server.rig import Rig
 
 READ_ONLY = Path("/proc")
-"""Where nobody can make a file, whoever runs the tests."""
+"""A folder in which no user can create a file."""
 
 
 async def test_a_folder_that_cannot_be_written_refuses_uploads_until_it_can(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ async def test_health_reports_a_read_only_data_folder_and_uploads_are_refused(tm
         domain = await rig.domain()
         health = rig.application.business.health
         folder = rig.settings.data
-        away = folder.rename(tmp_path / "away")  # as a volume that was unmounted
+        away = folder.rename(tmp_path / "away")  # like a volume that was unmounted
         try:
             await health.probe()
             shown = await rig.ok("GET", "/api/health")

@@ -1,4 +1,4 @@
-"""The error tree: complete, declared in few places, and readable by people and programs."""
+"""The error tree: complete, declared in few modules, and readable by people and programs."""
 
 import importlib
 import pkgutil
@@ -38,7 +38,7 @@ UNTOLD = {
 }
 """Exceptions that their callers handle, so that no user reads them."""
 ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
-"""They give what others have in common, and are not raised themselves."""
+"""Base classes that hold shared fields, and are not raised themselves."""
 
 
 def below(kind: type[BaseException]) -> Iterator[type[BaseException]]:
@@ -53,7 +53,7 @@ def declared() -> list[type[AgenticRagError]]:
 
 
 def sample(kind: type[AgenticRagError]) -> AgenticRagError:
-    """Return an error made with a value for each parameter that has no default."""
+    """Return an error built with a value for each parameter without a default."""
     hints = get_type_hints(kind)
     names = [name for name in kind.attributes if not hasattr(kind, name) or (kind, name) == (RequestRefused, "code")]
     return kind(**{name: SAMPLES[hints[name]] for name in names})
@@ -69,7 +69,7 @@ def test_every_exception_of_the_product_is_in_the_tree_or_stays_in_its_module() 
         if each.__module__.startswith("agentic_rag.") and each.__module__ not in PLACES
     }
     public = {name for name in elsewhere if not name.rpartition(".")[2].startswith("_")}
-    public = {name for name in public if not name.startswith("agentic_rag.testing.")}  # of stand-ins
+    public = {name for name in public if not name.startswith("agentic_rag.testing.")}  # errors of the fakes
     assert public == UNTOLD
 
 

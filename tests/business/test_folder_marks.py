@@ -1,4 +1,4 @@
-"""A workspace is looked into where something in it changed, and once in a while all the same."""
+"""A workspace is scanned after changes in it, and periodically in any case."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def domain_in(tmp_path: Path) -> DomainRecord:
 
 
 async def changed(marks: FolderMarks, domain: DomainRecord) -> bool:
-    """Whether a round finds a change, which is dealt with then."""
+    """Whether a round finds a change, which is then handled."""
     marks.begin()
     mark = await marks.new_mark(domain)
     if mark is not None:
@@ -34,7 +34,7 @@ def write(path: Path) -> None:
 
 
 def rewrite(file: Path) -> None:
-    """Other words of the same length and time."""
+    """Different content of the same length and time."""
     before = file.stat()
     file.write_text("B.")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -57,7 +57,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_file_change_is_noticed_in_the_next_scan_and_only_there(tmp_path: Path, name: str) -> None:
     domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
-    while await changed(marks, domain):  # the first round, and the whole one if it is the second
+    while await changed(marks, domain):  # the first round; the second one is a complete scan
         pass
     CHANGES[name](tmp_path / "desk")
     assert await changed(marks, domain)

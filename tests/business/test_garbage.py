@@ -1,4 +1,4 @@
-"""When all garbage is looked for."""
+"""Turns after which a full collection runs."""
 
 import gc
 import weakref
@@ -12,13 +12,13 @@ from agentic_rag.base import garbage
 
 @dataclass
 class Turns:
-    """So many turns run."""
+    """Run a number of turns."""
 
     running_count: int
 
 
 class Knot:
-    """Refers to itself: only a collection removes it."""
+    """Refers to itself, so only a collection removes it."""
 
     def __init__(self) -> None:
         self.itself = self

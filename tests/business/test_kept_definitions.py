@@ -1,4 +1,4 @@
-"""What a turn runs on is made once, and anew when anything it is made of is another."""
+"""A turn's definition is built once, and rebuilt when one of its sources changes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Threads by domain: who waits for whom, what a hanging one takes, and what is left when all is done."""
+"""Threads by domain: their queues, the effect of a hanging thread, and the state after the last job."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from agentic_rag.base.threads import DomainThreads, one_thread
 
 @pytest.fixture
 def disk() -> Iterator[Event]:
-    """Until it is set, whatever waits for it hangs; at the end nothing does."""
+    """Until it is set, every job that waits for it hangs. At the end none does."""
     answers = Event()
     yield answers
     answers.set()
@@ -22,7 +22,7 @@ def disk() -> Iterator[Event]:
 
 @contextmanager
 def answering(disk: Event) -> Iterator[None]:
-    """Let the disk answer at the end of the block, however it ends: changes are waited for."""
+    """Let the disk answer at the end of the block, because changes are awaited."""
     try:
         yield
     finally:
@@ -34,7 +34,7 @@ def wait_for(disk: Event) -> None:
 
 
 async def until_idle(threads: DomainThreads) -> None:
-    """Wait until no thread is taken: one that nobody waits for says so by a call in the loop."""
+    """Wait until no thread is in use. An abandoned thread reports its end by a call on the loop."""
     with anyio.fail_after(240):
         while threads.owners:
             await anyio.lowlevel.checkpoint()
@@ -104,7 +104,7 @@ async def test_a_hanging_read_delays_no_caller_and_occupies_its_place(disk: Even
         begun.append(1)
         return disk.wait()
 
-    while len(begun) < 2:  # one whose thread has not begun in time takes no place
+    while len(begun) < 2:  # a job whose thread has not started in time occupies no slot
         with pytest.raises(WorkspaceUnavailable, match=r"a read did not end within 0\.01 s|2 other operations"):
             await threads.read("one", hang)
     with pytest.raises(WorkspaceUnavailable, match="2 other operations in it do not end"):

@@ -1,4 +1,4 @@
-"""Watched workspaces: what changes what a look sees ends the era it was seen in; bounds, threads, and the end."""
+"""Watched workspaces: every visible change ends the version that was read before; limits, threads, and the end."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ FOLDERS = (
 
 
 def text_for(path: Path, number: int) -> str:
-    """Return what may stand in a file of that name; another number gives another text."""
+    """Return a text for a file of that name. Another number gives another text."""
     if path.name.endswith(".role.md"):
         return f"<role><personality>Number {number}.</personality></role>"
     if path.name == "SKILL.md":
@@ -63,7 +63,7 @@ def text_for(path: Path, number: int) -> str:
 
 
 class Place:
-    """A workspace, and the built-in roles; the way to both leads through a link."""
+    """A workspace and the built-in roles; the paths of both lead through a link."""
 
     def __init__(self, base: Path) -> None:
         self.base = base.resolve()
@@ -123,10 +123,10 @@ def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
 
 
 def note_queues() -> list[str]:
-    """Return what the system tells of each queue of notes that this process has."""
+    """Return the system's information on each inotify queue of this process."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the one that lists
+        with suppress(FileNotFoundError):  # the thread that lists
             if "inotify" in os.readlink(f"/proc/self/fd/{descriptor}"):
                 found.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
     return found
@@ -136,7 +136,7 @@ def watches() -> int:
     return sum(text.count("inotify wd:") for text in note_queues())
 
 
-# -- what people and programs do ------------------------------------------------------------------------------
+# -- changes by people and programs ----------------------------------------------------------------------------
 
 Edit = Callable[[Place], None]
 
@@ -165,7 +165,7 @@ def rename_over(place: Place) -> None:
 
 
 def dance(place: Place) -> None:
-    """As editors save: the old one aside, a new one in its place, the old one away."""
+    """Save like an editor: rename the old file, create a new one in its place, delete the old one."""
     file = prompt(place) / "a.md"
     file.rename(prompt(place) / "a.md~")
     file.write_text("Saved.")
@@ -293,7 +293,7 @@ def test_creating_a_missing_folder_changes_the_workspace_version(
 
 
 def test_nothing_is_cached_for_an_empty_workspace(place: Place, watched: WatchedWorkspaces) -> None:
-    """The system tells the end of an empty folder when nobody has it open any more."""
+    """The system reports the end of an empty folder once no process has it open."""
     shutil.rmtree(place.workspace)
     place.workspace.mkdir()
     era = watched.begin(place.workspace)
@@ -330,7 +330,7 @@ def test_lost_file_events_change_all_workspace_versions(place: Place, watched: W
     place.fill(other, 0)
     eras = [begun(watched, place.workspace), begun(watched, other)]
     files = [prompt(place) / "a.md", place.workspace / FILES[2]]
-    for number in range(most + 2):  # by turns: the same one twice would be one note
+    for number in range(most + 2):  # alternate, because the same change twice would be one notification
         os.utime(files[number % 2])
     place.write(other / "prompt" / "a.md", 7)
     assert not any(watched.holds(era) for era in eras)
@@ -349,7 +349,7 @@ def test_a_second_hard_link_is_detected_by_the_next_scan(place: Place, watched: 
     assert not watched.holds(era)
 
 
-# -- any of it, in any order ----------------------------------------------------------------------------------
+# -- random changes in any order ------------------------------------------------------------------------------
 
 PATHS = st.sampled_from([*FILES, *FOLDERS, ""])
 STEPS = st.one_of(
@@ -360,7 +360,7 @@ STEPS = st.one_of(
 
 
 def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
-    """Change something, if it can be done where things stand."""
+    """Change something, if the current state allows the change."""
     path, other = place.workspace / one, place.workspace / two
     if kind == "write":
         place.write(path, number)
@@ -431,7 +431,7 @@ def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str,
             assert not watched.holds(era)
 
 
-# -- bounds, and where nothing is known -----------------------------------------------------------------------
+# -- limits, and missing notifications ------------------------------------------------------------------------
 
 
 def test_only_the_most_recently_used_workspaces_are_watched(place: Place, watched: WatchedWorkspaces) -> None:
@@ -536,7 +536,7 @@ def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched
             place.write(workspace / "prompt" / "a.md", number)
             assert not watched.holds(era)
             deep = workspace / ".promptx" / "resource" / f"deep{number}"
-            deep.mkdir()  # beside the listing of another thread that begins with the same workspace
+            deep.mkdir()  # next to the listing of another thread whose path has the same beginning
             era = watched.begin(workspace)
             place.write(deep / "clerk.role.md", number)
             assert not watched.holds(era)
@@ -583,7 +583,7 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
                 while not any(eras):
                     assert not any(thread.done() for thread in running)
                 watched.close()
-                with watching(place.roles):  # has the number that the closed one had
+                with watching(place.roles):  # has the number of the closed descriptor
                     ended.set()
                     for thread in running:
                         thread.result()
@@ -593,7 +593,7 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
         assert not any(watched.holds(era) for era in eras)
 
 
-# -- in use ---------------------------------------------------------------------------------------------------
+# -- with the application -------------------------------------------------------------------------------------
 
 
 def test_the_snapshot_cache_keeps_only_recent_workspaces(place: Place, watched: WatchedWorkspaces) -> None:
@@ -636,7 +636,7 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         async with anyio.create_task_group() as tasks:
             try:
                 for owner in (domain, str(workspace)):
-                    for _ in range(PLACES):  # who needs a thread of this domain now, gets none
+                    for _ in range(PLACES):  # a job that needs a thread of this domain now gets none
                         tasks.start_soon(rig.application.ground.threads.run, owner, hang)
                 await anyio.wait_all_tasks_blocked()
                 assert (await business.definitions.definition(user, record))[0] == first
@@ -646,7 +646,7 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         component.write_text("Second words.")
         role.write_text(text_for(role, 2))
         await rig.say(talk, "Go on")
-        assert "Second words." in str(rig.model.requests[-1].messages[-1])  # what stands before it is what it was
+        assert "Second words." in str(rig.model.requests[-1].messages[-1])  # the text before it is unchanged
         assert await roles.hash(domain, "researcher") != text_hash
         second, _ = await business.definitions.definition(user, record)
         assert second.role_lines != first.role_lines

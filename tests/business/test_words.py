@@ -1,4 +1,4 @@
-"""Titles, file names and languages: pure functions over words from outside."""
+"""Titles, file names and languages: pure functions over foreign text."""
 
 import pytest
 from hypothesis import given

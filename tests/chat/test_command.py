@@ -17,7 +17,7 @@ from tests.programs import Program, run_program
 from tests.ws.memory import Desk
 
 PROCESS_SECONDS = 240.0
-"""A process that takes longer hangs; importing is slow on a busy machine."""
+"""Seconds after which a process counts as hanging. Imports are slow on a busy machine."""
 
 
 def environment(**given: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The five minutes, seen from the terminal: the real server, no key, the demo domain."""
+"""The first five minutes in the terminal: the real server, no key, the demo domain."""
 
 from pathlib import Path
 

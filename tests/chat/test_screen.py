@@ -1,4 +1,4 @@
-"""What is seen of each event."""
+"""The text on the screen for each event."""
 
 import json
 

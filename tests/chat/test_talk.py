@@ -1,4 +1,4 @@
-"""One turn seen by the client, however often the connection drops."""
+"""One turn as the client shows it, however often the connection drops."""
 
 import socket
 from collections.abc import Callable
@@ -21,7 +21,7 @@ TEXTS = [f"part {n} " for n in range(6)]
 
 @dataclass
 class Listener:
-    """Hears a turn; ``on_event`` and ``on_note`` are called after each."""
+    """Records a turn; ``on_event`` and ``on_note`` are called after each record."""
 
     heard: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -119,7 +119,7 @@ async def test_a_stop_during_a_broken_connection_is_sent_after_reconnecting() ->
 
     desk.on_start = lambda turn_id: break_connections()
     async with chat_server(desk) as url, anyio.create_task_group() as tasks:
-        talk = Talk(Server(url), "conv_1", Listener(on_note=stopping.set))  # a note comes between two connections
+        talk = Talk(Server(url), "conv_1", Listener(on_note=stopping.set))  # a note appears between two connections
         tasks.start_soon(stop)
         with anyio.fail_after(PATIENCE):
             assert await talk.say("Hi") == "interrupted"

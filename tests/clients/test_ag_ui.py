@@ -1,4 +1,4 @@
-"""The AG-UI door with @ag-ui/client as it is published: its verifier takes every stream, its state is the answer."""
+"""The AG-UI door with the published @ag-ui/client: its verifier accepts every stream, its state equals the answer."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ Heard = dict[str, Any]
 
 
 def recorded() -> dict[str, list[Heard]]:
-    """Return what the encoder makes of every stream, for a client whose messages it knows and for one it does not."""
+    """Return the encoder's output for every stream, for a client with known messages and for one without."""
     made: dict[str, list[Heard]] = {}
     for name, events in STREAMS.items():
         for history in (None, [{"id": "m", "role": "user", "content": "Hi"}]):
@@ -81,7 +81,7 @@ def check_recorded(by_name: dict[str, Heard]) -> None:
 
 
 def check_found(heard: Heard, native: list[Heard]) -> None:
-    """The answer, its call and its citations are those of the native stream."""
+    """The answer, its call and its citations equal those of the native stream."""
     done = native[-1]
     assert texts(heard) == ["You get 25 days."]
     assert heard["result"]["references"] == done["references"] != []

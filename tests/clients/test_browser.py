@@ -1,4 +1,4 @@
-"""A browser, headless: what its own `EventSource`, `fetch` and `WebSocket` do on a page of another origin."""
+"""A headless browser: its `EventSource`, `fetch` and `WebSocket` on a page of another origin."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -98,7 +98,7 @@ async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_
                 asked_after = list(proxy.asked_after)
                 whole = await rig.ok("GET", f"/api/turns/{turn}/stream")
                 key = await make_key(rig, "ann", "operator")
-                assert await page.evaluate(TRY, events) == "closed"  # it cannot show a key, and does not ask for ever
+                assert await page.evaluate(TRY, events) == "closed"  # it cannot send a key, and stops trying
                 assert await page.evaluate(SOCKET, [url, key]) == ["agentic-rag.native", "pong"]
                 await page.goto(f"http://{unlisted}")
                 assert await page.evaluate(TRY, events) == "closed"
@@ -106,7 +106,7 @@ async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_
     assert "".join(each["text"] for each in whole if each["type"] == "text") == text
     assert types_of(whole)[-1] == "done"
     assert len(asked_after) == len(SENT_BEFORE_A_CUT) + 1 == 4
-    # What a cut connection had still under way is lost to a browser: it goes on after what it has read.
+    # Bytes in transit at a disconnect are lost, so the browser continues after the last event it has read.
     ids = [each["id"] for each in heard]
     places = [0 if last is None else ids.index(last) + 1 for last in asked_after]
     assert places[0] == 0 < places[-1] < len(ids)

@@ -1,4 +1,4 @@
-"""The `eventsource` package as it is published: what a browser's `EventSource` does when its connection is cut."""
+"""The published `eventsource` package: the behaviour of a browser's `EventSource` after a disconnect."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from tests.ws.serving import serving
 AS_JSON = {"accept": "application/json"}
 ENDS = ("done", "error", "interrupted")
 SENT_BEFORE_A_CUT = (2, 5, 3)
-"""Events of each connection but the last."""
+"""Number of events of each connection but the last."""
 
 
 class Cutting:
-    """A proxy that cuts the first connections to a turn's events, and tells clients to come back at once.
+    """A proxy that cuts the first connections to a turn's events, and tells clients to reconnect immediately.
 
-    ``asked_after``: the ``Last-Event-ID`` of each connection. The last one lets the stalled step go on.
+    ``asked_after``: the ``Last-Event-ID`` of each connection. The last one releases the stalled step.
     """
 
     def __init__(self, app: ASGIApp, stalled: Stalled) -> None:

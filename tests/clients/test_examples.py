@@ -1,4 +1,4 @@
-"""Every complete example in docs/clients runs as it stands there, against the server its reader would start."""
+"""Every complete example in docs/clients runs unchanged against the server that its reader would start."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ from tests.clients.examples import PAGES, Example, all_examples, read_examples
 from tests.e2e.serving import serving
 
 PATIENCE = 240.0
-"""Seconds; an example that takes longer hangs."""
+"""Seconds after which an example counts as hanging."""
 
 EXAMPLES = all_examples()
 
 
 @pytest.fixture(scope="module")
 def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of an example: the address of a server with the demo, and a key of one of its members.
+    """The environment of an example: the address of a server with the demo, and the key of a member.
 
-    It is good for another domain, too, ``AGENTIC_RAG_DOMAIN``, whose searches need approval.
+    The key also permits a second domain, ``AGENTIC_RAG_DOMAIN``, whose searches need approval.
     """
     folder = tmp_path_factory.mktemp("examples")
     with serving(folder / "data", AGENTIC_RAG_EMBEDDING="none") as server:
@@ -62,7 +62,7 @@ def test_every_page_is_listed_and_has_an_example() -> None:
 
 
 COMPLETE = OVERVIEWS | {"authentication", "native", "observable", "rest", "durable-streams"}
-"""Pages of what says all there is, or is no stream."""
+"""Pages whose examples print a complete answer, or use no stream."""
 
 
 def test_every_page_of_a_format_lists_what_it_does_not_carry() -> None:

@@ -1,4 +1,4 @@
-"""The packages that stock clients come from are there, in the versions of the lock file."""
+"""The packages of stock clients are installed in the versions of the lock file."""
 
 import json
 

@@ -22,11 +22,11 @@ from tests.server.rig import Rig
 PACKAGES = Path(__file__).parents[2] / "clients"
 QUESTION = "How many days of paid leave do full-time staff have?"
 ASKING = {"name": "Asking", "settings": {"toolPolicy": {"search_documents": "ask"}}}
-"""A domain in which a turn waits for an approval, so that it is not over when the server is killed."""
+"""A domain in which a turn waits for an approval, so that it still runs when the server is killed."""
 
 
 class Address:
-    """The address of a server that is killed and started again."""
+    """The address of a server that is killed and restarted."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -103,7 +103,7 @@ console.log(JSON.stringify({ answered, calls, status: turn.view.status, text: tu
 
 
 def install_package(folder: Path) -> None:
-    """Pack ``@agentic-rag/client`` as it would be published, and install the package into a folder."""
+    """Pack ``@agentic-rag/client`` as for publication, and install the package into a folder."""
     npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     environment = {**os.environ, "PATH": f"{node().parent}:{os.environ['PATH']}"}
 
@@ -179,7 +179,7 @@ async def test_both_client_packages_build_the_same_view_of_a_turn(tmp_path: Path
 
 
 def _comparable(item: object) -> object:
-    """Return an item of the Python view as the JavaScript view would hold it, where both say the same."""
+    """Return an item of the Python view in the JavaScript view's form."""
     match item:
         case Text():
             citations = [(each.number, each.start, each.end) for each in item.citations]

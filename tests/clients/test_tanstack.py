@@ -1,4 +1,4 @@
-"""The AG-UI door with TanStack AI's adapters as they are published."""
+"""The AG-UI door with TanStack AI's published adapters."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The UI message door with the AI SDK as it is published: its reader, its chat, its transport."""
+"""The UI message door with the published AI SDK: its reader, its chat, its transport."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ Heard = dict[str, Any]
 
 
 def recorded() -> dict[str, list[Heard]]:
-    """Return what the encoder makes of every stream."""
+    """Return the encoder's output for every stream."""
     made: dict[str, list[Heard]] = {}
     for name, events in STREAMS.items():
         encoder = UiMessage()
@@ -83,7 +83,7 @@ def check_recorded(by_name: dict[str, Heard]) -> None:
 
 
 def check_found(message: Heard, native: list[Heard]) -> None:
-    """The answer, its call and its citations are those of the native stream."""
+    """The answer, its call and its citations equal those of the native stream."""
     done = native[-1]
     assert texts(message) == "You get 25 days."
     assert message["metadata"]["references"] == done["references"] != []

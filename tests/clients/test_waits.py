@@ -1,4 +1,4 @@
-"""Waits with stock clients: what asks a person reaches them, and their answers let the same answer go on."""
+"""Waits with stock clients: questions reach them, and their answers let the same answer continue."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,14 @@ ALL = frozenset({"wait_1", "wait_2", "wait_3"})
 
 
 def run(events: list[AgentEvent], run_id: str, answered: str = "", ended: frozenset[str] = frozenset()) -> list[Heard]:
-    """Return an AG-UI run of a turn as a client is sent it that has answered this wait."""
+    """Return an AG-UI run of a turn as sent to a client that has answered this wait."""
     known = KnownWaits(ended, frozenset({answered}) if answered else frozenset())
     told = [json.loads(frame) for frame in frames(AgUi("t", run_id, waits=known), events)]
     return [each["chunk"] for each in told if "chunk" in each]
 
 
 def recorded() -> Heard:
-    """Return the runs of the turn that waits three times, the same without a wait, and a message in three streams."""
+    """Return the runs of a turn that waits three times, of one without a wait, and a message in three streams."""
     answers = ("", "wait_1", "wait_2", "wait_3")
     first, second = frozenset({"wait_1", "wait_2"}), frozenset({"wait_3"})
     streams = [KnownWaits(), KnownWaits(first, first), KnownWaits(ALL, second)]
@@ -59,7 +59,7 @@ async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path
 
 
 def check_runs(heard: Heard) -> None:
-    """A turn in four runs leaves the client what the same turn in one does, and its verifier has nothing to say."""
+    """A turn in four runs leaves a client the same state as in one run, and its verifier reports nothing."""
     assert heard["warnings"] == []
     assert [each["error"] for each in heard["outcomes"]] == [None] * 4
     assert [each["outcome"] for each in heard["outcomes"]] == ["interrupt"] * 3 + ["success"]
@@ -84,7 +84,7 @@ def check_ag_ui(heard: Heard) -> None:
 
 
 def check_streams(heard: Heard) -> None:
-    """All calls that wait are asked about before a stream ends, and each stream goes on with the same message."""
+    """All waiting calls are announced before a stream ends, and each stream continues the same message."""
     asked, done = "approval-requested", "output-available"
     assert heard["states"] == [
         [asked, asked, done],

@@ -77,7 +77,7 @@ async def _run(command: list[str], http: httpx2.AsyncClient, key: str) -> str:
 
 
 async def _allow(http: httpx2.AsyncClient, address: str, key: str) -> None:
-    """Allow the client what it asks for, as a person does on the console's page."""
+    """Allow the client's request, as a person does on the console's page."""
     begun = await http.get(address, follow_redirects=False)
     secret = begun.headers["location"].removeprefix("/#/authorize/")
     body = {"allow": True, "scopes": ["search", "ask", "remember"]}

@@ -1,4 +1,4 @@
-"""The driver of the public conformance suite: what it reads of the suite, and one scenario of each era, whole."""
+"""The driver of the public conformance suite: its parser, and one complete scenario of each protocol era."""
 
 import shutil
 import subprocess

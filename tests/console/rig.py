@@ -141,7 +141,7 @@ async def console(
 
     ``permissions`` are those of the page, such as reading the clipboard.
     """
-    with anyio.fail_after(HANG_SECONDS):  # a test that waits in vain would hang forever
+    with anyio.fail_after(HANG_SECONDS):  # a test that waits for nothing would hang forever
         async with Rig(folder, *steps, **settings) as rig, serving(rig.application.app) as address:
             url = f"http://{address}"
             async with desk_at(

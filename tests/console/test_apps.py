@@ -1,4 +1,4 @@
-"""Apps of MCP servers on the page: what a stranger's page below a tool call gets, and what it can not reach."""
+"""Apps of MCP servers on the page: what a foreign page below a tool call receives, and what it cannot reach."""
 
 import shutil
 import sys
@@ -18,7 +18,10 @@ from tests.tools.support import SERVERS
 pytestmark = [needs_browser]
 
 OFFICIAL: Final = "@modelcontextprotocol/server-basic-vanillajs@2.0.3"
-"""An example server of the package ``@modelcontextprotocol/ext-apps``. Its program and its page hold all they need."""
+"""An example server of the package ``@modelcontextprotocol/ext-apps``.
+
+Its program and its page have no dependencies.
+"""
 POLICY_SAYS = ("Content Security Policy", "Content-Security-Policy", "policy violated", "Blocked a frame")
 
 
@@ -35,7 +38,7 @@ async def test_an_app_shows_a_result_and_cannot_reach_anything_else(tmp_path: Pa
         assert (await rig.say(conversation, "Show the sales"))[-1]["type"] == "done"
         names = [tool["name"] for tool in rig.model.requests[0].tools]
         assert "charts__chart" in names
-        assert "charts__refresh" not in names  # it is for the app alone
+        assert "charts__refresh" not in names  # only the app can see it
         await desk.goto(f"#/chat/{domain}/{conversation}")
         await page.locator("summary.steps-head").first.click()
         await page.locator(".call-head").first.click()
@@ -73,7 +76,7 @@ async def test_an_app_shows_a_result_and_cannot_reach_anything_else(tmp_path: Pa
         await expect(app.locator("#said")).to_have_text("agreed")
         await page.get_by_role("button", name="Close app").click()
         await expect(page.locator("iframe.app-frame")).to_have_count(0)
-        await page.get_by_role("button", name="Open app").first.click()  # it asks again, and leaves with the question
+        await page.get_by_role("button", name="Open app").first.click()  # it asks again, and is cancelled meanwhile
         await expect(card).to_contain_text("wants to call 'refresh'")
         await page.get_by_role("button", name="Close app").click()
         await expect(card).to_have_count(0)

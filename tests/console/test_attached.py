@@ -1,4 +1,4 @@
-"""Files attached in the chat: read for one question, cited in its answer, kept over a reload, refused singly."""
+"""Files attached in the chat: read for one question, cited in its answer, kept over a reload, refused one by one."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ async def test_a_member_attaches_a_file_that_is_read_cited_and_opened_though_the
         await page.locator(".composer input[type=file]").set_input_files([LEAVE])
         row = page.get_by_role("list", name="Attached files").get_by_role("listitem")
         await expect(row.get_by_role("alert")).to_contain_text("connection broke")
-        await expect(send).to_be_enabled()  # the question can go on without the file
+        await expect(send).to_be_enabled()  # the question can be sent without the file
         await row.get_by_role("button", name="Try again").click()
         await expect(row.locator(".badge")).to_contain_text("Uploading")
         await expect(send).to_be_disabled()
@@ -59,7 +59,7 @@ async def test_a_member_attaches_a_file_that_is_read_cited_and_opened_though_the
         await check_accessible(page, "a file on its way")
         release.set()
         await expect(row.locator(".badge")).to_have_text("Ready")
-        await page.reload()  # the file and the words are there again
+        await page.reload()  # the file and the words are shown again
         await expect(row.locator(".badge")).to_have_text("Ready")
         await expect(message).to_have_value("How many days?")
         await message.press("Enter")

@@ -1,4 +1,4 @@
-"""What others wrote never runs in the console: in messages, titles, names, documents, calls, waits and errors."""
+"""Foreign texts never run in the console: in messages, titles, names, documents, calls, waits and errors."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ALL = "\n\n".join(CORPUS)
 
 
 async def check_quiet(desk: Desk) -> None:
-    """Fail if anything ran, loaded something, changed the page's shell, or left a way to run behind."""
+    """Fail if a text ran, loaded something, changed the page's shell, or left executable content."""
     page = desk.page
     assert await page.evaluate("window.hits") == []
     assert await page.locator("#app, main > main, base, meta[http-equiv=refresh]").count() == 0

@@ -65,7 +65,7 @@ async def ask(page: Page, text: str, label: str = "Message") -> None:
 
 
 async def answered(page: Page, count: int = 1) -> None:
-    """Wait until so many answers have ended."""
+    """Wait until this number of answers has ended."""
     await expect(
         page.locator('.turn:not([data-status="running"]):not([data-status="sending"]) .answer-acts')
     ).to_have_count(count)
@@ -243,7 +243,7 @@ async def test_conversations_are_searched_archived_deleted_and_restored(tmp_path
         assert (await desk.rig.ok("GET", "/api/conversations?q=Talk 07"))["total"] == 1
         await act(desk, "Delete")
         await expect(titles).to_have_count(0)
-        await page.goto("about:blank")  # who leaves meanwhile has deleted it
+        await page.goto("about:blank")  # leaving meanwhile deletes it
         with anyio.fail_after(240):
             while (await desk.rig.ok("GET", "/api/conversations?q=Talk 07"))["total"]:
                 await pause()

@@ -1,4 +1,4 @@
-"""The browser that all tests share: contexts that know nothing of each other, and a new browser where one died."""
+"""The browser that all tests share: isolated contexts, and a new browser after a crash."""
 
 import pytest
 from playwright.async_api import Error

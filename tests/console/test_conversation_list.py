@@ -1,4 +1,4 @@
-"""The list of conversations: states, search in titles and messages, pins; and what a reload in mid-answer shows."""
+"""The list of conversations: states, search in titles and messages, pins, and a reload during an answer."""
 
 import re
 from pathlib import Path

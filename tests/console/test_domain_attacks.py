@@ -1,4 +1,4 @@
-"""What others wrote never runs in a domain's pages: names, documents, roles, memories, tools, refusals."""
+"""Foreign texts never run in a domain's pages: names, documents, roles, memories, tools, refusals."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ ALL = "\n\n".join(CORPUS)
 
 
 async def check_quiet(desk: Desk) -> None:
-    """Fail if anything ran, or left a way to run behind."""
+    """Fail if a text ran, or left executable content."""
     page = desk.page
     assert await page.evaluate("window.hits") == []
     assert await page.locator("base, meta[http-equiv=refresh]").count() == 0

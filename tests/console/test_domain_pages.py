@@ -1,4 +1,4 @@
-"""What an admin does with a domain: makes it, fills it, tunes it, adds servers; typing and others' changes survive."""
+"""An admin creates a domain, fills it, tunes it and adds servers. Typed text and the changes of others survive."""
 
 import json
 import re
@@ -134,13 +134,13 @@ async def test_an_admin_creates_a_domain_adds_documents_and_tunes_its_search(tmp
         before = await preview.locator(".token-sum").inner_text()
         await page.get_by_label(words["expertise"]).fill("Leave, notice and contracts of all staff. " * 8)
         await expect(preview.locator(".token-sum")).not_to_have_text(before)  # nothing is saved yet
-        await desk.goto(f"#/domains/{domain}/settings")  # what was typed is still there
+        await desk.goto(f"#/domains/{domain}/settings")  # the typed text is still there
         await expect(page.get_by_label(words["expertise"])).to_have_value(re.compile("^Leave, notice"))
         await expect(page.get_by_label(words["scan pages"])).to_be_hidden()
         await page.get_by_label(words["scans"]).select_option("model")
         await page.get_by_label(words["scan pages"]).fill("20")
         await page.get_by_label(words["lines"]).check()
-        await page.get_by_label(words["lines"]).uncheck()  # the scripted model writes none
+        await page.get_by_label(words["lines"]).uncheck()  # the scripted model writes no answer
         await page.get_by_role("button", name=words["save"], exact=True).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
@@ -266,7 +266,7 @@ async def test_servers_are_checked_tested_requested_saved_and_restarted(tmp_path
         await desk.goto(f"#/domains/{domain}/servers")
         text = page.get_by_label("Servers of this domain").get_by_role("textbox")
         await text.fill('{"mcpServers": {\n  "calc": {"command": "x",}\n}}')
-        await page.get_by_role("button", name="2:27").click()  # the mark leads to the place
+        await page.get_by_role("button", name="2:27").click()  # the mark links to the place
         assert await text.evaluate("area => area.selectionStart") == 43
         entry = {"command": sys.executable, "args": [str(SERVERS / "plain.py")], "disabled": False}
         entry["env"] = {"TOKEN": "secret-value-1234"}
@@ -393,7 +393,7 @@ async def test_a_pasted_file_gives_one_report_with_the_needs_of_each_server(tmp_
 
 
 async def open_paste(desk: Desk, domain: str) -> None:
-    """Copy a server into the operator's folder, and check a file that names it, in the tab that is open."""
+    """Copy a server into the operator's folder, and check a file that names it, in the open tab."""
     local = desk.rig.settings.data / "mcp" / "local"
     local.mkdir(parents=True, exist_ok=True)
     (local / "calc.py").write_bytes((SERVERS / "hostile.py").read_bytes())

@@ -1,4 +1,4 @@
-"""What a browser fetches before anybody does anything, and that what comes later comes, also at the second attempt."""
+"""The files that a browser fetches at the start. Later ones are fetched on demand, also at a second attempt."""
 
 import re
 from pathlib import Path
@@ -23,13 +23,16 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 BUDGET = 80_000
-"""Bytes of the page, its modules, words, styles and icon, compressed; the font, which comes after them, aside."""
+"""Bytes of the page, its modules, texts, styles and icon, compressed.
+
+The font, which is fetched later, does not count.
+"""
 FONT_BUDGET = 80_000
 VERSION = re.compile(r"^/web/[0-9a-f]{16}/")
 
 
 class Fetched:
-    """The files that a page has fetched, each as long as it is on the wire."""
+    """The files that a page has fetched, with their sizes on the wire."""
 
     def __init__(self, desk: Desk) -> None:
         self.paths: list[str] = []
@@ -37,7 +40,7 @@ class Fetched:
         desk.page.on("response", lambda response: self.paths.append(response.url.removeprefix(desk.url)))
 
     async def sizes(self) -> dict[str, int]:
-        """Return the bytes of each file of the page; what the API answers is not of them."""
+        """Return the bytes of each file of the page, without answers of the API."""
         files = sorted({path for path in self.paths if path == "/" or path.startswith("/web/")})
         answers = {path: await self._desk.rig.http.get(path, headers={"Accept-Encoding": "gzip"}) for path in files}
         return {VERSION.sub("/web/", path): int(answer.headers["content-length"]) for path, answer in answers.items()}
@@ -112,7 +115,7 @@ async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_p
                 await route.continue_()
             else:
                 refused.append(path)
-                if "/lang/" in path:  # a page that offers another attempt too early has one that is about to fail
+                if "/lang/" in path:  # a page that offers a retry too early would fail again
                     await module_failed.wait()
                 await route.abort()
 

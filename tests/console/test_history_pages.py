@@ -1,4 +1,4 @@
-"""A domain's history, its bundles, and budgets in the console: looked at, brought back, moved, set."""
+"""A domain's history, its bundles and its budgets in the console: shown, restored, moved, set."""
 
 from pathlib import Path
 

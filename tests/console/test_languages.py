@@ -1,4 +1,4 @@
-"""The page's words: each key in every language, with the same places, used and nothing unused."""
+"""The console texts: every key in every language with the same placeholders, none missing and none unused."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SECTIONS = sorted(path.stem for path in FOLDER.glob("lang/en/*.js"))
 
 
 def words(language: str, section: str) -> dict[str, dict[str, str]]:
-    """Return the words of a section: each key's forms, "" where it has no plural."""
+    """Return the texts of a section: each key's forms, "" where it has no plural."""
     text = (FOLDER / "lang" / language / f"{section}.js").read_text(encoding="utf-8")
     entries = ENTRY.findall(text)
     lines = [line for line in text.splitlines()[1:-1] if line.strip()]

@@ -1,4 +1,4 @@
-"""A long conversation: older messages come as one scrolls, in place, and what is far away is not laid out."""
+"""A long conversation: older messages load while scrolling without a jump, and distant ones are not laid out."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ TO_THE_TOP = """
   go();
 }
 """
-"""Somebody who goes to the top again while what came last is still being laid out."""
+"""A person scrolls to the top again while the latest messages are still being laid out."""
 
 
 async def test_older_messages_load_in_place_and_only_near_ones_are_laid_out(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_older_messages_load_in_place_and_only_near_ones_are_laid_out(tmp_
             await thread.evaluate("(thread) => { thread.scrollTop = 0; }")
             await expect(turns.first.locator(".question-text")).not_to_have_text(first)
             await expect(rested).to_be_attached()
-            await expect(held).to_be_in_viewport()  # what was seen stays where it was
+            await expect(held).to_be_in_viewport()  # the visible message stays in place
         await expect(turns).to_have_count(TURNS)
         texts = await page.locator(".question-text").all_text_contents()
         assert texts == [f"Question {number}" for number in range(TURNS)]
@@ -76,7 +76,7 @@ async def test_a_page_that_starts_with_an_answer_gets_its_question_with_the_next
         await page.get_by_label("Message", exact=True).fill("Question 25")
         await page.keyboard.press("Enter")
         await last.reached.wait()
-        await page.reload()  # what is under way is one message, so that the page of forty begins with an answer
+        await page.reload()  # the running exchange is one message, so the page of forty begins with an answer
         turns, question = page.locator(".turn"), page.locator(".question-text")
         await expect(page.locator('.turns[aria-busy="false"]')).to_be_attached()
         await expect(turns.last).to_have_attribute("data-status", "running")

@@ -1,4 +1,4 @@
-"""The picker of a model: beside the message, kept with the conversation, shown in the details of the answer."""
+"""The model picker: beside the message, stored with the conversation, shown in the details of the answer."""
 
 from pathlib import Path
 

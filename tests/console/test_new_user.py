@@ -1,4 +1,4 @@
-"""A new user reaches six goals by what the page shows: each step clicks something visible, without an address."""
+"""A new user reaches six goals with the page alone: each step clicks something visible, without an address."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ async def test_a_new_user_reaches_six_goals_through_visible_controls(tmp_path: P
         dialog = page.get_by_role("dialog")
         handbook = await rig.domain()
         await rig.upload(handbook, "leave.md", LEAVE)
-        local = rig.settings.data / "mcp" / "local"  # where an operator puts programs of their own
+        local = rig.settings.data / "mcp" / "local"  # the folder for an operator's own programs
         local.mkdir(parents=True)
         script = (SERVERS / "notes.js").read_text()
         (local / "notes.js").write_text(script.replace("readOnlyHint: true", "readOnlyHint: false"))
@@ -39,7 +39,7 @@ async def test_a_new_user_reaches_six_goals_through_visible_controls(tmp_path: P
         await page.locator(".starter").first.click()
         await expect(page.locator('.turn[data-status="done"] .citation')).to_be_visible()
 
-        # Answers from own documents
+        # Answers from the user's documents
         await page.get_by_role("link", name="Domains").click()
         await page.get_by_role("button", name="New domain").click()
         await dialog.get_by_label("Name", exact=True).fill("People")
@@ -53,7 +53,7 @@ async def test_a_new_user_reaches_six_goals_through_visible_controls(tmp_path: P
         await page.keyboard.press("Enter")
         await expect(page.locator('.turn[data-status="done"] .citation')).to_be_visible()
 
-        # An own role that answers
+        # A new role that answers
         await page.get_by_role("link", name="Domains").click()
         await page.get_by_role("link", name="People").click()
         await page.get_by_role("link", name="Roles").click()
@@ -69,7 +69,7 @@ async def test_a_new_user_reaches_six_goals_through_visible_controls(tmp_path: P
         await page.keyboard.press("Enter")
         await expect(page.locator('.turn[data-status="done"]')).to_contain_text("I am the clerk.")
 
-        # An own MCP server, allowed to start, and a call of its tool that the person approves
+        # A new MCP server, allowed to start, and a call of its tool that the person approves
         await page.get_by_role("link", name="Domains").click()
         await page.get_by_role("link", name="People").click()
         await page.get_by_role("link", name="Servers").click()

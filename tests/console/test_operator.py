@@ -1,4 +1,4 @@
-"""The operator's pages: the main path in both languages, requests, keys shown once, erasing, what waits for admins."""
+"""The operator's pages: the main path in both languages, requests, keys shown once, erasing, and pending reviews."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -147,7 +147,7 @@ async def test_keys_are_revoked_and_a_person_is_disabled_and_erased(tmp_path: Pa
 
 
 async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
-    """Ask for a script of the operator's folder as a server of a domain."""
+    """Request a script of the operator's folder as a server of a domain."""
     local = rig.settings.data / "mcp" / "local"
     local.mkdir(parents=True, exist_ok=True)
     (local / f"{name}.py").write_text(text)
@@ -217,7 +217,7 @@ async def test_requests_for_an_admin_are_listed_and_answered_in_one_place(tmp_pa
         await expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
         await expect(link.locator(".rail-count")).to_be_hidden()
         await page.get_by_role("navigation").get_by_role("link", name="Chat").click()
-        await expect(link).to_be_hidden()  # nothing waits
+        await expect(link).to_be_hidden()  # nothing is pending
         assert [row["actor"] for row in await audited(rig, action="wait.accept")] == ["bob"]
 
 
@@ -263,7 +263,7 @@ async def test_untrusted_texts_stay_text_on_the_operators_pages(tmp_path: Path) 
         await page.add_init_script(LISTEN_FOR_HITS)
         domain, named = await rig.domain(), 0
         for number, text in enumerate(CORPUS):
-            made = await rig.http.post("/api/domains", json={"name": text})  # what nobody may be called is refused
+            made = await rig.http.post("/api/domains", json={"name": text})  # a name that nobody may have is refused
             domain = made.json()["id"] if made.is_success else domain
             shown = {"displayName": text, "grants": {domain: "member"}}
             made = await rig.http.post("/api/users", json={"name": f"user{number}", **shown})

@@ -1,4 +1,4 @@
-"""The parts of the pages that need no browser: JSON with its places, and where the cues of a recall stand."""
+"""Parts of the pages that need no browser: JSON with positions, and the positions of a recall's cues."""
 
 import json
 from itertools import combinations
@@ -65,6 +65,6 @@ async def test_json_is_read_like_by_python_and_a_network_holds_each_cue() -> Non
     assert dict(zip(BAD, told, strict=True)) == BAD
     assert [[each["line"], each["column"]] for each in places] == [*ASKED.values()]
     assert sorted(each["cue"] for each in plan["nodes"]) == sorted(cues)
-    assert len(plan["edges"]) == len(edges) - 1  # of cues that are there
+    assert len(plan["edges"]) == len(edges) - 1  # only cues that exist
     spots = [(each["x"], each["y"]) for each in plan["nodes"]]
     assert min((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 for a, b in combinations(spots, 2)) > 20**2

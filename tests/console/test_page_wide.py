@@ -1,4 +1,4 @@
-"""What holds on every page of the console: rights, words for what goes wrong, axe, sizes, directions, no strangers."""
+"""Rules for every page of the console: rights, error texts, axe, sizes, directions, no foreign content."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ PHYSICAL = re.compile(
 ALLOWED = {
     "style.css": {".menu {", ".prose .align-"},
 }
-"""A menu stands where its button is on the screen; a table's columns are aligned as their author wrote."""
+"""A menu opens beside its button, and a table's columns are aligned as written."""
 TABS = ("health", "users", "users/ann", "keys", "provider", "requests", "catalogue", "audit", "usage", "backups")
 
 
@@ -107,7 +107,7 @@ async def test_a_lost_server_and_too_large_input_have_plain_errors_and_typed_tex
 
 
 async def fill(rig: Rig) -> None:
-    """Have something of everything that the operator's pages show."""
+    """Create one of everything that the operator's pages show."""
     as_operator(rig)
     domain = await rig.domain(toolPolicy={"promptx_remember": "ask-admin"})
     member = bearer(await make_key(rig, "ann", "member", domain))
@@ -125,7 +125,7 @@ REMEMBER = use("promptx_remember", engrams=[{"content": "tea", "schema": "tea", 
 
 
 async def check(page: Page, place: str) -> None:
-    """Check what holds of a page as it is shown: axe finds nothing, and nothing is wider than the window."""
+    """Check the current page: axe finds nothing, and nothing is wider than the window."""
     await check_accessible(page, place)
     await check_fits(page)
     over = await page.evaluate("(at => at.scrollWidth - at.clientWidth)(document.getElementById('main'))")
@@ -168,7 +168,7 @@ async def test_axe_finds_nothing_on_the_operators_pages_which_load_nothing_forei
 
 
 LEAVE = "عقود العمل والإجازات السنوية للموظفين في جميع المواقع"
-"""Longer than the list of conversations is wide."""
+"""Longer than the width of the conversation list."""
 CUT_OFF = """
 () => [...document.querySelectorAll(".clip")]
   .filter((each) => /^[\\u0600-\\u06ff]/.test(each.textContent) && each.checkVisibility())

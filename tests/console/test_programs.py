@@ -1,4 +1,4 @@
-"""A stock MCP client without a key: it signs in through a browser, and a person permits it and ends it."""
+"""A stock MCP client without a key signs in through a browser; a person permits it and later revokes it."""
 
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -30,7 +30,7 @@ NAME = 'Claude</h1><img src=x onerror="document.title=1"><script>alert(1)</scrip
 
 
 class Storage:
-    """The client's memory."""
+    """The client's storage."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None

@@ -1,4 +1,4 @@
-"""An answer in the console survives a reload, a network that goes and comes, and the kill of the server."""
+"""An answer in the console survives a reload, a network failure, and a kill of the server."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tests.ws.serving import serving
 pytestmark = needs_browser
 
 LOST = ("WebSocket connection to", "ERR_")
-"""What chromium writes of connections that are lost."""
+"""Chromium's messages about lost connections."""
 PARTS = [f"Sentence {number} of this answer is said exactly once.\n\n" for number in range(40)]
 LONG = Step((Think("Think."), Say("".join(PARTS), pieces=tuple(PARTS))))
 
@@ -36,12 +36,12 @@ def words(text: str) -> str:
 
 
 async def shown(page: Page) -> str:
-    """Return the words of the answer as the page shows them."""
+    """Return the words of the answer on the page."""
     return words(" ".join(await page.locator(".answer .prose").all_inner_texts()))
 
 
 async def settle(page: Page, wanted: str) -> None:
-    """Wait until the page shows these words: what was streamed gives way to the server's rendering piece by piece."""
+    """Wait until the page shows these words. The server's rendering replaces the streamed text piece by piece."""
     with anyio.move_on_after(PATIENCE):
         while await shown(page) != wanted:
             await pause()
@@ -74,7 +74,7 @@ async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path
 
 @asynccontextmanager
 async def paced(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
-    """Run the application with a model that says half of its answer, and the rest once the gate is open."""
+    """Run the application with a model that sends half of its answer, and the rest once the gate is open."""
 
     async def hold(call: int, number: int, event: ModelEvent) -> None:
         if isinstance(event, TextDelta) and number > 25:
@@ -226,7 +226,7 @@ async def test_images_are_sent_after_a_reload_or_stay_in_the_input(tmp_path: Pat
 
     async def hold(route: Route) -> None:
         if route.request.method == "POST" and not held.is_set():
-            held.set()  # and it is never answered
+            held.set()  # it never gets an answer
         else:
             await route.continue_()
 

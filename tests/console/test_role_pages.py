@@ -1,4 +1,4 @@
-"""What a role author does: writes a role, sees what is wrong with it, tries the draft, looks at what it remembers."""
+"""A role author writes a role, sees its errors, tries the draft, and reads the role's memories."""
 
 import json
 from pathlib import Path
@@ -73,10 +73,10 @@ def engrams() -> list[Json]:
 
 
 async def sign_in(desk: Desk, key: str) -> None:
-    """Sign the browser in as whose key it is."""
+    """Sign the browser in with a key."""
     ticket = (await desk.rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["ticket"]
     await desk.goto(f"#ticket={ticket}")
-    await expect(desk.page.locator(".rail-link").first).to_be_visible()  # it is drawn for who is signed in
+    await expect(desk.page.locator(".rail-link").first).to_be_visible()  # the page is drawn for the signed-in user
 
 
 @in_languages("zh")
@@ -89,7 +89,7 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
         await sign_in(desk, await make_key(desk.rig, "ann", "author", domain))
         await desk.goto(f"#/domains/{domain}/roles")
         sections = page.locator(".section-nav").get_by_role("listitem")
-        await expect(sections).to_have_count(5)  # what an author may not do is not offered
+        await expect(sections).to_have_count(5)  # actions without the right are not offered
         await page.get_by_role("button", name=words["new"]).click()
         await page.get_by_role("dialog").get_by_label(words["id"]).fill("clerk")
         await page.get_by_role("button", name=words["begin"]).click()
@@ -110,7 +110,7 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
         assert "clerk" not in [each["id"] for each in roles["items"]]  # nothing is live yet
         await page.get_by_role("dialog").get_by_role("button", name=words["close"]).click()
 
-        await page.reload()  # what was typed is still there
+        await page.reload()  # the typed text is still there
         await expect(source).to_have_value(ROLE)
         await page.get_by_role("button", name=words["save"]).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])

@@ -1,4 +1,4 @@
-"""What is typed while a save is under way stays, whatever is edited; and nobody overwrites a prompt file unseen."""
+"""Text typed during a save stays in every editor, and nobody overwrites an unseen version of a prompt file."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ SERVER = '{"mcpServers": {"calc": {"url": "https://example.com/mcp", "disabled":
 
 @asynccontextmanager
 async def held(page: Page) -> AsyncIterator[anyio.Event]:
-    """Hold back what is saved until the block ends; the event is set when a save has begun."""
+    """Delay saves until the block ends. The event is set when a save has begun."""
     begun, goes_on = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
@@ -77,7 +77,7 @@ async def test_a_prompt_file_saved_elsewhere_is_not_silently_overwritten(tmp_pat
         area = page.locator(".lines-area")
         await area.fill("Mine.")
         await desk.rig.ok("PUT", f"{base}/a.md", {"content": "Theirs."})
-        await page.reload()  # the draft goes on from what it was typed over
+        await page.reload()  # the draft continues from the version it was typed over
         await expect(area).to_have_value("Mine.")
         save = page.get_by_role("button", name="Save", exact=True)
         await save.click()

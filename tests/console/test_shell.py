@@ -39,13 +39,13 @@ async def test_a_person_signs_in_with_name_and_key_or_by_the_printed_address(tmp
             await page.get_by_role("button", name=f"Account: {name}").click()
             await page.get_by_role("menuitem", name="Sign out").click()
             await expect(page.get_by_role("heading", name="Sign in to Agentic RAG")).to_be_visible()
-            await desk.goto(f"#ticket={ticket}")  # it was good once
+            await desk.goto(f"#ticket={ticket}")  # it was valid once
             await expect(page.locator(".toast")).to_contain_text("used before")
 
 
 async def test_files_are_served_with_their_policy_and_only_from_the_folder(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        await make_key(rig, "ann", "operator")  # from here on the API asks for one; the page does not
+        await make_key(rig, "ann", "operator")  # from here on the API requires a key, and the page does not
         first = await rig.http.get("/")
         assert first.headers["content-type"].startswith("text/html")
         policy = dict(part.split(" ", 1) for part in first.headers["content-security-policy"].split("; "))

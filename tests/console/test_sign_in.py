@@ -1,4 +1,4 @@
-"""Signing in to the console, staying signed in, and what becomes of what was typed when that ends."""
+"""Signing in to the console, staying signed in, and the typed text after the sign-in has ended."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.waiting import pause
 pytestmark = needs_browser
 
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
-"""What the page takes for being looked at again."""
+"""The event by which the page notices that it is visible again."""
 
 HIDDEN = "Object.defineProperty(document, 'hidden', { get: () => true })"
 
@@ -84,7 +84,7 @@ async def test_the_next_person_sees_no_draft_and_other_tabs_are_signed_out(tmp_p
         await fill_in(page, "bob", bobs)
         await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
         await expect(page.get_by_label("Message", exact=True)).to_have_value("")
-        # the tab that was ann's is loaded anew as bob's
+        # the tab of ann reloads as bob's
         await expect(other.get_by_role("button", name="Account: bob")).to_be_visible()
         await expect(other.get_by_label("Message", exact=True)).to_have_value("")
         assert not await page.evaluate(KEPT)
@@ -107,7 +107,7 @@ async def test_a_hidden_tab_is_cleared_before_the_next_person_signs_in(tmp_path:
         await fill_in(page, "bob", bobs)
         await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
         await expect(hidden.get_by_role("button", name="Account: bob")).to_be_visible()
-        # who has signed in elsewhere without a word to this tab is noticed when it is looked at
+        # a sign-in in another tab is noticed when this tab becomes visible
         anns = await make_key(rig, "ann", "member", domain)
         body = {"name": "ann", "key": anns}
         await page.request.post(f"{desk.url}/api/auth/sign-in", data=body, headers={"X-Requested-With": "test"})
@@ -115,7 +115,7 @@ async def test_a_hidden_tab_is_cleared_before_the_next_person_signs_in(tmp_path:
         await expect(page.get_by_role("button", name="Account: ann")).to_be_visible()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the provider's own libraries
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # issued by the provider's own libraries
 async def test_a_person_signs_in_with_an_organisation_and_again_beside_the_page(tmp_path: Path) -> None:
     claims = {"groups": ["legal"], "preferred_username": "ann", "name": "Ann Example"}
     people = [

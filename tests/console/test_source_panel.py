@@ -1,4 +1,4 @@
-"""The source panel: a citation is followed to the words on the page, in the table, in the text; or told why not."""
+"""The source panel: a citation leads to its words on the page, in the table or in the text, or says why it cannot."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The module that a client author may copy: its reducer on the events of real turns, its connection, its blocks."""
+"""The module that a client author may copy: its reducer over events of real turns, its connection, its blocks."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_a_view_built_from_events_equals_the_stored_answer(tmp_path: Path)
     assert (call["status"], call["server"], call["arguments"]) == ("ok", "retriever", {"query": "leave"})
     assert (error["status"], error["error"]["retryable"]) == ("error", False)
     assert [item["status"] for item in error["items"] if item["kind"] == "call"] == ["error"]
-    # Cut off after each few events, and told the last one twice: each comes once, and none is missing.
+    # Disconnect after every few events and repeat the last one: each arrives once, and none is missing.
     numbers = [event["seq"] for event in turns[0]]
     assert connection["heard"] == numbers
     assert connection["subscribed"][:2] == [None, 3]

@@ -1,4 +1,4 @@
-"""Waits in the console: an approval with other arguments, a question, a form's fields, a refusal with a reason."""
+"""Waits in the console: an approval with changed arguments, a question, a form's fields, a refusal with a reason."""
 
 from pathlib import Path
 
@@ -93,7 +93,7 @@ async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path)
         await desk.rig.ok("POST", f"/api/waits/{first['id']}", {"action": "decline"})
         arguments = page.locator(".wait").get_by_label("Arguments")
         await expect(arguments).to_have_count(1)
-        await arguments.fill("one")  # an event of the turn came before the messages
+        await arguments.fill("one")  # an event of the turn arrived before the messages
         async with page.expect_response("**/messages?*") as came:
             typed.set()
         await (await came.value).finished()

@@ -1,4 +1,4 @@
-"""The demo's template: what stands in it fits together."""
+"""The demo's template is consistent."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""What stands in `docs/deploy`: settings that there are, ports and paths that answer, and what must not be in an image.
+"""The files in `docs/deploy`: existing settings, working ports and paths, and nothing forbidden in the image.
 
-No container runtime is needed for it. What systemd says of the unit is asked where it is installed.
+The tests need no container runtime. Where systemd is installed, it checks the unit.
 """
 
 import re
@@ -48,7 +48,7 @@ def test_the_page_names_every_file() -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the container file's instructions with their arguments, lines that go on joined."""
+    """Return the container file's instructions with their arguments. Continued lines are joined."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(word, " ".join(rest.split())) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]

@@ -1,4 +1,4 @@
-"""The licence of every package that a server runs with allows others to use, change and ship the product."""
+"""Every package that a server runs with has a licence that permits use, change and distribution of the product."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ ALLOWED = re.compile(
     r"Apache Software License|ISC|ISC License \(ISCL\)|Zlib|CC0-1\.0|PSF-2\.0|Python Software Foundation License|"
     r"Unlicense|MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\))"
 )
-"""Permissive licences, and the MPL, which binds only changes of its own files."""
+"""Permissive licences, and the MPL, which covers only changes of its own files."""
 READ_BY_HAND = {
     "py-rust-stemmers": "its metadata name no licence; the LICENSE in the wheel is the MIT licence",
     "pypdfium2": "BSD-3-Clause and Apache-2.0; the licences of PDFium's parts are in the wheel and permissive",

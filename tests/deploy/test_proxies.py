@@ -1,6 +1,6 @@
-"""Behind the proxies as they are configured in `docs/deploy`: streams, WebSockets, uploads, and who is believed what.
+"""The proxies with the configurations in `docs/deploy`: streams, WebSockets, uploads, and trusted headers.
 
-A model that falls silent in the middle of its answer shows that nothing is held back: what it said before is there.
+A model pauses in the middle of its answer. The text before the pause must arrive during it, so no proxy buffers.
 """
 
 import json
@@ -37,7 +37,7 @@ FORGED = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "gopher"}
 
 
 class Guest:
-    """A client that comes through a proxy, with an operator's key."""
+    """A client behind a proxy, with an operator's key."""
 
     def __init__(self, proxy: Proxy, server: Server, key: str) -> None:
         self.proxy, self.server, self.key = proxy, server, key
@@ -80,7 +80,7 @@ def _trusting() -> ssl.SSLContext:
 
 @contextmanager
 def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tuple[Server, str]]:
-    """Run a server with an operator's key; nobody comes in without one."""
+    """Run a server with an operator's key. Every request needs it."""
     given = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
     given["AGENTIC_RAG_EMBEDDING"] = "none"
     with serving_without_demo(folder / "data", **given, **variables) as server:
@@ -112,7 +112,7 @@ async def test_a_proxy_forwards_at_once_and_forged_headers_are_ignored(
 
 
 async def _streams(guest: Guest, domain: str) -> None:
-    """Server-sent events are there while the model is silent."""
+    """Server-sent events arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     path = f"/api/conversations/{conversation}"
     heard: list[str] = []
@@ -128,7 +128,7 @@ async def _streams(guest: Guest, domain: str) -> None:
 
 
 async def _talks(guest: Guest, domain: str) -> None:
-    """A WebSocket of a page of the proxy's origin; frames are there while the model is silent."""
+    """A WebSocket of a page of the proxy's origin. Frames arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     async with guest.socket() as socket:
         await socket.send(json.dumps({"type": "message", "conversationId": conversation, "content": "Hello"}))
@@ -141,14 +141,14 @@ async def _talks(guest: Guest, domain: str) -> None:
 
 
 async def _uploads(guest: Guest, domain: str) -> None:
-    """More than the megabyte that nginx takes by itself."""
+    """More than nginx's default limit of one megabyte."""
     files = {"file": ("large.txt", b"The pump holds 3 litres.\n" * 45_000)}
     answer = await guest.http.post(f"/api/domains/{domain}/documents", files=files)
     assert answer.status_code == 202, answer.text
 
 
 async def _is_believed_nothing(guest: Guest) -> None:
-    """Where a request comes from, and by which scheme, is the proxy's word; names and origins are the server's."""
+    """The proxy determines the client's address and scheme; the server determines names and origins."""
     wrong = {"name": "ann", "key": "arag_" + "x" * 43}
     page = {"x-requested-with": "page", "authorization": "", **FORGED}
     refused = await guest.http.post("/api/auth/sign-in", json=wrong, headers=page)
@@ -164,7 +164,7 @@ async def _is_believed_nothing(guest: Guest) -> None:
     assert ("Secure" in cookie) == guest.proxy.secure
     for headers, code in (({"origin": "https://evil.example"}, 403), ({"origin": guest.proxy.origin}, 200)):
         assert (await guest.http.get("/api/domains", headers=headers)).status_code == code
-    if guest.proxy.secure:  # nginx passes on what it was asked for; Caddy answers to its own name alone
+    if guest.proxy.secure:  # nginx forwards any host name; Caddy answers only to its own
         assert (await guest.http.get("/api/domains", headers={"host": "evil.example"})).status_code == 403
 
 

@@ -1,7 +1,7 @@
-"""The recipes of docs/adding.md work with the files that they name, and with no other.
+"""The recipes of docs/adding.md work, and change only the files that they name.
 
 Each recipe is applied to one copy of the repository. Then `recipe_user` runs the scripts that the recipes name and uses
-all that was added, from outside. One process does both, because its imports are most of the CPU time.
+all additions from outside. One process does both, because its imports are most of the CPU time.
 """
 
 import ast
@@ -123,7 +123,7 @@ class Copy:
         return done.stdout
 
     def script(self, name: str, written: str, *arguments: str) -> None:
-        """Note that a script is to run, which writes files ``written``."""
+        """Note that a script must run, which writes the files ``written``."""
         self.scripts[f"scripts/{name}", *arguments] = None
         self.changed.add(written)
 
@@ -300,7 +300,7 @@ def apply_all(folder: Path) -> str:
 
 async def test_each_recipe_works_with_the_files_that_it_names(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    before = os.umask(0o022)  # a clone's; an earlier test may have closed this process's files to the readers' user
+    before = os.umask(0o022)  # of a clone; an earlier test may have closed files
     try:
         folder.mkdir()
         assert await anyio.to_thread.run_sync(apply_all, folder) == "all recipes work\n"

@@ -1,4 +1,4 @@
-"""The release in fresh Debian roots, as a stranger gets it: see ``scripts/try_release``."""
+"""The release in fresh Debian roots, as a new user gets it: see ``scripts/try_release``."""
 
 import os
 import shutil

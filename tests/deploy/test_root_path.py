@@ -57,7 +57,7 @@ async def test_endpoints_work_below_the_root_path_and_cookies_belong_to_it(tmp_p
             assert f"; Path={ROOT};" in cookie
             sent = {**https, "cookie": cookie.partition(";")[0]}
             assert (await http.get(f"{ROOT}/api/domains", headers=sent)).status_code == 200
-            # A proxy that removes the path names it. Programs on this machine use no path.
+            # A proxy that removes the path names it in a header. Programs on this machine use no path.
             stripped = await http.get("/api/domains", headers={**sent, "x-forwarded-prefix": ROOT})
             assert stripped.status_code == 200
             assert (await http.get("/api/version")).status_code == 200

@@ -1,4 +1,4 @@
-"""Every command of the tutorials works, and prints what the page says."""
+"""Every command of the tutorials works, and prints the output on the page."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""The wheel, installed and not editable, serves all it needs, as the container file and the unit run it.
+"""The installed wheel serves everything in the environment of the container file and the unit.
 
-That is: as no root, with no capability, with everything read-only but the data folder and one for temporary files.
-The sandbox of the product runs inside of it.
+That is: not as root, without capabilities, and read-only except for the data folder and one for temporary files. The
+product's sandbox runs inside of it.
 """
 
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(bool(problem()), reason=f"no containers: {proble
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which the wheel is installed, and what it needs lies beside it; return its Python."""
+    """An environment with the installed wheel, next to its dependencies; return its Python."""
     folder = tmp_path_factory.mktemp("installed")
     build = "import sys, hatchling.build; print(hatchling.build.build_wheel(sys.argv[1]))"
     made = subprocess.run(
@@ -39,7 +39,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv"), "platbase": str(folder / "venv")}))
     with zipfile.ZipFile(folder / made.stdout.split()[-1]) as wheel:
         wheel.extractall(place)
-    # a line of a .pth file adds the folder, and not what that folder's own .pth files add: an editable install of us
+    # a line of a .pth file adds the folder, but not that folder's own .pth files, such as our editable installation
     (place / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return python
 
@@ -59,7 +59,7 @@ def _serving(python: Path, data: Path, **variables: str) -> Iterator[Server]:
         yield Server(child, said.split()[3], data)
     finally:
         if child.poll() is None:
-            os.kill(process_in(child.pid), signal.SIGTERM)  # what stands before it passes on no signal
+            os.kill(process_in(child.pid), signal.SIGTERM)  # the process before it does not forward signals
         try:
             assert child.wait(120) == 0
         finally:
@@ -73,7 +73,7 @@ async def test_an_installed_wheel_serves_like_in_a_container(installed: Path, tm
     data.mkdir(mode=0o700)
     temporary(data).mkdir()
     with _serving(installed, data) as server:
-        assert {each["status"] for each in await server.indexed()} == {"indexed"}  # a PDF among them: in the sandbox
+        assert {each["status"] for each in await server.indexed()} == {"indexed"}  # with a PDF, which the sandbox reads
         roles = {each["id"] for each in server.call("GET", "/api/domains/demo/roles")["items"]}
         assert {"assistant", "researcher", "nuwa", "guide"} <= roles
         async with server.chat(await server.conversation()) as chat:

@@ -1,4 +1,4 @@
-"""Where bubblewrap is missing, the doctor and `scripts/setup` say so, and what does not work without it."""
+"""Without bubblewrap, the doctor and `scripts/setup` report that it is missing, and what does not work without it."""
 
 import hashlib
 import shutil
@@ -41,7 +41,7 @@ def test_the_doctor_reports_a_missing_sandbox_and_its_consequences(tmp_path: Pat
     data.mkdir(mode=0o700)
     temporary(data).mkdir()
     done = examine(data, FOUND.executable if missing else "")
-    assert done.returncode == 0, done.stdout + done.stderr  # nothing of the data is wrong
+    assert done.returncode == 0, done.stdout + done.stderr  # the data itself has no problem
     assert (WITHOUT in done.stdout) == missing, done.stdout
     assert ("bubblewrap is not installed" in done.stdout) == missing
 

@@ -34,7 +34,7 @@ def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> No
         domain = run(tmp_path, "domains", "create", "Law", "--url", url, AGENTIC_RAG_KEY=key).stdout.strip()
         assert domain
         assert domain in run(tmp_path, "--key", key, "domains", "list", "--url", url).stdout
-        assert domain in run(tmp_path, "domains", "list").stdout  # by the key in the data folder
+        assert domain in run(tmp_path, "domains", "list").stdout  # with the key in the data folder
 
 
 @pytest.mark.sqlite("changes the file")

@@ -16,7 +16,7 @@ QUESTION = "How many days of leave do I get, and when does the office open?"
 
 
 def brain(request: dict[str, Any]) -> Reply:
-    """Answer by what stands in the request: three steps for the question, one for anything else."""
+    """Answer by the request's content: three steps for the question, one for anything else."""
     last = max(i for i, message in enumerate(request["messages"]) if _asks(message))
     steps_so_far = sum(message["role"] == "assistant" for message in request["messages"][last:])
     if request["messages"][last]["content"][-1]["text"] != QUESTION:
@@ -31,7 +31,7 @@ def brain(request: dict[str, Any]) -> Reply:
 
 
 def _asks(message: dict[str, Any]) -> bool:
-    """Whether a user speaks here, and not only tools."""
+    """Whether the message is from a user, and not only from tools."""
     return message["role"] == "user" and any(block["type"] == "text" for block in message["content"])
 
 
@@ -77,7 +77,7 @@ async def test_a_turn_stopped_at_any_event_leaves_a_usable_conversation(tmp_path
 
 
 async def _stopped_at(server: Server, domain: str, number: int) -> str:
-    """Interrupt a turn when its event of this number arrives, then send a second message; return how it ended."""
+    """Interrupt a turn at the event with this number, then send a second message; return how the turn ended."""
     conversation = await server.conversation(domain)
 
     def stop(event: Event) -> Event | None:

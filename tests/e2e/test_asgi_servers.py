@@ -1,4 +1,4 @@
-"""The application under three ASGI servers and by itself: one turn has the same frames everywhere."""
+"""The application under three ASGI servers and with its own: one turn has the same frames everywhere."""
 
 import json
 import re
@@ -25,7 +25,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 LEAVE = b"# Leave\n\nFull-time staff have 25 days of paid leave a year.\n"
 
 PATIENCE = 240.0
-"""Seconds after which a server that was started, or told to stop, has failed: five of them are started here."""
+"""Seconds after which a server's start or stop has failed. Five servers start here."""
 
 MODULE = (sys.executable, "-m")
 
@@ -51,12 +51,12 @@ CHANGING = re.compile(
 """Ids, times and durations inside a frame."""
 
 SIDE_BY_SIDE = ("tool_result", "retrieval")
-"""What calls that run at the same time give, in the order in which they end."""
+"""Events of concurrent calls, which arrive in the order in which the calls end."""
 
 
 @contextmanager
 def hosted(command: list[str], data: Path) -> Iterator[Server]:
-    """Run a server on a free port; at the end it stops by itself and leaves the data folder to others."""
+    """Run a server on a free port. At the end it stops without a kill and releases the data folder."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     given = environment(AGENTIC_RAG_DATA=str(data), AGENTIC_RAG_PORT=str(port), AGENTIC_RAG_EMBEDDING="none")
@@ -91,7 +91,7 @@ async def until_ready(server: Server) -> None:
 
 
 def comparable(texts: list[str]) -> list[str]:
-    """Return frames without what differs from turn to turn; results that came side by side in one order."""
+    """Return frames without their variable parts, with the results of concurrent calls in one order."""
     events = [json.loads(text) for text in texts]
     assert [event["seq"] for event in events[1:]] == list(range(1, len(texts)))
     frames: list[str] = []
@@ -117,7 +117,7 @@ async def frames_of_a_turn(server: Server) -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The frames of the server's own process, by the fast way."""
+    """The frames of the server's own process, by the fast path."""
     with serving_without_demo(tmp_path_factory.mktemp("own") / "data", AGENTIC_RAG_EMBEDDING="none") as server:
         return anyio.run(frames_of_a_turn, server)
 

@@ -1,4 +1,4 @@
-"""The five minutes of a newcomer: no key, no network, a cited answer over WebSocket."""
+"""The first five minutes of a newcomer: no key, no network, a cited answer over WebSocket."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Published MCP servers from pasted JSON to a call in a turn, through the real server and as an admin does it.
+"""Published MCP servers, from pasted JSON to a call in a turn, through the real server and as an admin adds them.
 
-Skipped by name where a registry, a client of one, or bubblewrap is missing.
+Tests are skipped by name without a registry, its client, or bubblewrap.
 """
 
 import json
@@ -85,7 +85,7 @@ def brain(request: dict[str, Any]) -> Reply:
 
 
 def request(server: Server, method: str, path: str, body: Any = None) -> Any:
-    """Make a request that may install something; a refusal is returned as its JSON."""
+    """Send a request that may install something. A refusal is returned as its JSON."""
     made = urllib.request.Request(
         server.url + path,
         None if body is None else json.dumps(body).encode(),
@@ -104,7 +104,7 @@ async def ask(server: Server, method: str, path: str, body: Any = None) -> Any:
 
 
 async def paste(server: Server, domain: str) -> None:
-    """Test and save each configuration, as an admin does one after the other."""
+    """Test and save each configuration, one after the other, as an admin does."""
     for client, (name, document) in PASTED.items():
         tested = await ask(server, "POST", f"/api/domains/{domain}/mcp-servers/test", document)
         found = tested["items"][0]
@@ -122,7 +122,7 @@ async def paste(server: Server, domain: str) -> None:
 
 
 async def wait_ready(server: Server, domain: str) -> None:
-    """Wait until the servers of all configurations run. A turn has only the tools that a server listed before it."""
+    """Wait until the servers of all configurations run. A turn has only tools that a server listed before it."""
     ready = {name: "ready" for name, _ in PASTED.values()}
     states: dict[str, str] = {}
     with anyio.move_on_after(INSTALL_SECONDS):
@@ -134,12 +134,12 @@ async def wait_ready(server: Server, domain: str) -> None:
 
 
 def processes(data: Path, word: str) -> list[int]:
-    """Processes that were started from a data folder and have a word in their line."""
+    """Return the processes of a data folder with a word in their command line."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode("utf-8", "replace")
-        except OSError:  # gone meanwhile
+        except OSError:  # ended meanwhile
             continue
         if str(data) in line and word in line:
             found.append(int(pid))
@@ -155,7 +155,7 @@ def outcomes(events: list[Event]) -> list[str]:
 
 
 async def ready(server: Server, domain: str) -> None:
-    """Wait until every pasted server has started, which a turn waits for only a few seconds."""
+    """Wait until every pasted server has started, because a turn waits only a few seconds for it."""
 
     async def states() -> set[str]:
         items = (await ask(server, "GET", f"/api/domains/{domain}/mcp-servers"))["items"]
@@ -183,7 +183,7 @@ async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tm
             await ready(server, domain)
             letter = data / "workspaces" / domain / "files" / "a.txt"
             letter.write_text("from the workspace")
-            letter.chmod(0o644)  # as an operator's shell makes it: a server that root runs reads it as another user
+            letter.chmod(0o644)  # of an operator's shell; the server reads it as another user
             async with server.chat(await server.conversation(domain)) as chat:
                 assert text_of(await chat.say("Hello?")) == "Hello."  # a domain's first turn starts its servers
                 await wait_ready(server, domain)

@@ -1,4 +1,4 @@
-"""Whole turns in a context of 8 000 tokens: activated, searched, answered with a citation, again and again."""
+"""Whole turns in a context of 8 000 tokens: activate, search and answer with a citation, repeatedly."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SUMMARY = {"facts": ["They spoke of pumps."], "decisions": [], "open_questions":
 
 
 def since_question(body: Json) -> list[str]:
-    """Return the results that came since the user's last words."""
+    """Return the results after the user's last message."""
     found: list[str] = []
     for message in body["messages"]:
         blocks = message["content"] if isinstance(message["content"], list) else []
@@ -28,13 +28,13 @@ def since_question(body: Json) -> list[str]:
 
 
 def passage_of_fact(body: Json) -> str | None:
-    """Return the number of the first passage that holds the fact."""
+    """Return the number of the first passage with the fact."""
     before, found, _ = str(body["messages"]).partition(FACT)
     return before.rpartition("[")[2].partition("]")[0] if found else None
 
 
 def brain(body: Json) -> Step:
-    """Activate, recall and search together, read on in the document, and answer from the passage that says it."""
+    """Activate, recall and search in parallel, read on in the document, and answer from the passage with the fact."""
     messages = body["messages"]
     if "Summarise the conversation" in str([messages[0], messages[-1], body.get("system")]):
         return say(json.dumps(SUMMARY))

@@ -1,4 +1,4 @@
-"""The 40 cases of the demo: they fit its documents, and come with its template."""
+"""The 40 cases of the demo match its documents, and are part of its template."""
 
 import json
 from pathlib import Path

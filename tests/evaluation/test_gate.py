@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class Answering:
-    """A scripted model: it searches, then cites the first passage, or answers without one as its prompt says."""
+    """A scripted model that searches, then cites the first passage, or answers without one if its prompt says so."""
 
     def __call__(self, request: ModelRequest) -> Step:
         asked = str(request.messages[-1])
@@ -51,7 +51,7 @@ async def test_a_worse_prompt_is_evaluated_with_answers_and_a_harmless_one_appli
 
 
 async def decided(rig: Rig, domain: str, count: int) -> list[Json]:
-    """Return the drafts once all of them were decided, newest first."""
+    """Return the drafts once all are decided, newest first."""
     with anyio.fail_after(WAIT_SECONDS):
         while True:
             found = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
@@ -137,7 +137,7 @@ async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path
         hook = {"name": "hook", "url": "https://hooks.invalid/", "events": ["evaluation.finished"]}
         endpoint = (await rig.ok("POST", f"/api/domains/{domain}/endpoints", hook))["id"]
         texts = {path: path.read_text() for path in folder.iterdir()}
-        for path in texts:  # the same names with other words: the live index still has the right ones
+        for path in texts:  # other content under the same names: the live index still has the right documents
             path.write_text("# Nothing\n\nThese words answer no question.\n")
         await rig.ok("POST", f"/api/domains/{domain}/reindex", {})
         state = await rig.reindexed(domain)

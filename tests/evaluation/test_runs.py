@@ -40,7 +40,7 @@ def case(topic: str, **more: Any) -> Json:
 
 
 async def filled(rig: Rig, *, cases: bool = True, **settings: Any) -> str:
-    """Make a domain with a document and a case for each topic."""
+    """Create a domain with a document and a case for each topic."""
     domain = await rig.domain(**settings)
     files = [("file", (f"{topic}.md", f"# {topic}\n\n{text}\n".encode())) for topic, text in TOPICS.items()]
     await rig.ok("POST", f"/api/domains/{domain}/documents", files=files)
@@ -51,7 +51,7 @@ async def filled(rig: Rig, *, cases: bool = True, **settings: Any) -> str:
 
 
 async def run(rig: Rig, domain: str, **wish: Any) -> Json:
-    """Start a run and return it once it has ended."""
+    """Start a run and return it after its end."""
     base = f"/api/domains/{domain}/evaluation/runs"
     started = await rig.ok("POST", base, wish)
     with anyio.fail_after(WAIT_SECONDS):
@@ -63,7 +63,7 @@ async def run(rig: Rig, domain: str, **wish: Any) -> Json:
 
 
 async def tried(rig: Rig, domain: str, **change: Any) -> Json:
-    """Try a change and return its draft once it was decided."""
+    """Try a change and return its draft after the decision."""
     base = f"/api/domains/{domain}/evaluation"
     draft = await rig.ok("POST", f"{base}/try", change)
     with anyio.fail_after(WAIT_SECONDS):

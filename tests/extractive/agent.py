@@ -27,7 +27,7 @@ class ToolFailure(Exception):
 
 
 def schema(*required: str, **properties: Any) -> dict[str, Any]:
-    """Return an object schema; properties without a schema of their own are strings."""
+    """Return an object schema. Properties without a schema are strings."""
     names = {name: {"type": "string"} for name in required} | properties
     return {"type": "object", "properties": names, "required": list(required), "additionalProperties": False}
 

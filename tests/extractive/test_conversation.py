@@ -1,4 +1,4 @@
-"""What the extractive model does in a turn: which tools it calls when, and what it says of their results."""
+"""The extractive model in a turn: which tools it calls when, and what it answers from their results."""
 
 from dataclasses import replace
 
@@ -324,7 +324,7 @@ def test_an_interrupted_question_before_the_new_one_is_not_answered() -> None:
 
 
 def notices(answers: list[list[Block]]) -> list[bool]:
-    """Whether each answer says how to configure a model."""
+    """Whether each answer explains how to configure a model."""
     ways = ("ANTHROPIC_API_KEY", "OpenAI", "Ollama")
     return [all(way in said(answer) for way in ways) for answer in answers]
 

@@ -1,4 +1,4 @@
-"""The notice about the missing language model, as clients of the server get it."""
+"""The notice about the missing language model, as clients of the server receive it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whatever a conversation holds, the extractive model answers with a message the Messages API would take."""
+"""For any conversation, the extractive model answers with a valid message of the Messages API."""
 
 from typing import Any
 

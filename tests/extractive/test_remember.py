@@ -1,4 +1,4 @@
-"""Remembering when told to, and quoting memories, with the real PromptX server."""
+"""Saving memories on request, and quoting memories, with the real PromptX server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

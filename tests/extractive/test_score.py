@@ -1,4 +1,4 @@
-"""Words, questions and ratings: what the extractive model compares."""
+"""Words, questions and ratings: the comparisons of the extractive model."""
 
 import pytest
 from hypothesis import given, settings

@@ -26,7 +26,7 @@ SUITES = (
     ),
     ("tests/faults/test_crashes.py",),
 )
-"""What must find a bug: the second is asked only when the first did not."""
+"""Tests that must find a bug. The second runs only if the first did not find it."""
 SUITE_SECONDS = 600
 
 

@@ -130,7 +130,7 @@ def _tools(journal: Path, answers: dict[str, CallToolResult]) -> MCPServer:
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def answer(key: str) -> CallToolResult:
-        """Answer what was prepared for a key."""
+        """Return the prepared answer of a key."""
         return answers[key]
 
     return server

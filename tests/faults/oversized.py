@@ -95,7 +95,7 @@ def with_values(function: Callable[..., T], *values: object) -> Callable[[str], 
 class Ping:
     """One request by the pinger. ``cpu``: seconds that the server's threads ran meanwhile.
 
-    On a loaded machine a ping takes longer than the server keeps it waiting: ``cpu`` is free of other programs.
+    On a loaded machine a ping takes longer than the server delays it. ``cpu`` does not depend on other programs.
     """
 
     began: float

@@ -59,7 +59,7 @@ def until(met: Callable[[], Any], seconds: float = PATIENCE) -> None:
 
 
 def make_schedules(server: Server, domain: str, count: int) -> list[str]:
-    """Create schedules that catch up on all times."""
+    """Create schedules that catch up on all missed times."""
     made = []
     for number in range(count):
         body = {"name": f"s{number}", "cron": EVERY, "prompt": f"Go s{number} plain", "catchUp": "all"}
@@ -69,7 +69,7 @@ def make_schedules(server: Server, domain: str, count: int) -> list[str]:
 
 
 def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
-    """Let the last ``times`` times of schedules be due, and return those times."""
+    """Make the last ``times`` times of schedules due, and return those times."""
 
     async def change() -> list[str]:
         async with aclosing(await Database.open(where)) as database:
@@ -158,7 +158,7 @@ def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
 
 
 async def deliver(folder: Path, events: int, failing: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
-    """Deliver events to a receiver that fails now and then, while the sender is cancelled and started again.
+    """Deliver events to a receiver that fails now and then, while the sender is cancelled and restarted.
 
     Returns the seconds, the receiver, and the endpoint's secret.
     """

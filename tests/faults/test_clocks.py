@@ -1,4 +1,4 @@
-"""The order of what was sent survives a clock that steps back, and a restart with a clock that is behind."""
+"""The order of messages survives a clock that steps back, and a restart with a clock that is behind."""
 
 from pathlib import Path
 

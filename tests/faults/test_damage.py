@@ -1,4 +1,4 @@
-"""A seeded subset of what `scripts/faults damage` does: what a damaged file held is never missing without a word."""
+"""A seeded subset of `scripts/faults damage`: the content of a damaged file is never missing silently."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""No request that the OpenAPI document allows, or does not, makes the server fail or answer what it does not say."""
+"""No request, valid or invalid by the OpenAPI document, causes a server error or an undeclared answer."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Nothing a stranger writes costs more than its length: every parser of strangers' text, over doubling sizes.
+"""The cost of foreign text grows only with its length: every parser of foreign text, over doubling sizes.
 
-A parser gets each hostile shape longer and longer, until it works for a measurable time; at eight times that length it
-may take eight times as long, and up to three times that for what a busy machine adds. What is quadratic takes
-sixty-four times as long, on any machine. CPU times of this thread are measured, and only a bad one is measured again.
+A parser gets each hostile shape longer and longer, until it works for a measurable time. At eight times that length it
+may take eight times as long, and up to three times that on a busy machine. A quadratic parser takes sixty-four times as
+long on any machine. CPU times of this thread are measured, and only a bad one is measured again.
 """
 
 import contextlib
@@ -60,9 +60,9 @@ from mcp_servers.retriever.lexical import document_vectors
 from mcp_servers.retriever.sentences import split_sentences
 
 FLOOR_SECONDS = 0.002
-"""A shorter time says nothing; more text is given until it takes longer."""
+"""Shorter times are not significant, so the text is lengthened until it takes longer."""
 SMALLEST, LARGEST = 1 << 8, 1 << 15
-"""Characters. What is done with `LARGEST` sooner than a time can be measured is fast enough."""
+"""Characters. A parser that finishes `LARGEST` before a time is measurable is fast enough."""
 TIMES_LONGER, BOUND = 8, 24
 ATTEMPTS = 4
 
@@ -71,7 +71,7 @@ Shape = Callable[[int], str]
 
 
 def roles(text: str) -> None:
-    """A role activated, shown in a list and checked; also as a file that a role names."""
+    """Activate a role, show it in a list and check it; also as a file that a role names."""
     for whole in (text, f"<role><personality>{text}</personality></role>"):
         document = dpml.parse("role", dpml.normalise(whole))
         dpml.render(document, "all", lambda kind, key: "short" if key.startswith("x") else None)
@@ -120,7 +120,7 @@ def marks(text: str) -> None:
 
 
 def announcements(text: str) -> None:
-    """An event stream in pieces as small as they can come."""
+    """An event stream in the smallest possible pieces."""
     for piece in (1, 5, len(text)):
         stream = Announcement(_Silence(), _stay)
         data = f"event: endpoint\ndata: {text}".encode()
@@ -177,7 +177,7 @@ def entries(text: str) -> None:
 
 
 def descriptions(text: str) -> None:
-    """A ``server.json``, the manifest of a bundle, what npm says of a package, a line that is asked for."""
+    """A ``server.json``, the manifest of a bundle, npm's answer about a package, a requested line."""
     field = {"type": "named", "name": f"--{text}", "valueHint": text, "default": text}
     packages = [{"registryType": "npm", "identifier": text, "version": "1", "packageArguments": [field]}]
     _refused(lambda: read_entries({"name": text, "packages": packages}))
@@ -245,7 +245,7 @@ def test_the_checking_time_grows_linearly_with_schema_and_arguments(kind: str) -
         schema, value = LISTED[kind](int(size))
         find_problem({"type": "object", "properties": {"a": schema}}, {"a": value}, user=True)
 
-    check("2")  # what is imported late is here
+    check("2")  # every late import is done here
     ratio = least_ratio(lambda: (cost(check, "4000"), cost(check, "500")), BOUND)
     assert ratio < BOUND, f"{TIMES_LONGER} times as much took {ratio:.0f} times as long"
 
@@ -259,11 +259,11 @@ def _know(*values: str) -> Redaction:
 
 PERIODIC = _know("a" * 4_000 + "b", "ab" * 2_000, "a" * 8, "aaaaaaab" * 3, "[" * 3_000 + "x", "<role>" * 600 + "!")
 SHORTER = _know("a" * 200 + "b", "ab" * 90, "[" * 150 + "x", "<role>" * 30 + "!", " " * 99)
-"""For pieces: each of them may cost as much as the longest value."""
+"""For pieces, each of which may cost as much as the longest value."""
 
 
 def redaction(text: str) -> None:
-    """Values that the text almost is, over and over."""
+    """Values that the text almost equals, repeated."""
     PERIODIC(text)
     PERIODIC.found_in([text])
     for size, known in ((5, SHORTER), (len(text), PERIODIC)):
@@ -308,8 +308,7 @@ UNITS = (
         "# a\n",
     ),
 )
-"""Repeated, each of them is bait for some scanner: what opens and never closes, what closes nothing, what may begin
-anew at each place."""
+"""Repeated, each of them is bait for some scanner: openings without an end, ends without an opening, new beginnings."""
 
 OPEN_AND_CLOSED = (("<a>", "</a>"), ("[", "]"), ("(", ")"), ("<role>", "</role>"), ("`", "` "), ("**", "**"))
 
@@ -331,7 +330,7 @@ def _shapes() -> Iterator[tuple[str, Shape]]:
 
 SHAPES = dict(_shapes())
 SOME = 12
-"""Every twelfth shape is tried each time, other ones for each parser; all shapes nightly."""
+"""Every twelfth shape is tried each time, with other ones for each parser. All shapes are tried nightly."""
 some_shapes = pytest.mark.parametrize(
     "every", [SOME, pytest.param(1, marks=pytest.mark.nightly("every parser with every hostile shape"))]
 )
@@ -380,7 +379,7 @@ def least_ratio(measure: Callable[[], tuple[float, float]], bound: float) -> flo
 
 @pytest.fixture(autouse=True)
 def no_garbage_collection() -> Iterator[None]:
-    """It costs more the more there is, whoever made it."""
+    """Its cost grows with its size, whoever wrote it."""
     gc.collect()
     gc.disable()
     yield
@@ -420,7 +419,7 @@ def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
 def test_the_cost_of_redaction_does_not_grow_with_the_secrets(known: str) -> None:
     text = "a" * 200_000 + "ab" * 100_000 + "The quick brown fox. secret-value-7 " * 5_000
     few, many = (_know(*(known.format(at) + str(at) for at in range(count))) for count in (2, 150))
-    few(text), many(text)  # both know their values now
+    few(text), many(text)  # both have computed their values now
     ratio = least_ratio(lambda: (cost(many, text), cost(few, text)), 10)
     assert ratio < 10, f"75 times as many secrets cost {ratio:.0f} times as much"
 

@@ -1,4 +1,4 @@
-"""Many senders, many sockets, and readers that do not read: on the real server over real sockets."""
+"""Many senders, many sockets, and readers that never read, on the real server over real sockets."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +11,7 @@ MANY = 50
 
 
 def post(made: Rig, conversation: str, content: str, key: str) -> Json | str:
-    """Post a message; return the turn, or the code of the refusal."""
+    """Post a message; return the turn, or the error code of the refusal."""
     body = {"content": content, "clientMessageId": key}
     try:
         turn: Json = made.server.call(
@@ -57,7 +57,7 @@ def test_a_client_dropped_at_every_event_gets_the_uninterrupted_stream_byte_for_
         turn = chat.send(f"Hello {conversation} tools", conversation)["turnId"]
         chat.finish(turn)
         whole = list(chat.raw)
-    for after in range(len(whole)):  # from every number of the ended turn, to its end
+    for after in range(len(whole)):  # from every number of the ended turn to its end
         with Chat(made.server, conversation, Ledger()) as chat:
             chat.subscribe(turn, after)
             chat.finish(turn)
@@ -91,5 +91,5 @@ def test_a_client_that_never_reads_stops_neither_the_turn_nor_the_other_readers(
         assert sum(event["type"] == "text" for event in other.events) == deltas
         assert deaf.events == []
         assert made.server.call("GET", f"/api/turns/{turn}")["status"] == "done"
-        deaf.finish(turn)  # and it reads on when it likes
+        deaf.finish(turn)  # and it continues to read later
         assert deaf.raw == other.raw

@@ -1,4 +1,4 @@
-"""``agentic-rag serve --workers 2``: one server of two processes, over real sockets, and what befalls them."""
+"""``agentic-rag serve --workers 2``: one server of two processes over real sockets, and its failures."""
 
 import os
 import signal
@@ -28,11 +28,11 @@ from tests.waiting import pause_thread
 pytestmark = [needs_postgresql, pytest.mark.xdist_group("local_workers")]
 
 NO_INDEX = "http://127.0.0.1:9"
-"""Where a Qdrant server would be: none of these turns searches."""
+"""The address of a Qdrant server that does not exist. None of these turns searches."""
 
 
 class Workers(Server):
-    """One data folder and the server of two workers that serves it."""
+    """A data folder and a server of two workers."""
 
     def __init__(self, folder: Path, around: Outside, database: str, **more: str) -> None:
         super().__init__(folder, around)
@@ -52,7 +52,7 @@ class Workers(Server):
             self.program = Program(arguments, cwd=folder, env=self.settings, stdout=out, stderr=said.fileno())
 
     def begin(self) -> None:
-        """Wait until it says that it serves."""
+        """Wait until it reports that it serves."""
         assert self.program.stdout is not None
         line = self.program.stdout.readline()
         assert line.startswith("Agentic RAG serves"), self.said.read_text()
@@ -67,7 +67,7 @@ class Workers(Server):
         return run_program(arguments, cwd=self.data.parent, env=self.settings)
 
     def reach(self, pid: int, conversation: str, ledger: Ledger) -> Chat:
-        """Connect until the connection is a certain worker's."""
+        """Connect repeatedly until a certain worker accepts the connection."""
         until = monotonic() + PATIENCE
         while True:
             chat = Chat(self, conversation, ledger)
@@ -77,7 +77,7 @@ class Workers(Server):
             assert monotonic() < until
 
     def end(self) -> None:
-        """Kill whatever is left of it."""
+        """Kill all of its remaining processes."""
         for pid in [*(self.pids if is_alive(self.program.pid) else ()), self.program.pid]:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has asked after yet does not."""
+    """Return whether a process runs. A process that was not asked about before counts as stopped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -116,7 +116,7 @@ def is_alive(pid: int) -> bool:
 
 
 def owns(pid: int, client: int, server: int) -> bool:
-    """Whether a process holds the other end of a client's connection, by its port."""
+    """Return whether a process holds the other end of a client's connection, by its port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     (inode,) = [row[9] for row in rows if row[1].endswith(f":{server:04X}") and row[2].endswith(f":{client:04X}")]
     links = Path(f"/proc/{pid}/fd").iterdir()
@@ -131,12 +131,12 @@ def until(met: Callable[[], Any]) -> None:
 
 
 def replicas(server: Server) -> set[str]:
-    """Return the names of those who are there, as whoever answers sees them."""
+    """Return the names of the live processes, as the answering one knows them."""
     return {each["id"] for each in server.call("GET", "/api/health")["replicas"]}
 
 
 def meet(server: Server, names: set[str]) -> bool:
-    """Whether new connections have come to all workers by now, whose names are collected."""
+    """Return whether new connections have reached all workers; their names are collected."""
     names |= {each["id"] for each in server.call("GET", "/api/health")["replicas"] if each["own"]}
     return len(names) == 2
 
@@ -146,7 +146,7 @@ def test_two_workers_are_one_server(two: Workers) -> None:
     until(lambda: meet(two, found))
     assert found == replicas(two) == {"here-1", "here-2"}
     domain = two.domain(two.outside, new_id("proof"))
-    for _ in range(3):  # whichever worker it is: the command line has one key, a ticket is good at each
+    for _ in range(3):  # any worker accepts it: the command line has one key, and a ticket is valid at each
         listed = two.command("domains", "list")
         assert (listed.returncode, domain in listed.stdout) == (0, True), listed.stderr
         opened = two.command("open", "--no-browser")
@@ -212,7 +212,7 @@ def test_a_signal_stops_all_workers_in_order_and_a_second_one_at_once(
 
 
 def refuses(server: Server) -> bool:
-    """Whether nobody listens there any more."""
+    """Return whether nothing listens there any more."""
     try:
         socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), PATIENCE).close()
     except OSError:
@@ -243,7 +243,7 @@ def test_settings_that_several_workers_cannot_share_are_refused_at_once(tmp_path
     for workers in ("1", "2"):
         ended = two.command("serve", "--workers", workers, "--port", port, "--data", str(tmp_path / "other"))
         assert ended.returncode == 4, ended.stderr
-    ended = two.command("serve", "--workers", "2", "--port", "0")  # of the same folder
+    ended = two.command("serve", "--workers", "2", "--port", "0")  # on the same folder
     assert ended.returncode == 3, ended.stderr
 
 

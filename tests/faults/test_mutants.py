@@ -1,4 +1,7 @@
-"""The planted bugs still fit the code. `scripts/faults mutants` runs for long and must not fail for a changed name."""
+"""The planted bugs still fit the code.
+
+`scripts/faults mutants` takes long and must not fail because of a changed name.
+"""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""A seeded subset of what `scripts/faults planting` plants: nothing outside a workspace is read or changed."""
+"""A seeded subset of `scripts/faults planting`: nothing outside a workspace is read or changed."""
 
 from pathlib import Path
 

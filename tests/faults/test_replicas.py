@@ -1,4 +1,4 @@
-"""Three servers on one database: a seeded part of ``scripts/faults replicas``, and what they tell each other."""
+"""Three servers on one database: a seeded part of ``scripts/faults replicas``, and their messages to each other."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ def test_messages_queue_in_arrival_order_despite_clock_differences(three: Cluste
     with Chat(a, conversation, Ledger()) as chat:
         first = chat.send("Go first slow", "first")["turnId"]
         chat.until(lambda event: event["type"] == "text")
-        for server, key in ((b, "second"), (c, "third")):  # of which the second's clock is two hours ahead
+        for server, key in ((b, "second"), (c, "third")):  # the second server's clock is two hours ahead
             with Chat(server, conversation, Ledger()) as other:
                 assert other.send(f"Go {key} plain", key, onBusy="queue")["queued"]
         assert chat.finish(first)["type"] == "done"
@@ -91,7 +91,7 @@ def test_a_stateful_server_moves_when_its_home_is_killed(three: Cluster, tmp_pat
             assert chat.finish(turn)["type"] == "done"
         return str([event for event in map(json.loads, server.log(turn)) if event["type"] == "tool_result"])
 
-    until(lambda: "one" in keep(three.servers[0], "one"))  # a turn waits 5 s at most for a server that starts
+    until(lambda: "one" in keep(three.servers[0], "one"))  # a turn waits at most 5 s for a starting server
     assert "one two" in keep(three.servers[1], "two")
     (line,) = starts.read_text().splitlines()
     parent = int(Path("/proc", line.split()[0], "stat").read_text().rpartition(")")[2].split()[1])

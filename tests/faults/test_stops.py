@@ -1,4 +1,4 @@
-"""SIGTERM with clients in the middle of a turn, and deletions that are killed: what is said, and what is left."""
+"""SIGTERM with clients in the middle of a turn, and killed deletions: what clients receive, and what is left."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.waiting import pause_thread
 
 
 class Listener(Thread):
-    """Reads a turn over SSE to the end of the stream, however it ends."""
+    """Reads a turn over SSE to the end of the stream, complete or not."""
 
     def __init__(self, made: Rig, turn: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Listener(Thread):
         with urllib.request.urlopen(self._url, timeout=PATIENCE) as answer:
             for line in answer:
                 self.lines.append(line.decode().rstrip("\n"))
-            self.whole = True  # the last piece of a chunked body came: the stream was closed, not cut
+            self.whole = True  # the last piece of a chunked body arrived, so the stream was closed and not cut
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -94,7 +94,7 @@ def test_a_deletion_killed_at_any_point_is_finished_by_the_next_start(made: Rig,
     made.server.died()
     made.server.start()
     listed = [each["id"] for each in made.server.call("GET", documents)["items"]]
-    if place == "commit.begin:1":  # nothing had been promised or begun
+    if place == "commit.begin:1":  # nothing was acknowledged or begun
         assert listed == [document]
         made.server.call("DELETE", f"{documents}/{document}")
     else:

@@ -1,6 +1,6 @@
-"""Clients without a key flood the socket: one that has a key is refused nothing, and the server answers afterwards.
+"""Clients without a key flood the socket. A client with a key is refused nothing, and the server answers afterwards.
 
-A small part of ``scripts/faults strangers``, on a server of its own: with a key nobody else comes in without one.
+A small part of ``scripts/faults strangers``, on a separate server: with a key, every client needs one.
 """
 
 from collections.abc import Iterator

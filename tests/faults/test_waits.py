@@ -1,4 +1,4 @@
-"""Questions and tasks of MCP servers that outlive a kill of the server process that passed them on."""
+"""Questions and tasks of MCP servers that outlive a kill of the server process that relayed them."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tests.tools.support import SERVERS
 
 
 def asking(made: Rig, era: str) -> str:
-    """Make a domain with a server that asks, and return a conversation in it."""
+    """Create a domain with a server that asks, and return a conversation in it."""
     entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "asking.py"), era]}
     settings = {"mcpServers": {"desk": entry}, "toolPolicy": {"*": "allow"}}
     domain = made.server.call("POST", "/api/domains", {"name": f"desk {era}", "settings": settings})["id"]
@@ -23,7 +23,7 @@ def asking(made: Rig, era: str) -> str:
 
 
 def open_wait(made: Rig, conversation: str) -> Any:
-    """Return the one open wait of a conversation."""
+    """Return the only open wait of a conversation."""
     (found,) = made.server.call("GET", f"/api/waits?state=open&conversationId={conversation}")["items"]
     return found
 
@@ -50,7 +50,7 @@ def test_a_servers_question_survives_a_kill_if_the_server_can_be_called_again(ma
         assert (ended["action"], result["status"]) == ("accept", "ok")
         said = json.loads(result["content"])
         assert said == {"responses": {"q0": {"action": "accept", "content": {"name": "Ann"}}}, "state": STATE}
-    else:  # its connection is gone, and nobody knows what the server did
+    else:  # its connection is lost, and the server's action is unknown
         assert (ended["action"], result["status"]) == ("cancel", "error")
         assert "unknown" in result["content"]
 

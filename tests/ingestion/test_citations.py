@@ -1,4 +1,4 @@
-"""Citations through the whole product: uploaded files, a model that also invents, and only what is true comes out."""
+"""Citations through the whole product: uploaded files, a model that also invents quotes, and only true citations."""
 
 import re
 from pathlib import Path
@@ -91,7 +91,7 @@ async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
         events = await rig.say(conversation, "Say it again.")
         assert of_type(events, "source_reference") == []
-        # What the session was told stays as it is, for a Claude's thinking is bound to it; a note says what holds.
+        # The session's notes stay unchanged, because Claude's thinking is bound to them; a note corrects them.
         assert names(sent[0]) == ["pump.md"]
         assert "the document pump.md was deleted" in str(sent[0].messages[-2:])
 
@@ -129,7 +129,7 @@ async def test_without_the_index_a_deleted_document_stays_uncited_and_the_others
 
 
 def _by_title(request: ModelRequest, texts: tuple[str, ...]) -> list[str]:
-    """Return what the model remembers of each search result, in their order, be they removed or not."""
+    """Return the model's memory of each search result, in order, removed or not."""
     contents = [
         part["content"][0]["text"]
         for message in request.messages

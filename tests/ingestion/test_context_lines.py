@@ -1,4 +1,4 @@
-"""Context lines: written by the domain's model, found by searches, and shown to nobody."""
+"""Context lines: the domain's model writes them, searches use them, and nobody sees them."""
 
 import hashlib
 import io
@@ -69,7 +69,7 @@ async def look(rig: Rig) -> None:
 
 
 async def handbook(rig: Rig, **settings: object) -> tuple[str, str]:
-    """Make a domain with context lines and one document; return their ids."""
+    """Create a domain with context lines and one document; return their ids."""
     domain = await rig.domain(model=MODEL, **{"contextLines": True, **settings})
     document = await rig.upload(domain, "handbook.md", HANDBOOK)
     assert document["status"] == "indexed"
@@ -77,7 +77,7 @@ async def handbook(rig: Rig, **settings: object) -> tuple[str, str]:
 
 
 async def found(rig: Rig, domain: str, query: str) -> list[str]:
-    """Return the texts of the passages that a search finds."""
+    """Return the texts of the passages that a search returns."""
     hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query}))["hits"]
     return [" ".join(each["text"] for each in hit["sentences"]) for hit in hits]
 
@@ -120,7 +120,7 @@ async def test_a_question_in_other_words_is_found_by_the_context_line_and_answer
 
 
 async def ask_again(rig: Rig) -> None:
-    """Let the delay after a failure pass."""
+    """Wait for the end of the delay after a failure."""
     await rig.application.database.write(lambda conn: conn.execute(sa.update(LINES).values(retry_at="")))
 
 
@@ -229,7 +229,7 @@ async def test_a_bundle_carries_context_lines_and_cleans_imported_ones(tmp_path:
 
 
 def _repacked(bundle: bytes, edit: Callable[[str], str]) -> bytes:
-    """Return a bundle whose context lines were edited, with a manifest that fits."""
+    """Return a bundle with edited context lines and a matching manifest."""
     name = "context-lines.json"
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         members = {each: archive.read(each) for each in archive.namelist()}
@@ -344,7 +344,7 @@ async def test_turning_context_lines_off_cancels_their_batch(tmp_path: Path) -> 
 
 
 async def with_case(rig: Rig) -> tuple[str, str]:
-    """Make a domain whose one case asks in other words than its document; return its path and the document's id."""
+    """Create a domain with one case that uses other words than its document; return its path and the document's id."""
     domain, document = await handbook(rig, contextLines=False)
     path = f"/api/domains/{domain}"
     cites = [{"document": "handbook.md", "section": "Time off", "text": "27 days"}]

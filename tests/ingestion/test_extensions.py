@@ -1,4 +1,4 @@
-"""Formats and embedders of an installed package: used without a change here; one that fails costs only itself."""
+"""Formats and embedders of an installed package work without a change here; a failing one affects only itself."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def used(installed: Path, folder: Path, embedding: str, *names: str) -> tuple[Any, str]:
-    """Return what a server with the extension says, and its log."""
+    """Return the output of a server with the extension, and its log."""
     command = [sys.executable, "-m", "tests.ingestion.extension_user", str(folder), embedding, *names]
     variables = environment(PYTHONPATH=os.pathsep.join([str(installed), str(REPOSITORY)]))
     done = subprocess.run(command, env=variables, cwd=REPOSITORY, capture_output=True, text=True, check=True)

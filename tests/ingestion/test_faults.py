@@ -1,4 +1,4 @@
-"""Disk full, index down: a typed reason, nothing half-done, and work goes on once the fault is gone."""
+"""Disk full, index down: a typed reason, no partial state, and work continues after the fault."""
 
 import resource
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """No file of this process grows beyond ``room`` bytes: what the kernel says then is what a full disk says."""
+    """Limits every file of this process to ``room`` bytes: the kernel's error is that of a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
@@ -43,7 +43,7 @@ async def test_an_upload_onto_a_full_disk_is_refused_and_leaves_nothing(tmp_path
 
 
 class Weather:
-    """A failpoint that raises what a broken part would, as long as it is ``bad``."""
+    """A failpoint that raises the error of a broken part while it is ``bad``."""
 
     def __init__(self, place: str, error: Exception) -> None:
         self.place = place

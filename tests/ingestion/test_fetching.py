@@ -1,4 +1,4 @@
-"""The default embedder is fetched by itself, and what was indexed without it gets its vectors while serving."""
+"""The default embedder is downloaded automatically, and existing documents get their vectors while serving."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What an operator does in a documents folder by hand: drop, take away, put back, rename."""
+"""Manual changes in a documents folder: add, remove, restore, rename."""
 
 from itertools import count
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every format comes in by upload and is found, with its place; every bad file fails with its own reason, alone."""
+"""A file of every format is uploaded and found with its place; every bad file fails alone with its own reason."""
 
 from collections.abc import Callable
 from pathlib import Path

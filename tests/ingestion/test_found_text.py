@@ -1,4 +1,4 @@
-"""Where a passage stands in another reading of the same text: pure, so shown with generated texts."""
+"""The place of a passage in another reading of the same text. Pure, so tested with generated texts."""
 
 import unicodedata
 
@@ -59,7 +59,7 @@ ROWS = "A12 5\nA1 25\nValve closed in\nwinter 40\nof each year\nPump 7\nPump 7"
         ("A1 | 25", ["A1 25"]),
         ("Valve | closed in winter of each year | 40", ["Valve closed in\nwinter 40\nof each year"]),
         ("25 | A1", ["A1 25"]),
-        ("2 | A1 5", []),  # no line has all of it
+        ("2 | A1 5", []),  # no line contains all of it
     ],
 )
 def test_a_row_is_marked_where_the_page_has_it_whole_and_once(row: str, shown: list[str]) -> None:

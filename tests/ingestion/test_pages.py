@@ -1,4 +1,4 @@
-"""Pages of PDFs: drawn and searched outside the server, within limits, for who may see the document."""
+"""Pages of PDFs are drawn and searched outside the server, within limits, for people who may see the document."""
 
 import io
 import sys
@@ -39,7 +39,7 @@ def page_of(domain: str, document: str, page: object = 1) -> str:
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Return the size of a PNG, and unpack all of it."""
+    """Return the size of a PNG after unpacking it completely."""
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
     length = int.from_bytes(png[33:37], "big")
@@ -175,7 +175,7 @@ async def test_a_pdf_that_cannot_be_opened_gives_the_reason(
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.pdf", make(tmp_path / "made.pdf"))
-        for _ in range(2):  # the second time it is remembered
+        for _ in range(2):  # the second time from the cache
             answer = await rig.http.get(page_of(domain, document["id"]))
             assert answer.status_code == 422, answer.text
             error = answer.json()["error"]
@@ -204,7 +204,7 @@ async def test_one_of_two_thousand_pages_is_drawn(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 2_000))
-        assert document["error"]["code"] == "DOCUMENT_TOO_LARGE"  # not searched, but the file is there
+        assert document["error"]["code"] == "DOCUMENT_TOO_LARGE"  # not searched, but the file exists
         answer = await rig.http.get(page_of(domain, document["id"], 2_000), params={"width": 200})
         assert size_of(answer.content) == (200, 283)
         assert (await rig.refused("GET", page_of(domain, document["id"], 2_001)))[1] == "PAGE_NOT_FOUND"

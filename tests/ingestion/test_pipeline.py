@@ -1,4 +1,4 @@
-"""Files that change, go or come twice while they are worked on; leases; kept searches."""
+"""Files that change, vanish or arrive twice during ingestion; leases; stored searches."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a citation stands: on its page, in its table, between its paragraphs; as text and as HTML that is safe."""
+"""The place of a citation on its page, in its table or between its paragraphs, as text and as safe HTML."""
 
 import io
 from itertools import pairwise
@@ -38,7 +38,7 @@ async def place_of(rig: Rig, domain: str, chunk: str, **asked: Any) -> dict[str,
 
 
 def inside(box: dict[str, float], others: list[dict[str, float]]) -> bool:
-    """Whether the middle of a box lies in one of others."""
+    """Return whether the middle of a box lies inside another one."""
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     return any(
         each["x"] <= x <= each["x"] + each["width"] and each["y"] <= y <= each["y"] + each["height"] for each in others
@@ -59,7 +59,7 @@ async def test_a_sentence_is_marked_on_the_page_of_a_pdf(tmp_path: Path) -> None
         assert len(page["passage"]) == 3, "one for each line"
         (cited,) = page["cited"]
         assert inside(cited, page["passage"])
-        top = 1 - (800 - 18 * 1.2 - 11 * 1.2) / page["height"]  # the base of the line it stands on
+        top = 1 - (800 - 18 * 1.2 - 11 * 1.2) / page["height"]  # the baseline of its line
         assert cited["y"] < top < cited["y"] + cited["height"] + 0.005
         assert cited["x"] > 60 / page["width"] + 0.05, "not from the beginning of the line"
         by_text = await place_of(rig, domain, chunk["chunkId"], text=f"  {CARRIED.upper()} ")
@@ -82,7 +82,7 @@ def page_of_text(content: bytes, boxes: bytes) -> bytes:
 
 
 def turned() -> bytes:
-    """Return a PDF whose page is shown turned, and begins elsewhere than at nothing."""
+    """Return a PDF whose page is rotated, and whose origin is not zero."""
     content = b"BT /F1 12 Tf 120 680 Td (Turned pages are shown as readers hold them.) Tj ET"
     return page_of_text(content, b"/MediaBox [0 0 600 800] /CropBox [100 100 500 700] /Rotate 90")
 
@@ -100,7 +100,7 @@ async def test_marks_cover_the_text_of_a_rotated_and_cropped_page(tmp_path: Path
 
 
 def table_pdf(turn: bytes = b"") -> bytes:
-    """Return a PDF with a table of a header and three rows, and a page number below; ``turn``: its entry /Rotate."""
+    """Return a PDF with a table of a header and three rows, and a page number below it; ``turn``: its entry /Rotate."""
     rows = [
         ("Grade", "Days", "Notice"),
         ("Junior", "25", "one month"),

@@ -1,4 +1,4 @@
-"""What an admin tries settings with: of each passage, which leg found it, how it was weighed, whether it is seen."""
+"""The search playground: which leg found a passage, how it was weighted, and whether the model sees it."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Questions that no single search answers: a whole chapter, a comparison, what there is, and a row of a table.
+"""Questions that no single search answers: a whole chapter, a comparison, an inventory, and a row of a table.
 
-Each goes through the real index and the tools to an answer whose citations were checked.
+Each one passes the real index and the tools to an answer with checked citations.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from tests.retriever import files
 from tests.server.rig import Rig
 
 ANSWERS = 3
-"""Of `read_document` that hold the long chapter."""
+"""Calls of `read_document` that cover the long chapter."""
 
 
 def manual() -> bytes:
-    """Return a manual of five chapters; the third is longer than one answer of the tool."""
+    """Return a manual of five chapters. The third one is longer than one answer of the tool."""
     chapters = []
     for chapter in range(1, 6):
         lines = [
@@ -32,7 +32,7 @@ def manual() -> bytes:
 
 
 def passages(request: ModelRequest) -> Iterator[Block]:
-    """Yield the passages of a request in the order in which citations count them."""
+    """Yield the passages of a request in the order of citations."""
     for message in request.messages:
         for block in message["content"]:
             if block["type"] == "tool_result":
@@ -40,7 +40,7 @@ def passages(request: ModelRequest) -> Iterator[Block]:
 
 
 def cite(request: ModelRequest, sentence: str) -> Cite:
-    """Return the citation of the first block of a request that holds these words."""
+    """Return the citation of the first block of a request that contains these words."""
     for number, part in enumerate(passages(request)):
         for place, block in enumerate(part["content"]):
             if sentence in block["text"]:
@@ -49,7 +49,7 @@ def cite(request: ModelRequest, sentence: str) -> Cite:
 
 
 def notes(request: ModelRequest) -> str:
-    """Return the words of the newest result that are no passage."""
+    """Return the texts of the newest result that are no passages."""
     result = request.messages[-1]["content"][0]
     return "\n".join(part["text"] for part in result["content"] if part["type"] == "text")
 
@@ -60,7 +60,7 @@ def cited(events: list[Json]) -> list[tuple[str, str]]:
 
 async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
     def read_on(request: ModelRequest) -> Step:
-        """Read until the tool says that there is no more, then cite the first and the last step of the chapter."""
+        """Read until the tool reports the end, then cite the first and the last step of the chapter."""
         if "go on with from=" in (told := notes(request)):
             following = int(told.split("go on with from=")[1].split(".")[0])
             return use("read_document", document="manual.md", section="Chapter 3", **{"from": following})

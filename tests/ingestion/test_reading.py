@@ -1,4 +1,4 @@
-"""Files read in a process of their own: the same chunks as in process, and every cap as a coded error."""
+"""Files read in a separate process: the same chunks as in process, and every limit as a coded error."""
 
 import json
 import os
@@ -151,7 +151,7 @@ async def test_an_unprivileged_reader_can_read_a_private_file(tmp_path: Path) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up root")
 @pytest.mark.attack(kind="files")
 async def test_a_reader_of_a_root_server_is_not_root_without_a_sandbox(tmp_path: Path) -> None:
-    """Runs the reading process as it is run where there is no bubblewrap."""
+    """Runs the reading process as on a machine without bubblewrap."""
     site = pry_package(tmp_path)
     path = written(tmp_path / "a.pry", f"x x {tmp_path} 1")
     os.chown(path, NOBODY, NOBODY)  # as `ChildProcess.send` does

@@ -1,4 +1,4 @@
-"""A damaged or lost index: said, put aside, made anew from the documents; a full disk; a domain that takes its turn."""
+"""A damaged or lost index is reported, set aside and rebuilt from the documents, also on a full disk."""
 
 import os
 import resource
@@ -57,13 +57,13 @@ def places_garbage(collection: Path) -> None:
 
 
 def flags_cut(collection: Path) -> None:
-    """The engine panics at this one."""
+    """The engine panics at this damage."""
     for path in collection.rglob("vector_storage-bm25/deleted/status.dat"):
         path.write_bytes(b"")
 
 
 def ids_cut(collection: Path) -> None:
-    """The engine opens this one without a word, and has fewer points."""
+    """The engine opens this damage silently, with fewer points."""
     for path in collection.rglob("mutable_id_tracker.mappings"):
         path.write_bytes(b"")
     shutil.rmtree(next(collection.rglob("wal")), ignore_errors=True)
@@ -102,7 +102,7 @@ async def find(rig: Rig, domain: str, query: str) -> Json:
 
 
 async def found_again(rig: Rig, domain: str, query: str) -> Json:
-    """Search until something is found; before that no search may say that nothing matches and no more."""
+    """Search until something is found. Before that, no search may claim that nothing matches."""
     with anyio.fail_after(SECONDS):
         checks = count()
         while True:
@@ -209,12 +209,12 @@ async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_pa
 
 
 async def at_work(pipe: Path) -> int:
-    """Return a writing end of ``pipe`` once a process waits for what it reads from there."""
+    """Return a writing end of ``pipe`` once a process waits for its data."""
     with anyio.fail_after(SECONDS):
         while True:
             try:
                 return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # nobody reads
+            except OSError:  # no process reads
                 await pause()
 
 

@@ -1,4 +1,4 @@
-"""Deleting a document while turns run: nobody is interrupted, and nobody cites it afterwards."""
+"""Deleting a document while turns run: no turn is interrupted, and none cites it afterwards."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A domain's budget for what one search puts before the model."""
+"""A domain's token budget for one search."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Scanned pages: read by OCR, kept page by page, marked on the scan, and named where they are not read."""
+"""Scanned pages are read by OCR, stored page by page, marked on the scan, and named if they are not read."""
 
 import io
 from base64 import b64decode
@@ -40,7 +40,7 @@ def picture(lines: list[str], *, turn: int = 0) -> Image.Image:
 
 
 PATIENCE_SECONDS = 240.0
-"""OCR runs at low priority: on a busy machine a page takes a while."""
+"""OCR runs at low priority, so a page takes a while on a busy machine."""
 
 
 def scan(*pages: Image.Image) -> bytes:
@@ -51,7 +51,7 @@ def scan(*pages: Image.Image) -> bytes:
 
 
 async def uploaded(rig: Rig, domain: str, name: str, data: bytes) -> Json:
-    """Return an uploaded document once its ingestion has ended."""
+    """Return an uploaded document after the end of its ingestion."""
     made = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": (name, data)})
     return await settled(rig, domain, made["items"][0]["id"])
 
@@ -159,7 +159,7 @@ async def test_without_ocr_a_scan_has_a_note(tmp_path: Path) -> None:
 
 
 class SeeingModel(ScriptedModel):
-    """A scripted model that records the images it gets."""
+    """A scripted model that records the images it receives."""
 
     @property
     def images(self) -> list[Image.Image]:

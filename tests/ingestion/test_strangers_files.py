@@ -1,4 +1,4 @@
-"""Links, pipes and swaps where a domain's documents and prompt components lie: nothing outside is read or changed."""
+"""Links, pipes and swaps among a domain's documents and prompt components: nothing outside is read or changed."""
 
 import os
 import shutil
@@ -74,7 +74,7 @@ async def test_a_link_or_pipe_in_place_of_a_document_is_not_read_and_reported_mi
         await rescan(rig, domain)
         await rig.ok("POST", f"{path}/retry")
         found = await rig.settled(domain, document["id"])
-        if kind != "hard link":  # its bytes look as before to a listing until they are read
+        if kind != "hard link":  # a listing cannot see the change until it reads the bytes
             assert (found["status"], found["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
         await rig.reindexed(domain)

@@ -1,4 +1,4 @@
-"""Kept searches hold no text: what they show is what there still is of the passages they found."""
+"""Stored searches hold no text: they show the passages that still exist."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ async def kept(rig: Rig, domain: str, retrieval: str) -> Json:
 
 
 def stored_bytes(rig: Rig) -> bytes:
-    """Return all that is in the database's files."""
+    """Return all bytes of the database's files."""
     return b"".join(path.read_bytes() for path in rig.settings.data.glob("agentic-rag.db*"))
 
 

@@ -1,4 +1,4 @@
-"""The adapter against the fake API over real HTTP, and against the SDK's own reading of the same stream."""
+"""The adapter against the fake API over real HTTP, and against the SDK's own decoder of the same stream."""
 
 import json
 import re
@@ -64,7 +64,7 @@ RICH = Step(
 async def connected(
     *script: Scripted, citations: CitationMode = "native", **options: Any
 ) -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
-    """A fake with this script and a model that talks to it; everything within a time limit."""
+    """Run a fake with this script and a model that uses it, within a time limit."""
     async with FakeMessagesAPI(*script, **options) as api:
         model = AnthropicModel(api.key, api.url, citations=citations)
         try:
@@ -80,7 +80,7 @@ async def collected(model: AnthropicModel, request: ModelRequest = HELLO) -> lis
 
 
 def same(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> None:
-    """The events are the step's, apart from ids and figures that the fake makes up."""
+    """The events equal the step's, except for ids and figures that the fake invents."""
 
     def comparable(event: ModelEvent) -> str:
         text = repr(MessageCompleted(event.stop_reason, Usage()) if isinstance(event, MessageCompleted) else event)
@@ -100,7 +100,7 @@ async def test_every_kind_of_block_arrives_as_its_events() -> None:
 
 
 def seen_by_the_sdk(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> list[ModelEvent]:
-    """Decode the SDK's own event objects, written out again as JSON."""
+    """Decode the SDK's own event objects, serialised as JSON again."""
     decoder = AnswerDecoder()
     decoded = [decoder.decode(event.to_json(indent=None).encode("utf-8", "surrogatepass")) for event in raw]
     return [event for event in decoded if event is not None]

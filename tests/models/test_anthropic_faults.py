@@ -1,4 +1,4 @@
-"""Faults 1 to 8 of quality.md at the adapter: never a lost or a false end, always the right word about retrying."""
+"""Failures of the service and the network at the adapter: no lost or false end, and the right hint about retrying."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ SHORTFRAMES = frames(step_events(SHORT, model="claude-x"), "msg_" + "0" * 24)
 
 @dataclass
 class Outcome:
-    """What a call gave before it failed, and how."""
+    """The events of a call before it failed, and the failure."""
 
     events: list[ModelEvent] = field(default_factory=list)
     error: ModelError | None = None
@@ -63,7 +63,7 @@ async def called(model: AnthropicModel) -> Outcome:
 
 
 async def failed(fault: Fault, step: Step = STEP) -> tuple[list[ModelEvent], ModelError]:
-    """Return the events before the failure, and the failure; then the model must still work."""
+    """Return the events before the failure, and the failure. Afterwards the model must still work."""
     async with connected(Reply(step, fault), say("fine")) as (model, _):
         outcome = await called(model)
         after = await called(model)
@@ -79,7 +79,7 @@ async def completed(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
     return outcome.events
 
 
-# 1, 2
+# refusals with a status
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
@@ -117,7 +117,7 @@ async def test_a_wrong_key_has_a_plain_error() -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 async def test_only_the_start_of_a_refusal_is_read(packed: bool) -> None:
-    """An endpoint may refuse with a megabyte that stands for a gigabyte, or go on for ever: this one does."""
+    """An endpoint that sends a megabyte which unpacks to a gigabyte, or never ends."""
     taken = 0
 
     async def refuse(stream: SocketStream) -> None:
@@ -193,7 +193,7 @@ async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
 )
 async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:
     whole = await completed(Fault(), SHORT)
-    size = sum(map(len, SHORTFRAMES)) - 1  # without the very last line feed the last event is not complete
+    size = sum(map(len, SHORTFRAMES)) - 1  # without its last line feed the last event is incomplete
     places = range(0, size, stride)
     async with connected(*[Reply(SHORT, cut(at)) for at in places]) as (model, _):
         for at in places:

@@ -1,4 +1,4 @@
-"""`FakeMessagesAPI` as a service that binds thinking to its prefix, keeps refusals and knows its models."""
+"""`FakeMessagesAPI` binds thinking to its prefix, keeps refusals and knows its models, like the service."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def user(value: str) -> JSON:
 
 
 async def conversation(api: FakeMessagesAPI, model: str = "claude-sonnet-5-5") -> JSON:
-    """Return the request of a third turn, after two answers that were thought about; nothing of it is changed."""
+    """Return the request of a third turn after two answers with thinking. Nothing in it is changed."""
     body: JSON = {
         "model": model,
         "max_tokens": 4000,

@@ -1,4 +1,4 @@
-"""Claude at Bedrock and Vertex, through the SDK's own clients, against stand-ins that look at paths and signatures."""
+"""Claude at Bedrock and Vertex through the SDK's own clients, against fakes that check paths and signatures."""
 
 import base64
 import binascii
@@ -42,7 +42,7 @@ def event_frame(kind: str, payload: bytes, message_type: str = "event") -> bytes
 
 
 class FakeCloud(FakeService):
-    """Both clouds: Bedrock's event stream and Vertex' server-sent events; ``requests`` and ``paths`` are what came."""
+    """Both clouds: Bedrock's event stream and Vertex' server-sent events; ``requests`` and ``paths`` are recorded."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.paths: list[str] = []

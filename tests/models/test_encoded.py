@@ -1,4 +1,4 @@
-"""Messages that were encoded once stay so: what is sent is what would be encoded anew."""
+"""Cached encodings of messages equal fresh ones."""
 
 import json
 from dataclasses import fields
@@ -23,7 +23,7 @@ def body_of(request: ModelRequest) -> Any:
 
 
 def whole_body(request: ModelRequest) -> Any:
-    """Return the body by its definition, as it comes out of its bytes."""
+    """Return the body by its definition: decoded from its bytes."""
     whole = {**request_body(request), "stream": True}
     return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
 

@@ -33,7 +33,7 @@ def mapped(exc: Exception, *, started: bool = False) -> ModelError:
 
 
 def status_exception(status: int, message: str = "no", **headers: str) -> anthropic.APIStatusError:
-    """What the SDK raises for this status."""
+    """Return the SDK's error for this status."""
     body = {"type": "error", "error": {"type": "some_error", "message": message}}
     response = httpx2.Response(status, headers=headers, json=body, request=REQUEST)
     return _error_classes.make_status_error("Error", body=body, response=response)
@@ -48,7 +48,7 @@ def test_every_exception_of_the_sdk_has_a_rule() -> None:
     named = {
         cls.__name__
         for cls in subclasses(anthropic.AnthropicError) - by_status
-        if cls.__module__ == "anthropic"  # its public tree; helpers have their own
+        if cls.__module__ == "anthropic"  # the public tree; helpers have their own
     }
     assert named - {"AnthropicError"} == SDK_EXCEPTIONS
     statuses = {status for status, _ in _error_classes.ERROR_CLASSES}
@@ -181,7 +181,7 @@ def test_every_exception_of_the_other_sdk_has_a_rule() -> None:
         cls.__name__
         for cls in subclasses(openai.OpenAIError) - subclasses(openai.APIStatusError)
         if cls.__name__[0] != "_"
-        and cls.__module__ in ("openai", "openai._exceptions")  # its public tree; helpers have their own
+        and cls.__module__ in ("openai", "openai._exceptions")  # the public tree; helpers have their own
     }
     named = {name for name in named if not name.startswith("_")}
     assert named - {"OpenAIError"} | {"APIStatusError", "OAuthError"} == openai_errors.SDK_EXCEPTIONS

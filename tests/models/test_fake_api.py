@@ -1,4 +1,4 @@
-"""`FakeMessagesAPI` is the service as far as a client can see, and keeps to its script."""
+"""`FakeMessagesAPI` behaves like the service toward a client, and follows its script."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Citations for endpoints without them: passages in, marks out."""
+"""Citations for endpoints without them: passages go in, marks come out."""
 
 from collections.abc import Sequence
 

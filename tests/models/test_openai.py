@@ -1,4 +1,4 @@
-"""The chat-completions adapter against a service that is as strict as the real ones and writes as badly."""
+"""The chat-completions adapter against a service as strict, and as sloppy, as the real ones."""
 
 import json
 import subprocess
@@ -85,7 +85,7 @@ def ended(events: Sequence[ModelEvent]) -> MessageCompleted:
 
 
 def check_order(events: Sequence[ModelEvent]) -> None:
-    """Blocks are open one at a time, and what was handed out in pieces is what they are in the end."""
+    """Only one block is open at a time, and the streamed pieces add up to the final blocks."""
     open_index, pieces, count = None, "", 0
     for event in events:
         if isinstance(event, BlockStarted):

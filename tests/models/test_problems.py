@@ -1,4 +1,4 @@
-"""What the stand-ins refuse, rule by rule, and the two liberties the API grants."""
+"""The fakes' refusals, rule by rule, and the two liberties that the API grants."""
 
 import base64
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def assistant(*blocks: JSON) -> JSON:
 
 
 def request(*messages: JSON, **parameters: Any) -> JSON:
-    """A request to a model that is in no table: only the rules that all have in common apply."""
+    """A request to an unlisted model, for which only the common rules apply."""
     return {"model": "m", "max_tokens": 5, "messages": list(messages or [user(text("hi"))]), **parameters}
 
 
@@ -350,7 +350,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         request(user({**text("x"), "cache_control": {**CACHED, "ttl": "1h"}}), system=FIVE[:1]),
         "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after",
     ),
-    # citations that come back
+    # citations sent back to the model
     ("a citation of nothing", cited(search_result_index=1), "messages.1.content.0.citations.0.search_result_index: "),
     ("a citation past the end", cited(end_block_index=2), "messages.1.content.0.citations.0.end_block_index: "),
     ("a citation of no kind", cited(type="x"), "messages.1.content.0.citations.0.type: "),

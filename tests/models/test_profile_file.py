@@ -1,4 +1,4 @@
-"""The operator's own word on models, and which models a domain can name."""
+"""The operator's model file, and the models that a domain can name."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Each model is sent what it takes: parameters, room for thinking, and what of a domain's settings it refuses."""
+"""Requests fit each model: parameters, limits of thinking, and refused settings of a domain."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ def test_the_table_matches_the_service() -> None:
         reported = with_capabilities(known, rules.to_json())
         assert reported == dataclasses.replace(known, diagnoses=True, structured=True), (
             name
-        )  # never assumed of a gateway
+        )  # never assumed for a gateway
         assert (known.bound, known.system_messages, known.sampling) == (
             rules.bound,
             rules.system_messages,

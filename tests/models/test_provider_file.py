@@ -1,4 +1,4 @@
-"""The operator's providers: from a file or the environment alone, chosen among by domains."""
+"""The operator's providers, from a file or only from the environment; domains choose among them."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which model a process talks to: by the setting, from our own providers and from installed distributions."""
+"""The model of a process: chosen by the setting, from our own providers and from installed distributions."""
 
 import sys
 import time
@@ -45,7 +45,7 @@ def fail(settings, name):
 
 @contextmanager
 def installed(folder: Path, name: str, value: str) -> Iterator[None]:
-    """Install a distribution with one provider for as long as the block runs."""
+    """Install a distribution with one provider while the block runs."""
     info = folder / "acme_models-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""What leaves for the Messages API."""
+"""The requests sent to the Messages API."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""The retirement of models: the table against the SDK's own, and the warnings before and after the day."""
+"""The retirement of models: our table against the SDK's, and the warnings before and after the date."""
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`ScriptedModel` keeps to its script and to the API's rules."""
+"""`ScriptedModel` follows its script and the API's rules."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""A character that a model cuts in two, and halves without the other one, cost no attempt and no answer."""
+"""A character that a model splits, and a half without its other half, fail no attempt and no answer."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ DELTAS = {
 
 
 def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
-    """Decode an answer of one block; return its deltas, and the block as a whole."""
+    """Decode an answer of one block; return its deltas and the whole block."""
     delta = {
         "text": ("text_delta", "text"),
         "thinking": ("thinking_delta", "thinking"),

@@ -1,4 +1,4 @@
-"""The SSE reader: the same events whatever the chunking, line ends or spelling."""
+"""The SSE reader: the same events for all chunkings, line ends and spellings."""
 
 import pytest
 from hypothesis import example, given

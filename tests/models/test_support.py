@@ -1,4 +1,4 @@
-"""``agentic-rag models check``: what a model can do is found out from its service, whatever that one answers."""
+"""``agentic-rag models check`` finds out what a model can do, and handles every answer of its service."""
 
 import os
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def model_of(api: FakeService) -> Model:
 
 
 async def findings(api: FakeService, seconds: float = 20) -> Mapping[ModelAbility, str]:
-    """Return the code of each trial on a service, empty where it works."""
+    """Return the error code of each trial on a service, empty for a success."""
     model = model_of(api)
     name = "small-1" if isinstance(api, FakeChatAPI) else "claude-haiku-5-5"
     try:
@@ -95,7 +95,7 @@ async def test_a_broken_service_is_called_once_and_reported(service: Any, name: 
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
-    """Run the command; return its exit code and all that it printed."""
+    """Run the command; return its exit code and whole output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
     done = run_program(["models", "check", *arguments], cwd=folder, env={**own, **environment})
     return done.returncode, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Answers over the SDK's transport: the same in any pieces, and an error wherever they are cut off."""
+"""Answers over the SDK's transport: the same events in any pieces, and an error at every cut."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +28,7 @@ KIND = b"content-type: text/event-stream\r\n"
 WITH_LENGTH = b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%s" % (KIND, len(STREAM), STREAM)
 TO_THE_END = b"HTTP/1.1 200 OK\r\n%s\r\n%s" % (KIND, STREAM)
 MOST_UNREAD = 16 * 2**20
-"""Bytes that the client and the sockets may buffer of an answer that is not read."""
+"""Bytes of an unread answer that the client and the sockets may buffer."""
 
 Serve = Callable[[SocketStream], Awaitable[None]]
 
@@ -45,13 +45,13 @@ def chunked(body: bytes, sizes: Sequence[int]) -> bytes:
 
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    """Return the data cut at these places."""
+    """Return the data cut at these offsets."""
     ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start]
 
 
 async def take_request(stream: SocketStream) -> bytes:
-    """Return the bytes of the next request, or of what came before the end of the connection."""
+    """Return the bytes of the next request, or the bytes received before the connection ended."""
     asked = b""
     while not asked.endswith(b'"stream":true}'):
         try:
@@ -63,7 +63,7 @@ async def take_request(stream: SocketStream) -> bytes:
 
 @dataclass
 class Service:
-    """Answers each request of a connection with the next of ``answers``, in these pieces; then it closes."""
+    """Answers each request of a connection with the next of ``answers``, in these pieces, and then closes it."""
 
     answers: Sequence[Sequence[bytes]]
     requests: list[bytes] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Service:
 
 @asynccontextmanager
 async def serving(serve: Serve) -> AsyncIterator[str]:
-    """Yield the URL of a service that is ``serve``."""
+    """Yield the URL of a service that runs ``serve``."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
@@ -95,7 +95,7 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
-    """Yield a model whose service is ``serve``."""
+    """Yield a model whose service runs ``serve``."""
     async with serving(serve) as url:
         model = AnthropicModel("k", url)
         try:
@@ -105,7 +105,7 @@ async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
 
 
 async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | None]:
-    """Return the events of one answer, and the error that broke it off."""
+    """Return the events of one answer, and the error that ended it."""
     events: list[ModelEvent] = []
     try:
         async with model.stream(HELLO) as answer:
@@ -222,7 +222,7 @@ async def test_an_unread_answer_pauses_the_service() -> None:
     async with asking(serve) as model:
         async with model.stream(HELLO):
             before = -1
-            while before != sent:  # until no more is taken
+            while before != sent:  # until the socket accepts no more
                 before = sent
                 with anyio.move_on_after(0.2):
                     await closed.wait()

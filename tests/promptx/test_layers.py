@@ -1,4 +1,4 @@
-"""What the modules of this package may import and contain."""
+"""The imports and the content that modules of this package may have."""
 
 import ast
 import subprocess

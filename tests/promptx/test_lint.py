@@ -1,4 +1,4 @@
-"""What a role author is told: a folder of twenty broken roles, and nothing about sound ones."""
+"""The linter's messages to role authors: a folder of twenty broken roles, and no message about valid ones."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ NO_BUILTIN = Path(__file__).parent / "none"
 def broken(workspace: Path) -> RoleLibrary:
     folder = workspace / ".promptx" / "resource"
     shutil.copytree(DATA / "broken_roles", folder)
-    # Two that are not UTF-8, which is why they are not files of this repository.
+    # Two that are not UTF-8, so they are not files of this repository.
     (folder / "17-latin1.role.md").write_bytes(
         "<role>\n  <personality>Grüße</personality>\n</role>\n".encode("latin-1")
     )

@@ -1,4 +1,4 @@
-"""One memory: what enters it, what it says, and what survives on disk."""
+"""One memory: what is saved, what is recalled, and what survives on disk."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""What is on disk after a process was killed, ran out of disk, or shared the memory with another one."""
+"""The files on disk after a process was killed, ran out of disk space, or shared the memory with another one."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def template(folder: Path) -> Path:
 
 
 def rows_if_sound(folder: Path) -> int:
-    """How many engrams there are, after checking that all is consistent and that the memory can go on."""
+    """Return the number of engrams, after checking that everything is consistent and that the memory can be used."""
     memory = Memory(Folder(folder))
     engrams = memory.export()
     words = list(dict.fromkeys(cue for engram in engrams for cue in engram.cues))
@@ -51,7 +51,7 @@ def test_a_batch_killed_anywhere_in_our_code_is_complete_or_absent(tmp_path: Pat
     with victim("lines", template(tmp_path / "template"), tmp_path / "out", step) as process:
         assert process.wait(120) == 0
     counts = [rows_if_sound(folder) for folder in sorted((tmp_path / "out").iterdir())]
-    assert counts == sorted(counts)  # once it is there it stays
+    assert counts == sorted(counts)  # an existing file stays
     assert set(counts) == {BEFORE, AFTER}
     assert len(counts) > least
 

@@ -1,4 +1,4 @@
-"""Recall beyond PromptX: cues without edges, other cases and forms, words inside a sentence; what stands first."""
+"""Recall beyond PromptX: cues without edges, other cases and forms, words inside a sentence, and the ranking."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ NOW = 1_795_300_000_000
 DAY = 86_400_000
 ASKED = Path(__file__).parent / "asked_otherwise.txt"
 FOUND_FIRST = 91
-"""Of the 100, those that have any word in common with their question. 51 were found before words were folded."""
+"""Of the 100 questions, those that share a word with their memory. Before words were folded, 51 were found."""
 
 
 def memory_of(folder: Path, *engrams: tuple[str, str], type: str = "ATOMIC", strength: float = 0.5) -> Memory:
-    """Make a memory of contents with their schemas, one a day, the last one now."""
+    """Make a memory of contents with their schemas, one for each day, the last one today."""
     memory = Memory(Folder(folder / ROLE))
     for number, (content, schema) in enumerate(engrams):
         memory.remember([NewEngram(content, schema, strength, type)], NOW - (len(engrams) - 1 - number) * DAY)
@@ -81,7 +81,7 @@ def test_each_line_has_the_date_and_the_id_of_its_memory(tmp_path: Path) -> None
     text, structured = describe_recollection(memory.recall("period", "balanced", NOW))
     assert text.startswith(f"Found by the words of the query:\n\n- [ATOMIC 0.5 2026-11-21 {engram.id}] two months")
     assert [each["id"] for each in structured["found"]] == [engram.id]
-    assert (structured["engrams"], structured["fallback"]) == ([], "dmn")  # as PromptX has it
+    assert (structured["engrams"], structured["fallback"]) == ([], "dmn")  # as in PromptX
 
 
 @pytest.mark.parametrize("created_at", [-1, 0, 10**18])
@@ -103,7 +103,7 @@ def test_a_query_without_words_returns_no_hits_and_an_overview(tmp_path: Path, q
 def test_recalls_find_newly_saved_memories_and_no_deleted_ones(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("two months", "notice period"))
     assert contents(memory.recall("Periods", "balanced", NOW)) == ["two months"]
-    other = Memory(Folder(tmp_path / ROLE))  # another process
+    other = Memory(Folder(tmp_path / ROLE))  # in another process
     other.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
     assert set(contents(memory.recall("Periods", "balanced", NOW))) == {"two months", "three months"}
     memory.forget(next(each.id for each in memory.export() if each.content == "two months"))

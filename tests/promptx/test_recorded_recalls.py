@@ -1,4 +1,4 @@
-"""The 24 recalls recorded from PromptX itself, and the files it recorded them from."""
+"""The 24 recalls recorded from PromptX itself, and the files from which it recorded them."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ async def test_a_recorded_recall_is_reproduced_by_the_tool(
     assert result["activated"] == case["activated_cues"]
     assert [[edge["from"], edge["to"], edge["weight"]] for edge in result["edges"]] == case["connections"]
     assert result["mindmap"] == case["mindmap"]
-    # The tool's clock is not the recording's, so engrams of nearly equal score may change places.
+    # The tool's clock differs from the recording's, so engrams with nearly equal scores may change places.
     assert len(result["engrams"]) == len(case["engrams_in_order"])
 
 

@@ -1,4 +1,4 @@
-"""What a memory says again: replaced, forgotten, or known already."""
+"""Repeated content in a memory: replaced, forgotten, or already stored."""
 
 import json
 import sqlite3
@@ -73,7 +73,7 @@ def test_a_memory_with_replaced_engrams_keeps_promptxs_format(memory: Memory) ->
         by_cue = connection.execute("SELECT DISTINCT engram_id FROM cue_index WHERE word='home'").fetchall()
         rows = connection.execute("SELECT id, json_valid(schema), json_valid(metadata) FROM engrams").fetchall()
     connection.close()
-    assert by_cue == [(newest,)]  # what PromptX's own recall joins
+    assert by_cue == [(newest,)]  # joined as in PromptX's own recall
     assert sorted(rows) == sorted([(old, 1, 1), (newest, 1, 1)])
     network = json.loads((memory.folder.path / "network.json").read_text("utf-8"))
     assert network["cues"]["home"]["memories"] == [newest]

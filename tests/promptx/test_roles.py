@@ -1,4 +1,4 @@
-"""Which file is a role, which one wins, and what an activation says while files change."""
+"""Which file is a role, which one takes precedence, and what an activation returns while files change."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The MCP server in process: bound by its host, in both protocol eras."""
+"""The MCP server in process: arguments bound by its host, in both protocol eras."""
 
 import json
 import os
@@ -73,7 +73,7 @@ async def test_a_recall_marks_memories_that_others_may_have_written(
     meta = bound(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
     arguments = {"query": "contract"}
     none = await client.call_tool("promptx_recall", arguments, meta=meta)
-    assert "othersText" not in none.structured_content  # nothing is nobody's text
+    assert "othersText" not in none.structured_content  # an empty text has no author
     await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
     found = await client.call_tool("promptx_recall", arguments, meta=meta)
     assert (found.structured_content or {}).get("othersText", False) is others

@@ -1,4 +1,4 @@
-"""Skills as folders: what is read, what is refused, and what their authors are told."""
+"""Skills as folders: what is read, what is refused, and the messages to their authors."""
 
 import hashlib
 import os

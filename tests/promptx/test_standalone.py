@@ -1,4 +1,4 @@
-"""The server as a process of its own: stdio and streamable HTTP, both protocol eras."""
+"""The server as a separate process: stdio and streamable HTTP, both protocol eras."""
 
 import os
 import re

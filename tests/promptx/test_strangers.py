@@ -1,7 +1,7 @@
-"""What a stranger left in a workspace does no harm: links, pipes and databases that are no memory.
+"""Foreign objects in a workspace do no harm: links, pipes and databases that are no memory.
 
-Everything is reached as the server reaches it: through `memory_folder` and `RoleLibrary`. ``outside`` is a place that
-nobody may read or change.
+The tests reach everything as the server does: through `memory_folder` and `RoleLibrary`. Nothing may read or change
+``outside``.
 """
 
 import os
@@ -46,7 +46,7 @@ def place(workspace: Path) -> Path:
 
 
 def use(workspace: Path) -> None:
-    """Do all that a memory does; refusals are fine, what is then where is the test's to see."""
+    """Run all actions of a memory. Refusals are fine; the tests check the result."""
     memory = Memory(memory_folder(workspace, "domain", None, ROLE))
     deeds: tuple[Callable[[], object], ...] = (
         lambda: memory.remember([SAVED], NOW),
@@ -125,7 +125,7 @@ def test_a_pipe_in_place_of_a_role_or_its_folder_blocks_no_caller(workspace: Pat
 
 
 def test_a_role_that_is_swapped_for_a_link_is_not_read_through_it(resources: Path, outside: Path) -> None:
-    """What is looked at is what is read: a swap between the two finds nothing."""
+    """The checked file is the file that is read, so a swap between the two has no effect."""
     (resources / "x.role.md").write_text(ROLE_TEXT)
     home = Folder(resources)
     with home.open("x.role.md") as file:
@@ -185,7 +185,7 @@ def test_a_trigger_beside_our_tables_does_not_run(workspace: Path, recorded: Pat
 
 
 def test_a_statement_that_runs_too_long_is_stopped(recorded: Path) -> None:
-    """A database may change under an open connection, after the look at its schema: then the deadline ends it."""
+    """A database may change under an open connection after its schema was checked. Then the deadline ends the query."""
     ledger = Ledger(Folder(recorded), seconds=0.2)
     assert len(ledger.all()) == 72
     hostile(

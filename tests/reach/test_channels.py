@@ -1,4 +1,4 @@
-"""Notifications to messengers and by mail: the forms they expect, and texts that could break out of them."""
+"""Notifications to messengers and by mail: the expected forms, and texts that could break out of them."""
 
 import asyncio
 import base64

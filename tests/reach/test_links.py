@@ -1,4 +1,4 @@
-"""Answers by a link in a notification: who may use it, how often, and what its page shows."""
+"""Answers by a link in a notification: who may use it, how often, and the content of its page."""
 
 import re
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ PUBLIC = "https://rag.example.org"
 
 @dataclass
 class Asked:
-    """A rig with a turn that waits, and the link that its owner received."""
+    """A rig with a waiting turn, and the link that its owner received."""
 
     rig: Rig
     receiver: Receiver
@@ -67,7 +67,7 @@ async def asked(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterato
 
 async def test_a_link_shows_the_question_and_approves_it_once_in_the_recipients_name(tmp_path: Path) -> None:
     async with asked(tmp_path) as a:
-        for _ in range(2):  # a preview of a messenger
+        for _ in range(2):  # a messenger's preview
             page = await a.get()
             assert page.status_code == 200
         for shown in ("promptx_remember", "Ann likes tea.", "sent to local", "Approve", "Decline"):

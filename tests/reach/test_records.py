@@ -1,4 +1,4 @@
-"""Endpoints and schedules in bundles, after erasing a person and deleting a domain, and by the command line."""
+"""Endpoints and schedules in bundles, after erasing a person and deleting a domain, and on the command line."""
 
 import io
 import json

@@ -49,7 +49,7 @@ def test_a_skipped_local_time_fires_after_the_gap_and_a_repeated_one_fires_once(
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 @pytest.mark.parametrize("fields", ["30 2 * * *", "0,30 1-3 * * *", "15 * * * *", "*/20 * * * *"])
 def test_the_last_time_before_a_moment_matches_the_forward_walk(zone: str, fields: str) -> None:
-    for month in (3, 4, 10, 11):  # clocks change at the turn of two of these months
+    for month in (3, 4, 10, 11):  # the clocks change at the end of two of these months
         begin = time_text(datetime(2026, month, 1, tzinfo=UTC).timestamp() - 8 * 86_400)
         first = cron.next_time(fields, zone, begin)
         assert first is not None
@@ -96,7 +96,7 @@ async def make_due(rig: Rig, schedule: Json, seconds: float = 1.0) -> str:
 
 
 async def firings(rig: Rig, domain: str, schedule: Json, count: int = 1, state: str = "") -> list[Json]:
-    """Return the firings, newest first, once there are ``count`` that have ended or have this state."""
+    """Return the firings, newest first, once ``count`` of them have ended or have this state."""
     with anyio.fail_after(240):
         while True:
             path = f"/api/domains/{domain}/schedules/{schedule['id']}/firings"

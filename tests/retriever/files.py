@@ -1,4 +1,4 @@
-"""Files of every format, made on the spot."""
+"""Files of every format, made at run time."""
 
 import struct
 import zipfile
@@ -17,11 +17,11 @@ from reportlab.pdfgen.canvas import Canvas
 pdfmetrics.registerFont(UnicodeCIDFont("STSong-Light"))
 
 Line = tuple[int, str]
-"""Font size and text; a size of 0 is a gap between paragraphs."""
+"""Font size and text. A size of 0 is a gap between paragraphs."""
 
 
 def pdf(path: Path, pages: Sequence[Sequence[Line]], password: str = "", font: str = "Helvetica") -> Path:
-    """A page without lines gets a drawing instead: what a scanner makes."""
+    """A page without lines gets a drawing, like a page from a scanner."""
     encryption = StandardEncryption(password, ownerPassword=password) if password else None
     canvas = Canvas(str(path), encrypt=encryption)
     for lines in pages:

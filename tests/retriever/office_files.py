@@ -1,4 +1,4 @@
-"""Office files with every kind of part, made from XML: what a reader must read, or name on the document."""
+"""Office files with every kind of part, made from XML. A reader must read each part, or name it on the document."""
 
 import zipfile
 from pathlib import Path
@@ -44,7 +44,7 @@ DIAGRAM = (
 
 
 def related(*targets: tuple[str, str, str]) -> str:
-    """Return a part of relations: id, kind and target of each; an address outside has a colon."""
+    """Return a relationships part: id, kind and target of each one. A target with a colon is external."""
     lines = [
         f'<Relationship Id="{ident}" Type="{OFFICE}/{kind}" Target="{target}"'
         f"{' TargetMode=' + chr(34) + 'External' + chr(34) if ':' in target else ''}/>"
@@ -54,7 +54,7 @@ def related(*targets: tuple[str, str, str]) -> str:
 
 
 def package(path: Path, kind: str, main: str, members: dict[str, str | bytes]) -> Path:
-    """Write a package whose main part has a kind of content."""
+    """Write a package with a main part of this content type."""
     types = (
         f'<Types xmlns="{PACKAGE}/content-types"><Default Extension="rels" '
         'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
@@ -224,7 +224,7 @@ def sheets(path: Path) -> Path:
 
 
 def slides(path: Path) -> Path:
-    """A presentation with every kind of part, made of one of python-pptx to which the parts are added."""
+    """A presentation with every kind of part: one of python-pptx with the parts added."""
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[5])
     assert slide.shapes.title is not None
@@ -315,7 +315,7 @@ OPEN_SPACES = (
 
 
 def open_package(path: Path, kind: str, body: str, styles: str = "", **members: bytes) -> Path:
-    """Write an OpenDocument file of a kind with the content of its body, and of its styles."""
+    """Write an OpenDocument file of a kind with the given body and styles."""
     content = (
         f"<office:document-content {OPEN_SPACES}>{styles}<office:body><office:{kind}>{body}</office:{kind}>"
         "</office:body></office:document-content>"

@@ -1,4 +1,4 @@
-"""Chunks and sentences: spans, sizes, headings, and what is never cut."""
+"""Chunks and sentences: spans, sizes, headings, and texts that are never split."""
 
 import json
 from itertools import pairwise

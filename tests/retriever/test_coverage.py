@@ -1,4 +1,4 @@
-"""What a question names, and which passages hold it."""
+"""The terms that a question names, and the passages that contain them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from mcp_servers.retriever.lexical import query_vector
 
 
 def coverage(question: str, passage: str) -> Coverage | None:
-    """Return how the passage covers the question, all of whose words are equally rare."""
+    """Return the passage's coverage of a question whose words are all equally rare."""
     tokens = frozenset(query_vector(question).indices)
     asked = read_question(question, tokens)
     return asked.coverage(passage, frozenset(), asked.weigh(dict.fromkeys(tokens, 1.0)))
@@ -141,7 +141,7 @@ def test_a_word_with_the_same_start_is_another_word() -> None:
         ("When does the office close in June?", False),
         ("When does the office close?", False),
         ("WHEN DOES THE OFFICE CLOSE?", False),
-        ("Wann schließt das Kontor?", False),  # every German noun has a capital
+        ("Wann schließt das Kontor?", False),  # every German noun has a capital letter
     ],
 )
 def test_a_name_in_no_passage_is_missing(question: str, missing: bool) -> None:
@@ -156,7 +156,7 @@ def test_a_part_of_a_compound_is_not_the_compound() -> None:
     assert inside is not None
     assert inside.lacking > 0
     assert whole is not None
-    assert whole.lacking > 0  # four letters may stand in any word
+    assert whole.lacking > 0  # four letters may occur inside any word
 
 
 @pytest.mark.parametrize("question", ["", "7", "?!…", "Ｈ", "مرحبا", "שלום 微风 x", "a " * 5_000, "微" * 2_000])

@@ -1,4 +1,4 @@
-"""Damaged files: one bad part costs one part, and each refusal is a sentence that a person can act on."""
+"""Damaged files: one bad part costs one part, and each refusal tells a person what to do."""
 
 import random
 import re
@@ -22,7 +22,7 @@ CORPUS = sorted(
     if path.suffix not in (".py", ".json")
 )
 MACHINE_WORDS = re.compile(r"[A-Za-z]+(?:Error|Exception|Warning)\b|\w+Zip\w+|Errno|Traceback|argument|0x|rId\d|None\b")
-"""Words of programs, which a sentence for the uploader does not contain."""
+"""Technical words that a sentence for the uploader must not contain."""
 
 
 def cut(data: bytearray, chance: random.Random) -> bytearray:

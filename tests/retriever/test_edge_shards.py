@@ -1,4 +1,4 @@
-"""The embedded index's shards: small ones are kept lean and large ones are not, and neither shows in what is found."""
+"""The embedded index's shards: small ones are compacted, large ones are not, and search results stay the same."""
 
 import random
 import tempfile
@@ -55,7 +55,7 @@ def vectors(count: int, dimension: int = 8) -> Dense:
 
 
 def indexed(folder: Path, collection: str) -> set[str]:
-    """Return the payload fields that have an index in a closed folder; opens it as nobody of ours does."""
+    """Return the payload fields with an index in a closed folder. Opens the folder with the engine alone."""
     shard = engine.EdgeShard.load(str(folder / collection / "1"))
     fields = {*shard.info().payload_schema}
     shard.close()
@@ -68,7 +68,7 @@ def storage(folder: Path, collection: str) -> str:
 
 
 def as_earlier(folder: Path, collection: str) -> None:
-    """Make of a closed collection what earlier versions made of every one."""
+    """Convert a closed collection to the form of earlier versions."""
     shard = engine.EdgeShard.load(str(folder / collection / "1"))
     for field in ("document", "heading_path"):
         shard.update(engine.UpdateOperation.create_field_index(field, engine.PayloadSchemaType.Keyword))
@@ -80,7 +80,7 @@ def as_earlier(folder: Path, collection: str) -> None:
 
 
 def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
-    """Return what all kinds of questions about a collection are answered."""
+    """Return the answers to all kinds of questions about a collection."""
     selections = [Selection(), Selection(document="a"), Selection(heading="Odd"), Selection(("a", "b"), heading="Even")]
     legs: list[LegResults] = [
         index.search_legs(collection, "pumps", vectors(1).vectors[0], each, limit=10_000) for each in selections
@@ -119,7 +119,7 @@ def test_searches_are_equal_with_and_without_the_indexes_of_a_collection(
                 if act == "add":
                     there[document] = max(
                         [chunk(document, n) for n in range(count)], there.get(document, []), key=len
-                    )  # the same chunks again are no more
+                    )  # storing the same chunks again adds none
                     done(index.upsert("law", [chunk(document, n) for n in range(count)], vectors(count)))
                 elif act == "delete":
                     there.pop(document, None)
@@ -248,7 +248,7 @@ def test_few_large_collections_stay_open_or_many_small_ones(points: list[int], m
     assert len(left) <= most
     if len(left) > ALWAYS_OPEN:
         assert sum(left) <= MAX_POINTS
-    if left != points:  # not one more than need be
+    if left != points:  # not one more than necessary
         assert len(left) == most or len(left) >= ALWAYS_OPEN
 
 

@@ -1,4 +1,4 @@
-"""Embedders: the local one on a real (tiny) ONNX model, the HTTP one against a real ASGI endpoint, and settings."""
+"""Embedders: the local one with a real (tiny) ONNX model, the HTTP one against a real ASGI endpoint, and settings."""
 
 import gzip
 import math
@@ -52,7 +52,7 @@ async def test_fetching_a_local_model_loads_it_and_reports_progress(tmp_path: Pa
 
 
 def endpoint(*answers: Response | dict[str, Any], key: str = "key") -> tuple[HttpEmbedder, list[dict[str, Any]]]:
-    """An embedder whose endpoint gives one answer after the other, then vectors; and the bodies it was sent."""
+    """An embedder whose endpoint returns one answer after the other, then vectors; also the bodies it received."""
     bodies: list[dict[str, Any]] = []
     waiting = list(answers)
 
@@ -136,7 +136,7 @@ async def test_an_error_that_repeats_the_key_is_redacted(filler: str, echoed: st
 
 @pytest.mark.parametrize("status", [200, 400])
 async def test_an_endless_answer_is_refused_by_its_unpacked_size(status: int) -> None:
-    """40 KB of gzip that stand for 40 MB of JSON white space, and as many that stand for an error."""
+    """40 KB of gzip that unpack to 40 MB of JSON white space, and as many that unpack to an error."""
     packed = gzip.compress(b" " * (ANSWER_BYTES + 8 * 2**20))
     embedder, bodies = endpoint(Response(packed, status, {"Content-Encoding": "gzip"}, "application/json"))
     with pytest.raises(EmbedderFailed, match="longer than"):

@@ -1,4 +1,4 @@
-"""Folding: spellings that readers take for the same compare equal, and offsets lead back to the source."""
+"""Folding: spellings that readers consider equal compare equal, and offsets lead back to the source."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Files as people really make them: merged cells, notes, text boxes, broken bytes, tables for the looks."""
+"""Files as people make them: merged cells, notes, text boxes, broken bytes, tables used for layout."""
 
 import time
 import zipfile
@@ -125,7 +125,7 @@ def test_csv_dialects_of_all_kinds_are_understood(tmp_path: Path, source: str, t
 
 
 def word_with(path: Path, *parts: str) -> Path:
-    """A document whose paragraphs hold the given XML."""
+    """Make a document whose paragraphs have the given XML."""
     document = docx.Document()
     for part in parts:
         document.add_paragraph("seen ")._p.append(parse_xml(part.replace(">", f" {WORD}>", 1)))

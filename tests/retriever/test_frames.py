@@ -1,4 +1,4 @@
-"""Frames between processes: read from pieces of any size, and refused if the bytes are none. Delays of restarts."""
+"""Frames between processes: read from pieces of any size, and refused if malformed. Delays of restarts."""
 
 import os
 import struct

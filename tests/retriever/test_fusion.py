@@ -1,4 +1,4 @@
-"""Fusion of two ranked lists, and what calibration makes of the dense one."""
+"""Fusion of two ranked lists, and the calibration of the dense one."""
 
 import pytest
 from hypothesis import given

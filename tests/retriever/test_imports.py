@@ -1,4 +1,4 @@
-"""What importing the light modules must not drag in."""
+"""Modules that an import of the light modules must not load."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One conformance suite for every index implementations, and what only the embedded one has: files and an owner."""
+"""One conformance suite for all index implementations, and tests of the embedded one's files and owner."""
 
 import math
 import os
@@ -88,7 +88,7 @@ def name() -> str:
     return f"domain_{uuid4().hex[:8]}"
 
 
-# The local client says so for each payload index it is asked for; a real server makes them.
+# The local client warns about each requested payload index; a real server creates them.
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
 
 
@@ -127,7 +127,7 @@ async def test_a_chunk_equal_to_the_question_has_the_self_score(index: Index, na
     chunk = replace(handbook()[0], heading_path=())
     await index.upsert(name, [chunk, *rules()])
     legs = await index.search_legs(name, chunk.text)
-    # A question counts a repeated word once, a chunk each time it stands there.
+    # A question counts a repeated word once, a chunk counts every occurrence.
     assert legs.lexical[0].score == pytest.approx(legs.self_score, rel=0.1)
     assert (await index.search_legs(name, "zebra")).self_score > 0
     await index.drop(name)

@@ -1,4 +1,4 @@
-"""The index process: killed at any moment it loses nothing acknowledged, and it never takes its server with it."""
+"""The index process: a kill at any moment loses nothing acknowledged, and never ends its server."""
 
 import os
 import select
@@ -22,7 +22,7 @@ from tests.waiting import pause
 from .corpus import handbook, long_section, rules
 
 SECONDS = 240
-"""No test takes long; one that hangs shall say where."""
+"""No test takes long. A hanging one must show where it hangs."""
 
 
 def pid_of(index: ProcessIndex) -> int:
@@ -31,7 +31,7 @@ def pid_of(index: ProcessIndex) -> int:
 
 
 async def ended(pid: int) -> None:
-    """Return once a process is no more."""
+    """Return once a process has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -113,7 +113,7 @@ async def test_a_cancelled_request_does_not_affect_others(tmp_path: Path) -> Non
                 for _ in range(delay):
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
-            await index.delete_document("law", document)  # what was sent before is done before
+            await index.delete_document("law", document)  # earlier requests are done first
             assert await index.count("law", document) == 0
             assert await index.chunks("law", handbook()[0].document_id) == handbook()
 
@@ -177,8 +177,8 @@ async def test_cached_values_of_a_collection_end_with_each_change(tmp_path: Path
             tasks.start_soon(index.upsert, "law", rules())
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        await index.count("law")  # read before, while or after it is written
-        await index.delete_document("law", handbook()[0].document_id)  # what was sent before is done before
+        await index.count("law")  # read before, during or after the write
+        await index.delete_document("law", handbook()[0].document_id)  # earlier requests are done first
         there = await index.existing("law", [chunk.chunk_id for chunk in (*handbook(), *rules())])
         assert await index.count("law") == len(there)
         generation = await index.rebuild("law", CollectionMeta())
@@ -213,7 +213,7 @@ async def test_collections_take_turns(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         long = long_section(15_000)
         await index.upsert("large", long)
-        await index.upsert("small", handbook())  # making a collection takes longer than a turn in it
+        await index.upsert("small", handbook())  # creating a collection takes longer than a turn in it
         order: list[str] = []
 
         async def rewrite() -> None:
@@ -242,7 +242,7 @@ async def test_a_folder_in_use_prevents_the_start_until_it_is_free(tmp_path: Pat
                 try:
                     assert await index.count("law") == 0
                 except IndexUnavailable:
-                    await index.wait_for_loss()  # each start that fails is one
+                    await index.wait_for_loss()  # each failed start is one
                 else:
                     break
 

@@ -1,4 +1,4 @@
-"""The lexical leg: numbers, codes, dates and clauses are words, whatever they are written like."""
+"""The lexical leg: numbers, codes, dates and clauses are words in every spelling."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

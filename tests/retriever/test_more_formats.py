@@ -1,4 +1,4 @@
-"""Mail, books, OpenDocument, RTF, data and old formats; and what strangers make of them."""
+"""Mail, books, OpenDocument, RTF, data and old formats, and hostile files of these kinds."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""OCR: lines, tables and directions of scanned pages, and what noise becomes."""
+"""OCR: lines, tables and directions of scanned pages, and the treatment of noise."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Batches grow and shrink with what a call takes."""
+"""Batches grow and shrink with the duration of a call."""
 
 from mcp_servers.retriever.pacing import Pace
 

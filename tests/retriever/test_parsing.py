@@ -1,4 +1,4 @@
-"""Every format in, and every way a file can be bad: as blocks or as a coded error."""
+"""Every format, and every kind of bad file: parsed to blocks, or refused with a coded error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Nothing of an Office file vanishes: each text of each part is in the output, or a note names its kind."""
+"""No part of an Office file vanishes: each text of each part is in the output, or a note names its kind."""
 
 import zipfile
 from collections.abc import Callable
@@ -34,7 +34,7 @@ NOTED = {
     "0": "",  # the end of a placeholder
     "&Lprinted header &P": "",
 }
-"""Texts that no reader shows, with a word of the note that stands for them."""
+"""Texts that no reader shows, each with a word of the note that represents them."""
 MACHINERY = (
     "docProps/",
     "[Content_Types].xml",
@@ -45,7 +45,7 @@ MACHINERY = (
     "printerSettings",
 )
 CODES = ("instrText", "formatCode", "idx", "tableStyleId", "posOffset")
-"""Elements whose text says how something looks."""
+"""Elements whose text describes a layout."""
 
 FILES: tuple[tuple[str, Callable[[Path], Path]], ...] = (
     ("all.docx", office_files.word),
@@ -56,7 +56,7 @@ FILES: tuple[tuple[str, Callable[[Path], Path]], ...] = (
 
 
 def texts_of(path: Path) -> list[tuple[str, str]]:
-    """Return each text of each XML part that says something, with the name of its part."""
+    """Return each text of each XML part with content, with the name of its part."""
     found = []
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():

@@ -1,4 +1,4 @@
-"""PDFs as people have them: tables, turned pages, forms, links, running lines, and files without their end."""
+"""PDFs from practice: tables, rotated pages, forms, links, running lines, and truncated files."""
 
 import re
 import zlib

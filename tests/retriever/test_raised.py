@@ -1,4 +1,4 @@
-"""Raised digits, divided words and inline markup: a number never takes in a footnote's mark, and no word is cut."""
+"""Raised digits, divided words and inline markup: a number never absorbs a footnote's mark, and no word is cut."""
 
 import zipfile
 from collections.abc import Callable

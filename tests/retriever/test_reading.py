@@ -1,4 +1,4 @@
-"""Reading documents as a model does: lists, passages in order, exact words; and what a search says of its hits."""
+"""Reading documents as a model does: lists, passages in order, exact words, and a search's description of its hits."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -26,7 +26,7 @@ META = {"agentic_rag/collection": "domain_test"}
 
 
 def paged(pages: int) -> list[Chunk]:
-    """A PDF-like manual: a chapter for each ten pages, one paragraph on each page."""
+    """A manual like a PDF: a chapter for every ten pages, one paragraph on each page."""
     blocks: list[Block] = []
     for page in range(1, pages + 1):
         if page % 10 == 1:
@@ -36,7 +36,7 @@ def paged(pages: int) -> list[Chunk]:
 
 
 class Shelf:
-    """A `Library` of chunks in memory; counts the chunks that it handed out."""
+    """A `Library` of chunks in memory that counts the chunks it returned."""
 
     def __init__(self, *documents: Sequence[Chunk], dates: dict[str, str] | None = None) -> None:
         self._chunks = {chunks[0].document_id: list(chunks) for chunks in documents}

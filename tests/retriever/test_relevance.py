@@ -1,4 +1,4 @@
-"""How likely a passage is relevant: a probability that rises with what speaks for it."""
+"""The relevance of a passage: a probability that rises with the evidence for it."""
 
 from hypothesis import given
 from hypothesis import strategies as st

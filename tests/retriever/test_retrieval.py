@@ -39,7 +39,7 @@ def embedder(tmp_path: Path) -> FastEmbedder:
 
 
 def paragraphs(document: str, *texts: str) -> list[Chunk]:
-    """Each text a section of its own."""
+    """Sections with one text each."""
     blocks = [block for at, text in enumerate(texts) for block in (Block("heading", f"§{at}", 1), Block("prose", text))]
     return chunk_document(ParsedDocument(tuple(blocks)), document, f"{document}.md")
 
@@ -157,7 +157,7 @@ async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex,
 
 
 class Numbers:
-    """An embedder that understands one thing: words that end in the same number speak of the same."""
+    """An embedder that understands one thing: words that end in the same number have the same meaning."""
 
     name = "numbers"
 
@@ -176,7 +176,7 @@ class Numbers:
 
 
 class Noise(Numbers):
-    """An embedder that understands nothing, and knows again every text that it has seen."""
+    """An embedder that understands nothing but recognises every text it has seen."""
 
     name = "noise"
 
@@ -245,7 +245,7 @@ async def test_equal_passages_have_the_same_order_in_two_indexes_of_the_same_doc
 
 
 class AngleEmbedder:
-    """Maps a text to the direction, in degrees, that it names as its last word."""
+    """Maps a text to the direction, in degrees, that its last word names."""
 
     name = "angles"
 
@@ -319,7 +319,7 @@ async def test_vectors_of_another_embedder_are_not_changed(index: EdgeIndex, emb
 
 
 class Grown(Failing):
-    """The embedder the collection was filled with, after its operator put another model behind its name."""
+    """The embedder that filled the collection, after its operator put another model behind its name."""
 
     async def embed_query(self, text: str) -> list[float]:
         return [1.0] * 1000
@@ -338,7 +338,7 @@ async def test_vectors_of_another_dimension_cost_the_dense_leg_not_the_search(
 
 
 class Backwards:
-    """A reranker that likes the shortest text best, or fails."""
+    """A reranker that prefers the shortest text, or fails."""
 
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails

@@ -1,4 +1,4 @@
-"""The tool as an MCP client sees it: in process with values bound by meta, and alone over stdio and HTTP."""
+"""The tool as an MCP client sees it: in process with values bound by meta, and standalone over stdio and HTTP."""
 
 import json
 import os
@@ -307,7 +307,7 @@ async def test_a_search_in_a_missing_place_names_it(variables: dict[str, str], t
 
 
 def remote(answer: Response) -> tuple[RemoteRetriever, list[dict[str, Any]]]:
-    """A retriever that asks a server which gives `answer`, and what it was asked."""
+    """A retriever that uses a server which returns `answer`, and the requests it sent."""
     asked: list[dict[str, Any]] = []
 
     async def found(request: Request) -> Response:

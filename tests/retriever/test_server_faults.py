@@ -1,4 +1,4 @@
-"""The index on a server that refuses, does not answer, or tells of yesterday; and two servers of ours on one of it."""
+"""The index on a server that refuses, hangs or answers with stale data, and two of our servers on one Qdrant server."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -20,7 +20,7 @@ NAME = "domain_x"
 
 @asynccontextmanager
 async def indexes(count: int, timeout: int = 30) -> AsyncIterator[tuple[Shim, list[ServerIndex]]]:
-    """One server and so many clients of it, each of a process of its own as far as they know."""
+    """One Qdrant server with several clients, each of which acts as a separate process."""
     shim = Shim()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(shim))
@@ -93,10 +93,10 @@ async def test_an_answer_from_before_a_swap_deletes_no_live_point() -> None:
         await b.upsert(third, [*handbook(), *rules()])
         await a.swap(NAME, second)
         shim.faults.where, shim.faults.stale = "", 1
-        await b.swap(NAME, third)  # it was told that the first one is live
+        await b.swap(NAME, third)  # its cache says that the first one is live
         assert await a.count(NAME) == len(handbook()) + len(rules())
         assert await a.roll_back(NAME)
         assert await a.count(NAME) == len(handbook())
         shim.faults.stale = 1
-        await b.swap(NAME, third)  # it was told that the third one is
+        await b.swap(NAME, third)  # its cache says that the third one is live
         assert await a.count(NAME) == len(handbook()) + len(rules())

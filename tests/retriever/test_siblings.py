@@ -1,4 +1,4 @@
-"""Header rows, number formats, comments and delimited texts: what a person sees in the file is in the blocks."""
+"""Header rows, number formats, comments and delimited texts: the blocks contain what a person sees in the file."""
 
 import datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A domain that is only described: nuwa writes its role in the first conversation, and the role becomes primary."""
+"""A domain that was only described: nuwa writes its role in the first conversation, and the role becomes primary."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`agentic-rag roles` and `agentic-rag memory` as an author meets them: real processes, exit codes, plain lines."""
+"""`agentic-rag roles` and `agentic-rag memory` as an author uses them: real processes, exit codes, plain lines."""
 
 import shutil
 import sqlite3

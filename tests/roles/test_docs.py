@@ -1,4 +1,4 @@
-"""docs/roles.md is true: its example passes the check, and its table names the codes there are."""
+"""docs/roles.md is true: its example passes the check, and its table lists exactly the existing codes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memories that the server proposes from what was said: by whom, from what, once, and undone."""
+"""Memories that the server proposes from a conversation: their author, their source, proposed once, and undone."""
 
 import json
 from datetime import UTC, datetime
@@ -134,7 +134,7 @@ async def test_proposals_are_visible_to_their_user_only(tmp_path: Path) -> None:
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.sqlite("whoever had it is dead")

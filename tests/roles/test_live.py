@@ -51,7 +51,7 @@ async def test_an_edited_role_is_announced_and_activated_again(tmp_path: Path) -
         events = await rig.say(talk, "Go on")
         assert "ROLE_CHANGED" in notices(events)
         assert 'call promptx_action with role \\"clerk\\" again' in last_user_text(rig).replace('"', '\\"')
-        again = await rig.say(talk, "Again")  # not activated yet: said once more
+        again = await rig.say(talk, "Again")  # not activated yet: repeated once
         assert "ROLE_CHANGED" in notices(again)
         assert "Second." in results(again)[0][1]
         assert "ROLE_CHANGED" not in notices(await rig.say(talk, "And now"))

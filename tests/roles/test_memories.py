@@ -1,4 +1,4 @@
-"""Memory through turns and over REST: whose it is, that it lasts, and that its owner can see and delete it."""
+"""Memory through turns and over REST: its owner, its durability, and that its owner can see and delete it."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def member(name: str, domain: str) -> User:
 
 
 async def turn(rig: Rig, user: User, domain: str, content: str = "Hi") -> str:
-    """Run a turn of a user and return all the model was told in it."""
+    """Run a turn of a user and return everything the model received in it."""
     business: Conversations = rig.application.business.conversations
     talk = await business.create(user, domain)
     accepted = await business.send(user, talk.id, content)
@@ -63,7 +63,7 @@ async def test_in_scope_user_memories_are_private(tmp_path: Path) -> None:
 async def test_remembering_for_all_users_of_a_domain_needs_an_admins_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, remember("The office drinks sencha."), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
-        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more
+        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # the local mode has ended
         anna = member("anna", domain)
         memories = rig.application.business.memories
         assert "Denied (shared-memory)" in await turn(rig, anna, domain)
@@ -124,7 +124,7 @@ async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: 
         for _ in range(3):
             await rig.say(talk, "Hi")
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "researcher"}})
-        await rig.say(talk, "Hi")  # the memory is the role's, which is no argument
+        await rig.say(talk, "Hi")  # the memory is bound to the role, which is no argument
         everything = await browse(rig, domain)
         assert (everything["total"], everything["roles"]) == (4, ["assistant", "researcher"])
         assert everything["scope"] == "domain"
@@ -219,7 +219,7 @@ async def test_a_model_forgets_a_memory_of_its_user_and_none_of_another(tmp_path
 async def test_forgetting_for_all_users_of_a_domain_needs_an_admins_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("promptx_forget", id="1_a"), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
-        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more
+        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # the local mode has ended
         assert "Denied (shared-memory)" in await turn(rig, member("anna", domain), domain)
 
 

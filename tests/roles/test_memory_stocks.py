@@ -1,4 +1,4 @@
-"""What holds of a memory wherever it is kept: in PromptX's files, or in the database that servers share."""
+"""Both stores of memories: PromptX's files, and the database that servers share."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def shown(memory: Memory, query: str | None) -> set[str]:
 
 
 def lay_recorded(ground: Ground) -> None:
-    """Lay the memory that was recorded from PromptX into the workspace."""
+    """Copy the memory that was recorded from PromptX into the workspace."""
     folder = memory_folder(ground.workspace, "domain", None, ROLE).path
     folder.mkdir(parents=True)
     for name in ("engrams.db", "network.json"):
@@ -224,18 +224,18 @@ def test_two_servers_remembering_for_one_role_at_once_lose_nothing(ground: Groun
     assert {each.content for each in memories[0].export()} == {each.content for each in memories[1].export()}
 
 
-# --- both at once -------------------------------------------------------------------------------------------
+# --- both stores --------------------------------------------------------------------------------------------
 
 
 class Twins:
-    """The same memory in both places, which is told the same."""
+    """The same memory in both stores, which receive the same calls."""
 
     def __init__(self, files: Ground, server: Ground) -> None:
         self.grounds = (files, server)
         self.shelves = [each.shelf() for each in self.grounds]
 
     def both(self, seed: int, work: Callable[[Memory], Any]) -> Any:
-        """Do the same to both, with the same new ids, and return what both say."""
+        """Make the same call on both, with the same new ids, and return both answers."""
         said = []
         for ground, shelf in zip(self.grounds, self.shelves, strict=True):
             random.seed(seed)
@@ -307,7 +307,7 @@ def test_a_workspace_file_is_imported_into_the_database_once(server: Ground, tmp
     assert (server.memory(shelf).export(), server.memory(shelf).frequencies()) == (engrams, counts)
     assert not has_memory(folder)
     assert not [each.name for each in folder.entries() if not each.name.startswith(".")]
-    for name in ("engrams.db", "network.json"):  # as after a kill between the commit and the file's end
+    for name in ("engrams.db", "network.json"):  # the state after a kill between the commit and the file's removal
         shutil.copyfile(kept / name, folder.path / name)
     again = server.memory(server.shelf())
     assert (again.export(), again.frequencies()) == (engrams, counts)
@@ -325,7 +325,7 @@ def test_two_servers_import_a_file_at_once(server: Ground) -> None:
     assert len(found[0]) > 50
 
 
-# --- killed ------------------------------------------------------------------------------------------------
+# --- kills -------------------------------------------------------------------------------------------------
 
 
 @needs_postgresql

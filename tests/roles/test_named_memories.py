@@ -1,4 +1,4 @@
-"""The role that a memory call names: honoured where the conversation reaches it, refused with the possible ones."""
+"""The role that a memory call names: used if the conversation can reach it, otherwise refused with alternatives."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The prompt as it would be: with settings and components that nobody has saved, and what each part costs."""
+"""The preview of a prompt: with unsaved settings and components, and the cost of each part."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Roles over REST: shown with their files, written as nuwa writes them, removed from the workspace only."""
+"""Roles over REST: shown with their files, written in nuwa's form, removed from the workspace only."""
 
 import sys
 from pathlib import Path

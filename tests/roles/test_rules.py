@@ -1,4 +1,4 @@
-"""Who may use the routes of roles and memories."""
+"""The users who may use the routes of roles and memories."""
 
 import pytest
 

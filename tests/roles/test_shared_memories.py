@@ -1,4 +1,4 @@
-"""Memories of servers that share a database: told at one, recalled at the other; deleted, erased, moved."""
+"""Memories of servers that share a database: saved at one, recalled at the other; deleted, erased, moved."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ pytestmark = [needs_postgresql, pytest.mark.xdist_group("postgresql_url")]
 
 
 async def count_rows(rig: Rig) -> list[int]:
-    """How many rows of memories there are, table by table."""
+    """Return the number of memory rows in each table."""
     tables = [MEMORIES, ENGRAMS, ENGRAM_CUES]
     return await rig.application.database.read(
         lambda conn: [conn.execute(select(func.count()).select_from(each)).scalar_one() for each in tables]
@@ -39,7 +39,7 @@ async def count_rows(rig: Rig) -> list[int]:
 
 
 def files_below(folder: Path) -> list[str]:
-    """The memories that are kept in files."""
+    """The memories that are stored in files."""
     return sorted(str(each.relative_to(folder)).partition("/.promptx/")[2] for each in folder.rglob("engrams.db"))
 
 
@@ -70,7 +70,7 @@ async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_anoth
 
 
 async def exports(rig: Rig) -> list[tuple[str, Export]]:
-    """What the local user exports of the roles of all domains."""
+    """Return the local user's export of the roles of all domains."""
     found = []
     for domain in (await rig.ok("GET", "/api/domains"))["items"]:
         for role in (await browse(rig, domain["id"]))["roles"]:
@@ -80,7 +80,7 @@ async def exports(rig: Rig) -> list[tuple[str, Export]]:
 
 
 def lay_memory(data: Path) -> None:
-    """Let the domain remember something, of which one thing was replaced."""
+    """Let the domain save memories, one of which was replaced."""
     [note] = data.glob("workspaces/*/files/notes ü.txt")
     workspace = note.parents[1]
     memory = Memory(memory_folder(workspace, "domain", None, "law"))

@@ -1,4 +1,4 @@
-"""A role before it is live: checked and tried as a draft, while everybody else gets what is written."""
+"""A role draft is checked and tried, while everybody else gets the stored role."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ async def test_a_draft_is_rendered_and_checked_without_a_write(tmp_path: Path) -
         await rig.ok("PUT", path, {"files": files(LIVE)})
         await rig.ok("POST", f"{path}/check", {"files": files("<role>")})
         live = RoleLibrary(rig.settings.workspaces / domain).activate("clerk")
-        assert "the written one" in live.text  # a draft leaves no trace in what was read last, either
+        assert "the written one" in live.text  # nor does a draft leave a trace in the cache of the last read
 
 
 async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: 
         assert "clerk" in str(rig.model.requests[0].system)
         assert on_disk(rig, domain) == []
         await rig.ok("PUT", f"/api/domains/{domain}/roles/clerk", {"files": files(LIVE)})
-        await rig.say(conversation, "Again")  # no draft: what is written
+        await rig.say(conversation, "Again")  # no draft: the stored role
         assert "I am the written one." in str(rig.model.requests[3].messages)
         await rig.say(
             conversation, "And?", roleDraft={"role": "clerk", "files": files(DRAFT.replace("drafted", "third"))}
         )
-        assert "was edited" in str(rig.model.requests[4].messages[-1])  # so that the model activates it anew
+        assert "was edited" in str(rig.model.requests[4].messages[-1])  # so that the model activates it again
 
 
 @pytest.mark.parametrize(

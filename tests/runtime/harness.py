@@ -169,9 +169,9 @@ class Hooks:
     ended_turns: list[tuple[TurnRecord, Terminal]] = field(default_factory=list)
     denied_calls: list[PlannedCall] = field(default_factory=list)
     branched_sessions: list[tuple[str, int]] = field(default_factory=list)
-    """Each with the number of messages at the start of its new branch."""
+    """Retries, each with the number of messages at the start of its new branch."""
     compacted_sessions: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
-    """Each with the number of its messages, and the range of compacted ones."""
+    """Compactions, each with the number of its messages, and the range of compacted ones."""
 
     def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
         return ()
@@ -311,7 +311,7 @@ async def bench(
     """
     own = await Database.open(store or database_at(folder / "test.db"))
     feed = None
-    if POSTGRESQL and store is None:  # who used it before is dead by now, as if its leases were over
+    if POSTGRESQL and store is None:  # its previous user is dead by now, as if its leases had expired
         over = update(turns.TURNS).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
         await own.write(lambda conn: conn.execute(over).close())
     if (hears or POSTGRESQL) and own.server is not None:

@@ -1,6 +1,6 @@
-"""What an admin does between two turns never ends a conversation: its requests only grow.
+"""No admin act between two turns ends a conversation, because its requests only grow.
 
-The model thinks and the service checks that nothing before a thought has changed, as the newest ones do.
+The model thinks, and the service checks that nothing before a thought has changed, as the newest services do.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ def tools_of(*, added: bool = False) -> MemoryToolset:
 
 
 def brain(request: dict[str, Any]) -> Step:
-    """Think, act and search for every question, then think again and cite what came."""
+    """Think, act and search for every question, then think again and cite the results."""
     last = [message for message in request["messages"] if message["role"] == "user"][-1]["content"]
     if any(block["type"] == "tool_result" for block in last):
         results = sum(
@@ -65,7 +65,7 @@ def brain(request: dict[str, Any]) -> Step:
 
 @dataclass
 class World(Services):
-    """What a bench's turns need, and what an admin may change of it."""
+    """The services of a bench's turns, and the parts that an admin may change."""
 
     settings: Definition = BASE
     hash: str = "h1"
@@ -189,7 +189,7 @@ async def test_an_act_between_turns_is_announced_and_keeps_the_prefix(
     assert api.refused == []
     assert api.dropped == []
     assert told in system_texts(api.requests[before])
-    if act not in ("a server down", "a server starting", "a role edited"):  # these are told until they are over
+    if act not in ("a server down", "a server starting", "a role edited"):  # repeated until they no longer apply
         assert system_texts(api.requests[-1]).count(told) == system_texts(api.requests[before]).count(told), (
             "told twice"
         )

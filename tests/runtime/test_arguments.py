@@ -1,4 +1,4 @@
-"""What a model reads of arguments that do not fit: all of it at once, in words that say what to send."""
+"""The message to a model whose arguments do not fit: all problems together, with the form to send."""
 
 from typing import Any
 

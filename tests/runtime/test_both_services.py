@@ -1,8 +1,8 @@
 """The scripts of the turn tests give the same events over the Messages API and over chat completions.
 
-Each test runs on both services with all that it asserts, and then what clients were told is compared. What differs is
-what a service decides: ids, figures of usage, how texts are cut into pieces (a blank before a mark is held back), and
-times. Signatures of thinking are in no event.
+Each test runs on both services with all its assertions, and then the events for clients are compared. Differences that
+a service decides are ignored: ids, figures of usage, how texts are cut into pieces (a blank before a mark is held
+back), and times. Signatures of thinking are in no event.
 """
 
 import inspect
@@ -41,11 +41,11 @@ ELSEWHERE = {
     "test_a_silent_model_is_abandoned": "it is about time: what was asked within a twentieth of a second is chance",
     "test_one_of_two_delegates_fails_and_the_others_passages_are_cited": "it waits for seconds",
 }
-"""Tests whose script one of the services cannot say, and why."""
+"""Tests whose script one of the services cannot express, with the reasons."""
 PIECES = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
-"""Events that hold a part of something, and where."""
+"""Events that hold a part of something, and the field with it."""
 DECIDED = {"seq", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
-"""Of events: what a service, a clock or chance decides. What marks cite is also compared with its passage."""
+"""Fields of events that a service, a clock or chance decides. Passages of marks are also compared."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Case:
 
 
 def cases(module: ModuleType) -> Iterator[Case]:
-    """Yield the tests of a module that need nothing but a folder, once for each of their parameters."""
+    """Yield the tests of a module that need only a folder, once for each of their parameters."""
     for name, test in inspect.getmembers(module, inspect.iscoroutinefunction):
         marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
         names = [[named] if isinstance(named, str) and "," not in named else list(named) for named, *_ in marks]
@@ -80,7 +80,7 @@ CASES = [case for module in MODULES for case in cases(module)]
 
 
 def told(events: list[Json]) -> list[Json]:
-    """Return what the events of a turn say, of each agent in order: pieces joined, ids by when they came first."""
+    """Return the content of a turn's events for each agent: joined pieces, and ids numbered by first appearance."""
     agents: dict[str, list[Json]] = {}
     for event in events:
         said = {key: value for key, value in event.items() if key not in DECIDED}
@@ -103,7 +103,7 @@ async def look(request: CallRequest) -> CallOutcome:
 
 
 async def heard(folder: Path, service: Service, steps: tuple[Step, ...]) -> list[Json]:
-    """Return what clients were told of a turn with these steps on a service."""
+    """Return the events for clients of a turn with these steps on a service."""
     (folder / f"{service.name}").mkdir(exist_ok=True)
     with on(service):
         async with (

@@ -1,4 +1,4 @@
-"""Trying again: a question is answered anew on a branch of its own, and what was said before is shared."""
+"""Retries: a question is answered again on a new branch, which shares the earlier messages."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,7 @@ async def test_answers_are_retried_and_questions_edited_and_all_branches_stay(tm
     steps = [say(f"A{number}.") for number in range(7)]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
         first, second = await b.say("Q0"), await b.say("Q1")
-        again = await answer_again(b, str(second[0].fields()["messageId"]))  # by its answer
+        again = await answer_again(b, str(second[0].fields()["messageId"]))  # by the id of its answer
         assert await branch_now(b) == ["Q0", "A0.", "Q1", "A2."]
         await b.say("Q2")
         await answer_again(b, question(first), "Other")
@@ -131,7 +131,7 @@ async def test_after_a_kill_between_a_fork_and_its_answer_the_right_branch_conti
         else:
             made = await b.again(question(second), "Other")
             async for event in b.runtime.follow(made.turn_id):
-                if event.type == "notice":  # that the disk is full
+                if event.type == "notice":  # the notice about the full disk
                     break
     await real.aclose()
     async with ScriptedModel(then=say("B.")) as model, bench(tmp_path, model) as b:
@@ -149,7 +149,7 @@ async def test_after_a_kill_between_a_fork_and_its_answer_the_right_branch_conti
 
 
 def thinking(request: dict[str, Any]) -> Step:
-    """Answer as `brain`, and summarise when that is asked for."""
+    """Answer with `brain`, and summarise on request."""
     if "Summarise the conversation" not in str(request["messages"][-1]):
         return brain(request)
     return Step((Think("All."), Say('{"facts": [{"fact": "Holidays were asked about.", "documents": ["doc_1"]}]}')))
@@ -180,7 +180,7 @@ async def test_branches_around_a_moved_window_fit_together(tmp_path: Path) -> No
         asked = [await b.say(f"Question {number}?", definition=BASE) for number in range(5)]
         world.settings = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
         edited = await answer_again(b, question(asked[3]), "Another question?", definition=world.settings)
-        for number in range(3):  # the window moves and rewrites what both branches share
+        for number in range(3):  # the window moves and rewrites messages that both branches share
             await ask(b, world, f"More {number}?")
         world.settings = BASE
         session = await b.runtime.session(SESSION)

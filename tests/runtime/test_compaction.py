@@ -1,4 +1,4 @@
-"""Compaction: a summary takes the place of the messages; whatever goes wrong, nothing changes."""
+"""Compaction replaces messages by a summary, and a failure changes nothing."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a long conversation sends: stored windows, carried roles, results left out, and a stable prefix."""
+"""The requests of a long conversation: stored windows, carried roles, omitted results, and a stable prefix."""
 
 import itertools
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.runtime.test_turn_properties import without_breakpoints
 from tests.waiting import pause
 
 NO_SUMMARY = say("I had rather not.")
-"""Where a summary is asked for: without one the window moves."""
+"""Requests a summary. Without one the window moves."""
 
 
 async def dump(request: CallRequest) -> CallOutcome:
@@ -78,7 +78,7 @@ async def test_the_window_moves_between_turns_keeps_the_role_and_survives_a_rest
     async with ScriptedModel(*first) as model, bench(tmp_path, model, tools_of()) as b:
         await b.say("Start", definition=limits)
         for number in range(5):
-            # the figures of a scripted call say nothing; what was reported is taken back before each turn
+            # a scripted call reports meaningless usage, so the report is undone before each turn
             await b.say(f"{number} {long}", definition=limits)
         moved = await session_of(b)
         assert moved.window_start == 0
@@ -163,7 +163,7 @@ async def test_a_turn_that_cannot_fit_continues_without_tools_and_says_so(tmp_pa
 
 
 async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(tmp_path: Path) -> None:
-    """With tools, a restart, a server that goes down and an upload in between (runtime.md)."""
+    """With tools, a restart, a server that stops and an upload in between."""
     sentences = ["The pump holds 3 litres."]
 
     async def search(request: CallRequest) -> CallOutcome:

@@ -1,6 +1,6 @@
-"""A server that dies between any two commits of a two-tool turn: the next one brings the turn to its one end.
+"""A server that dies between any two commits of a two-tool turn: the next one completes the turn exactly once.
 
-What is on disk after a kill is what the commits before it left; so the sweep lets every commit from one on fail.
+A kill leaves the commits before it on disk. So the sweep lets every commit from one on fail.
 """
 
 import itertools
@@ -27,11 +27,11 @@ from tests.databases import database_at
 from tests.runtime.harness import SESSION, Disk, MemoryToolset, bench, definition, hits, info, ok, text_of
 
 COMMITS = 8
-"""At least as many as the turn makes; the last ones of the sweep see it through."""
+"""At least as many as the turn makes. In the last runs of the sweep no commit fails."""
 
 
 class Tools:
-    """Two tools, one with effects, that count how often they ran."""
+    """Two tools, one with effects, that count their runs."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -62,7 +62,7 @@ def answer(request: ModelRequest) -> Step:
 
 
 def check_numbers(events: list[AgentEvent]) -> None:
-    """A number never comes twice, and a gap lies only where ``voids`` names it."""
+    """A number occurs once, and a gap must be named by ``voids``."""
     voided = [tuple(event.fields()["voids"]) for event in events if event.type == "resumed"]
     for earlier, later in itertools.pairwise(events):
         assert later.seq > earlier.seq
@@ -88,7 +88,7 @@ async def test_a_turn_killed_between_any_two_commits_is_completed(tmp_path: Path
             before: list[AgentEvent] = []
             async for event in b.runtime.follow(accepted.turn_id):
                 before.append(event)
-                if event.type == "notice":  # that the disk is full; no end is told before it is stored
+                if event.type == "notice":  # the notice about the full disk; an end is sent only after it is stored
                     break
     await real.aclose()
     async with bench(tmp_path, ScriptedModel(then=answer), tools.toolset()) as b:

@@ -1,4 +1,4 @@
-"""An answer that reaches its length limit goes on; what was cut off in the middle of a call is asked for again."""
+"""An answer that reaches its length limit continues; a call that was cut in the middle is requested again."""
 
 from pathlib import Path
 from typing import Any

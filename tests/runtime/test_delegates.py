@@ -1,4 +1,4 @@
-"""Delegates: children that do what a turn's ``delegate`` calls ask for, inside that turn."""
+"""Delegates: children that carry out a turn's ``delegate`` calls inside that turn."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Pa
         assert sorted(results_of(events)) == [("ok", "A poem."), ("ok", "Gold.")]
         assert text_of([event for event in events if event.fields().get("agent") == "digger"]) == "Gold."
         assert {event.fields()["turnId"] for event in events} == {events[0].turn_id}
-        assert len(b.ended) == 1  # the business layer hears of one turn
+        assert len(b.ended) == 1  # the business layer learns of one turn
 
 
 async def test_each_delegate_of_a_turn_has_its_own_path_and_names_its_call(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ DIG = handed(("digger", "Dig here"))
 @pytest.mark.parametrize(
     ("parent", "child", "denied"),
     [
-        ((LOOK, DIG, say("Done.")), (SEND, say("Not sent.")), "digger"),  # the task may say what was read
+        ((LOOK, DIG, say("Done.")), (SEND, say("Not sent.")), "digger"),  # the task may contain what was read
         ((DIG, SEND, say("Done.")), (LOOK, say("Found.")), ""),  # and so may the answer
         ((DIG, SEND, say("Done.")), (say("Nothing read."),), None),
         ((DIG, say("Done.")), (SEND, say("Sent.")), None),

@@ -1,4 +1,4 @@
-"""What a run log delivers before it is journalled, and what it does not."""
+"""The events that a run log delivers before they are journalled, and those that it does not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What events say, held against the list that clients were promised; and what an answer says of its making."""
+"""The fields of events, compared with the documented list; and the metadata of an answer."""
 
 from pathlib import Path
 from typing import Any

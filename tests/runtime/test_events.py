@@ -47,7 +47,7 @@ def test_a_delta_has_the_same_form_as_every_event(
         "text": text,
     }
     encoder = Encoder(ConversationId(conversation), TurnId(turn))
-    for _ in range(2):  # the second one from what the first has prepared
+    for _ in range(2):  # the second one from the preparation of the first
         event = encoder.encode(kind(text), seq, TS, Delegate(agent, conversation) if agent else None)
         assert event.data == orjson.dumps(expected)
         assert event == decode(turn, seq, event.data)

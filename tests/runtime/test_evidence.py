@@ -1,4 +1,4 @@
-"""Evidence survives delegation: what a child cites, its parent cites from the documents themselves."""
+"""Evidence survives delegation: a parent cites the documents that its child cited."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ async def search(request: CallRequest) -> CallOutcome:
 
 
 def references_of(events: list[AgentEvent]) -> list[tuple[Any, ...]]:
-    """Return document, chunk, text and finder of what an answer cites."""
+    """Return document, chunk, text and finder of each citation of an answer."""
     found = events[-1].fields()["references"]
     return [(each["documentId"], each["chunkId"], each["citedText"], each.get("agent")) for each in found]
 
@@ -153,7 +153,7 @@ async def test_passages_beyond_the_budget_are_left_out_completely(tmp_path: Path
 
 @dataclass(frozen=True)
 class Marking:
-    """A model without citations of its own, as an adapter for one makes it cite: numbered passages in, marks out."""
+    """A model without native citations, as its adapter makes it cite: numbered passages in, marks out."""
 
     inner: Model
     name = "marking"

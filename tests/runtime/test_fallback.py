@@ -1,4 +1,4 @@
-"""Another model answers where the first one refuses or is busy; none is sent another's thinking."""
+"""Another model answers if the first one refuses or is busy. No model receives the thinking of another."""
 
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def by_name() -> Use:
 async def crossed(
     folder: Path, first: str, second: str, claude: tuple[Answer, ...], local: tuple[Answer, ...]
 ) -> tuple[list[AgentEvent], list[AgentEvent], FakeMessagesAPI, FakeChatAPI]:
-    """Return the events of two turns of a chain, and what its services were asked."""
+    """Return the events of two turns of a chain, and the requests to its services."""
     async with FakeMessagesAPI(*claude) as over, FakeChatAPI(*local) as here:
         chat = OpenAIModel(here.key, here.base_url, provider="local", in_file=True)
         models = {"anthropic": AnthropicModel(over.key, over.url), "local": chat}

@@ -1,4 +1,4 @@
-"""One conformance suite for everything that carries live events between processes."""
+"""One conformance suite for all carriers of live events between processes."""
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,9 +24,9 @@ PATIENCE = 240
 
 @dataclass
 class Carrier:
-    """A carrier under test. ``join``: what one more process would have; ``cut``: break what carries, and mend it.
+    """A carrier under test. ``join``: create the carrier of one more process.
 
-    None: nothing lies between that could break.
+    ``cut``: break the connection, and mend it. None: the carrier has no connection that could break.
     """
 
     join: Callable[[], AbstractAsyncContextManager[Fanout]]
@@ -102,7 +102,7 @@ async def carrier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 class Ear:
-    """Somebody who listens: what was heard, and how often something may have been missed."""
+    """A listener: the received events, and how often some may have been missed."""
 
     def __init__(self, fanout: Fanout, topic: str) -> None:
         self.heard: list[bytes] = []

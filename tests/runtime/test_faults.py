@@ -1,4 +1,4 @@
-"""Faults that a turn must survive: nothing lost, one end, and the next message is answered."""
+"""Faults that a turn must survive: nothing is lost, it ends once, and the next message is answered."""
 
 import sqlite3
 from pathlib import Path
@@ -156,7 +156,7 @@ async def test_fifty_concurrent_and_duplicate_sends_make_one_turn(tmp_path: Path
 
 
 async def test_a_reader_dropped_at_every_event_gets_the_same_bytes_as_one_that_was_not(tmp_path: Path) -> None:
-    """Each reader leaves after one event more than the last and comes back by number, while the turn runs."""
+    """Each reader leaves one event later than the last one, and resumes by number while the turn runs."""
     total = 40
     text = " ".join(f"word{number}" for number in range(total))
     patchy: dict[int, list[bytes]] = {cut: [] for cut in range(1, total)}

@@ -1,4 +1,4 @@
-"""Passages are looked for once, until a document changes: then all of them, before anything is sent."""
+"""Missing passages are looked up once until a document changes; then all are looked up before anything is sent."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.runtime.test_append_only import World, ask, brain, delete_document, o
 
 @dataclass
 class Library(World):
-    """A world that says when a document changes, if it knows, and remembers what it was asked for."""
+    """A world that reports changes of documents, if it can, and records the requested ones."""
 
     mark: object = field(default_factory=object)
     asked: list[set[str]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Library(World):
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_path: Path, known: bool) -> None:
-    once = known and not POSTGRESQL  # where another server may delete a document, all are asked for
+    once = known and not POSTGRESQL  # where another server may delete a document, all are looked up
     async with FakeMessagesAPI(then=brain) as api:
         model = AnthropicModel(api.key, api.url)
         library = Library(model, tools_of())

@@ -1,4 +1,4 @@
-"""Images and sizes that are remembered: what is remembered is what would be counted or hashed anew."""
+"""Cached images and sizes equal freshly counted and hashed ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Citations that an endpoint invents are shown to nobody, and never sent back to a service that would refuse them."""
+"""Citations that an endpoint invents are never shown, and never sent back to a service that would refuse them."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

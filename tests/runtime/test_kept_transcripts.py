@@ -1,4 +1,4 @@
-"""What was said in idle conversations stays in memory within a number of bytes; what went is read again as it was."""
+"""The cache of idle transcripts stays within a number of bytes, and an evicted transcript is read again unchanged."""
 
 import sys
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ async def test_a_conversation_that_is_let_go_at_random_says_what_one_in_memory_s
 
 
 def _said(content: object) -> object:
-    """Return content without what differs between two runs: ids, and the signatures that stand for them."""
+    """Return content without its variable parts: ids, and the signatures over them."""
     if isinstance(content, dict):
         return {key: _said(value) for key, value in content.items() if not key.endswith(("id", "ref", *SIGNED))}
     return [_said(each) for each in content] if isinstance(content, list) else content

@@ -25,7 +25,7 @@ LISTED = {READ: (info(READ, read_only=True), read_file)}
 
 @dataclass
 class Starting(Services):
-    """Services whose toolset differs each time that it is opened; the last one stays."""
+    """Services whose toolset differs at each opening; the last one stays."""
 
     toolsets: Sequence[MemoryToolset] = ()
     opened: list[MemoryToolset] = field(default_factory=list)

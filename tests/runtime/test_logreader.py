@@ -1,4 +1,4 @@
-"""Readers of a running turn: pushed to while they keep up, served from the log when they do not."""
+"""Readers of a running turn: pushed to while they keep up, and served from the log otherwise."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -151,7 +151,7 @@ async def test_a_log_refused_by_the_store_is_not_written_further(tmp_path: Path)
         refused.append(Text("lost"))
         refused.take_batch()
         refused.fail_batch(StorageFull("disk full"))
-        refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
+        refused.append(IterationStart(1))  # if it were stored, the log would have an unnamed gap
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)
         other.append(IterationStart(1))
@@ -170,7 +170,7 @@ async def count_groups(desk: Desk) -> int:
 @needs_groups
 async def test_a_late_reader_gets_events_that_are_not_stored_yet(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
-        while desk.log.last < TAIL_EVENTS + 1000:  # in few groups, none of which is so old that it is settled
+        while desk.log.last < TAIL_EVENTS + 1000:  # in few groups, all recent enough to be unsettled
             await desk.log.wait_for_room()
             desk.log.append(Text("x"))
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_test"))) == 0
@@ -196,7 +196,7 @@ async def test_a_silent_turn_is_settled_and_nothing_remains_after_all_ended(tmp_
         assert 0 < await count_groups(desk) <= GROUPS + 1
         silent.append(Text("another"))
         desk.log.append(Text("and another"))
-        async with anyio.create_task_group() as ends:  # each looks for what the other needs before that has ended
+        async with anyio.create_task_group() as ends:  # each waits for an event of the other, before it ends
             ends.start_soon(desk.end)
             ends.start_soon(silent.commit, [DONE], lambda conn: None)
         while await count_groups(desk):
@@ -216,7 +216,7 @@ async def test_a_turn_is_settled_once_the_store_can_be_written_again(tmp_path: P
                 while log.journalled < log.last:
                     await anyio.lowlevel.checkpoint()
         desk.log.append(Text("meanwhile"))
-        desk.log.take_batch()  # as a commit does that is under way
+        desk.log.take_batch()  # like a running commit
         desk.journal.mark_dirty(desk.log, urgent=True)
         await anyio.wait_all_tasks_blocked()
         desk.log.confirm_batch()
@@ -235,7 +235,7 @@ async def test_journalled_events_are_stored_once_wherever_the_process_ends(tmp_p
         logs = [RunLog(desk.journal, ConversationId("conv_test"), TurnId(name)) for name in names]
         steps = random.randint(50, 3 * GROUPS)
         for _ in range(steps):
-            log = random.choice(logs[: random.randint(1, len(logs))])  # some write seldom
+            log = random.choice(logs[: random.randint(1, len(logs))])  # some write rarely
             log.append(random.choice((Text("a"), IterationStart(2))))
             if random.random() < 0.05:
                 async with anyio.create_task_group() as commits:
@@ -253,7 +253,7 @@ async def test_journalled_events_are_stored_once_wherever_the_process_ends(tmp_p
 
 
 class TakenUp(RemoteLogs):
-    """Looks for a turn elsewhere while this process takes it up."""
+    """Looks for a turn in other processes while this process claims it."""
 
     def __init__(self, database: Database, begin: Callable[[], None]) -> None:
         super().__init__(database, InProcessFanout())

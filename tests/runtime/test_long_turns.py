@@ -1,4 +1,4 @@
-"""A conversation that is too long for its model is summarised, also inside a turn, and goes on."""
+"""A conversation that is too long for its model is summarised, also inside a turn, and continues."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def asks(body: Json) -> bool:
 
 
 class Brain:
-    """Searches once, then reads ``reads`` long results, each in a step with long words of its own, and answers."""
+    """Searches once, then reads ``reads`` long results, each in a step with a long text, and answers."""
 
     def __init__(self, reads: int, *summaries: Any, words: str = "") -> None:
         self.reads = reads

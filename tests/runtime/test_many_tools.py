@@ -1,4 +1,4 @@
-"""Too many tools are found instead of shown: deferred where the service knows that, else called by ``call_tool``."""
+"""Too many tools are searched instead of listed: deferred if the service supports it, else called by ``call_tool``."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ from tests.runtime.test_append_only import bare, first_tools, system_texts
 from tests.tools.many import many_tools
 
 LOCAL = "local-model"
-"""A model of another service, which knows no deferred tools."""
+"""A model of a service without deferred tools."""
 WANTED = "helpdesk__get_ticket"
 
 
@@ -48,7 +48,7 @@ def body_texts(body: Json) -> str:
 
 
 def planned(*steps: Step) -> Callable[[Json], Step]:
-    """Return a brain that takes one step after the other and says a word when there are none left."""
+    """Return a brain that takes one step after the other, and then answers briefly."""
     left = list(steps)
     return lambda body: left.pop(0) if left else Step((Think("So."), Say("Done.")))
 

@@ -1,4 +1,4 @@
-"""Results that are too long for the model: head and tail with a ref, the whole kept and readable on."""
+"""Results that are too long for the model: head and tail with a reference; the whole result stays readable."""
 
 from pathlib import Path
 from typing import Any

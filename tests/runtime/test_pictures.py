@@ -1,4 +1,4 @@
-"""Images of tools: shown to the model, counted by pixels, kept beside the transcript, and bounded."""
+"""Images of tools: shown to the model, counted by pixels, stored beside the transcript, and bounded."""
 
 import base64
 import struct
@@ -46,7 +46,7 @@ def image(data: bytes, media_type: str = "image/png") -> Block:
 
 
 async def plot(request: CallRequest) -> CallOutcome:
-    """Return a picture alone, or one in an error."""
+    """Return an image alone, or one in an error."""
     failed = request.arguments["query"] == "fail"
     return CallOutcome(ToolStatus.ERROR if failed else ToolStatus.OK, (image(png()),))
 

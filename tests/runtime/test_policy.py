@@ -1,4 +1,4 @@
-"""Which calls may run: the admin's word, trust, acceptance; and schemas that attack the one who checks them."""
+"""Which calls may run: the admin's policy, trust and acceptance; and schemas that attack their validator."""
 
 import random
 from collections.abc import Mapping
@@ -206,7 +206,7 @@ def test_a_call_that_the_catalogue_trusts_as_idempotent_still_has_effects() -> N
     assert planned(tool, Policy()).repeatable
 
 
-# -- schemas by strangers ------------------------------------------------------------------------------------------
+# -- foreign schemas -----------------------------------------------------------------------------------------------
 
 EVIL = r"^(([a-z])+.)+[A-Z]([a-z])+$"
 LONG = "a" * 5000
@@ -294,7 +294,7 @@ def test_no_schema_crashes_the_check(schema: dict[str, Any], value: Any) -> None
     planned(stranger(**schema), Policy(), {"a": value})
 
 
-# -- what a turn has read ------------------------------------------------------------------------------------------
+# -- texts that a turn has read ------------------------------------------------------------------------------------
 
 PATTERN = Policy({"*": "allow"}, effects_allowed=False)
 SEND, LOOK = info("srv__send"), info("srv__look", read_only=True)
@@ -310,7 +310,7 @@ HIT = {"document_id": "d", "document_name": "n", "sentences": [{"text": "x", "ch
 
 
 def machine(messages: list[Message]) -> Turn:
-    """Return a turn that goes on after these messages, as after a restart."""
+    """Return a turn that continues after these messages, as after a restart."""
     turn = Turn(message_id=MessageId("m"), model="m", policy=PATTERN, max_steps=9)
     turn.offer([SEND, *OURS.values()])
     turn.restore(messages, {}, Usage())
@@ -318,7 +318,7 @@ def machine(messages: list[Message]) -> Turn:
 
 
 def step(turn: Turn, name: str) -> Commit:
-    """Let the model call one tool; return the commit of its message, taken."""
+    """Let the model call one tool; return its message as committed."""
     turn.next()
     turn.begin_step((), ())
     for event in step_events(Step((Use(name, {"query": "x"}, f"c{turn.iteration}"),)), model="m"):

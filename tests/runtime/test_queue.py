@@ -1,4 +1,4 @@
-"""Messages that wait behind a turn: durable, in order, at most five, ended only when asked."""
+"""Messages queued behind a turn: durable, in order, at most five, and removed only on request."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text
 
 
 async def fill(b: Bench, slow: Stalled) -> tuple[Accepted, list[Accepted]]:
-    """Start a turn that stalls and queue as many messages as may wait."""
+    """Start a turn that stalls, and queue the maximum number of messages."""
     first = await b.send("first", definition())
     await slow.reached.wait()
     queued = [

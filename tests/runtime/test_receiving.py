@@ -1,4 +1,4 @@
-"""From a model's events to the readers of a turn's log."""
+"""The path from a model's events to the readers of a turn's log."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0,
 
 
 class Answer(AsyncIterator[ModelEvent]):
-    """An answer whose events are said one by one."""
+    """An answer whose events are sent one by one."""
 
     def __init__(self) -> None:
         self._left: deque[ModelEvent] = deque()
@@ -60,7 +60,7 @@ class Answer(AsyncIterator[ModelEvent]):
 
 
 class Heard:
-    """A reader that takes what is pushed to it."""
+    """A reader that accepts pushed events."""
 
     def __init__(self) -> None:
         self.events: list[AgentEvent] = []
@@ -76,7 +76,7 @@ class Heard:
 
 @asynccontextmanager
 async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIterator[tuple[Answer, Heard]]:
-    """Receive an answer whose only block is open, with a reader at the log; leaving ends the answer."""
+    """Receive an answer with one open block, with a reader at the log. The end of the block ends the answer."""
     turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     turn.next()
     turn.begin_step(())
@@ -126,7 +126,7 @@ async def test_a_silent_call_times_out_and_its_late_events_are_dropped(tmp_path:
 
 
 def suspend() -> None:
-    """Do to the event loop what SIGSTOP does to the process."""
+    """Freeze the event loop as SIGSTOP freezes the process."""
     time.sleep(2 * SUSPENDED_SECONDS)
 
 
@@ -166,7 +166,7 @@ async def test_a_full_log_pauses_the_answer_and_loses_nothing(tmp_path: Path) ->
             answer.say(*(TextDelta(0, word) for word in said))
             while desk.log.last < MAX_UNJOURNALLED:
                 await anyio.lowlevel.checkpoint()
-            assert desk.log.last == MAX_UNJOURNALLED  # the answer keeps the rest
+            assert desk.log.last == MAX_UNJOURNALLED  # the answer keeps the remaining events
             while heard.text != "".join(said):
                 await anyio.lowlevel.checkpoint()
         assert [event.seq for event in heard.events] == list(range(1, len(said) + 1))

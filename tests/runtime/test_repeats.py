@@ -1,4 +1,4 @@
-"""A search drops what the context already holds: named, still citable, and never lost."""
+"""A search drops passages that the context already holds: they are named, can still be cited, and are never lost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,17 +32,17 @@ from tests.runtime.harness import Services, bench, definition, kinds, ok, text_o
 from tests.runtime.strict_model import NAME, StrictModel
 
 Run = tuple[int, int, int]
-"""Of a passage: its document, its first chunk and how many chunks it is joined from."""
+"""For a passage: its document, its first chunk and the number of its chunks."""
 
 
 def without_repeats(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as a request shows them: each passage once, and its title at later places."""
+    """Return messages as a request shows them: each passage once, and later only its title."""
     repeats = Repeats()
     return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
 
 
 def sentences_of(document: int, chunk: int) -> list[str]:
-    """Return what a chunk says; one sentence stands in every chunk of a document."""
+    """Return the text of a chunk. One sentence occurs in every chunk of a document."""
     return [f"Document {document} says {chunk}.", f"Also {document}/{chunk}.", "The same everywhere."]
 
 
@@ -67,7 +67,7 @@ def hit(run: Run) -> dict[str, Any]:
 
 
 def transcript_of(searches: Sequence[Sequence[Run]]) -> list[Message]:
-    """Return a conversation in which each search found these passages."""
+    """Return a conversation with the given passages of each search."""
     messages = [user_message("Well?")]
     for number, runs in enumerate(searches):
         use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "search_documents", "input": {}}
@@ -88,7 +88,7 @@ def parts_of(messages: Sequence[Message]) -> list[Block]:
 
 
 def chunks_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return each chunk that messages show, with each sentence of it."""
+    """Return each chunk in the messages, with each of its sentences."""
     return [
         (chunk, sentence["text"])
         for part in parts_of(messages)

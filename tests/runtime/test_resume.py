@@ -1,4 +1,4 @@
-"""A server that stops in the middle of a turn: what the next one does with it."""
+"""A server stops in the middle of a turn, and the next one resumes or ends the turn."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ async def test_a_queued_message_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def kill(folder: Path) -> None:
-    """Make the stop before look like a kill: nobody has put the turns down."""
+    """Make the previous stop look like a kill, in which no turn was suspended."""
     database = await Database.open(database_at(folder / "test.db"))
     try:
         owned = update(turns.TURNS).where(turns.TURNS.c.status == "running").values(owner="run_dead")

@@ -1,4 +1,4 @@
-"""Room for what is new: nothing is withheld before the model has seen it, and old results go first, many at once."""
+"""Room for new content: the model sees each result before its removal, and old results are removed first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,22 +17,22 @@ from tests.runtime.harness import Bench, Services, bench, definition, kinds, ok,
 from tests.runtime.strict_model import NAME, StrictModel, results_of
 
 STOP = 7
-"""A size that stands for a call during which the user interrupts."""
+"""A size that represents a call during which the user interrupts."""
 
 Steps = Sequence[Sequence[int]]
-"""Of one turn: the sizes of what its parallel calls return, step by step."""
+"""A turn: the sizes of its parallel calls' results, step by step."""
 
 
 @dataclass
 class Plan:
-    """Drives a model through turns; every result it makes can be told from all others."""
+    """Drives a model through turns with unique results."""
 
     turns: Sequence[Steps]
     summarizes: bool = False
-    """Whether it gives a summary where one is asked for."""
+    """Whether it gives a summary on request."""
     left: list[Sequence[int]] = field(default_factory=list)
     made: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By call id: the result's text, and how many requests there had been."""
+    """By call id: the result's text, and the number of requests before it."""
     model: StrictModel | None = None
     bench: Bench | None = None
 

@@ -182,7 +182,7 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
                     await b.runtime.interrupt(SESSION)
         assert seen == ["ok", "interrupted"]
         assert len(cancelled) == 1
-        last = (await b.transcript())[-1]["content"]  # what had ended keeps its own result
+        last = (await b.transcript())[-1]["content"]  # the calls that had ended keep their own results
         assert [(block["type"], block.get("is_error", False)) for block in last] == [
             ("tool_result", False),
             ("tool_result", True),

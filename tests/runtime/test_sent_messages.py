@@ -1,4 +1,4 @@
-"""A conversation's next request is built from its last one: it is what would be built from nothing, and costs less."""
+"""A conversation's next request is built from its last one. It equals a request built from scratch, and costs less."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ def result_of(kind: str, ident: str, found: list[tuple[int, int, int]], number: 
 
 @dataclass
 class Talk:
-    """A conversation that goes on by what was drawn, with its requests, each built from the one before it."""
+    """A randomly continued conversation with its requests, each built from the one before it."""
 
     data: st.DataObject
     transcript: Transcript = field(default_factory=lambda: Transcript(SessionId("sess_1"), SessionLabels()))
@@ -104,7 +104,7 @@ class Talk:
         self.say("assistant", [*self.thought(), *uses])
 
     def results(self) -> None:
-        """Give the last call its results, but for some that a crash has lost, or for a call that is not there."""
+        """Append results for the last calls, except for some that a crash has lost, or for a call that was not made."""
         kinds = {
             each: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "role", "")
             for each in self.calls
@@ -156,7 +156,7 @@ class Talk:
         self.check()
 
     def check(self) -> None:
-        """Build the next request from the last one and from nothing; ask the transcript, and one that is read anew."""
+        """Build the next request from the last one and from scratch; query the transcript, and a newly read one."""
         grown, anew = self.build(self.transcript.take_sent()), self.build(None)
         self.transcript.keep_sent(grown.messages)
         assert grown == anew
@@ -184,7 +184,7 @@ class Talk:
         self.check_words(grown)
 
     def check_words(self, built: BuiltRequest) -> None:
-        """Check that messages of words, which nobody looks into, are sent, sized and asked of as any others are."""
+        """Check that plain text messages are sent, measured and queried like any others."""
         marked = replace(self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head))
         marked.transcript.entries += [
             replace(entry, message=marked_words(entry.message)) for entry in self.transcript.in_window()
@@ -210,7 +210,7 @@ class Talk:
 
 
 def marked_words(message: Message) -> Message:
-    """Return a message that is more than words, by a key that is never sent."""
+    """Return a message with an extra key, which is never sent."""
     role, content = message["role"], message["content"]
     return {"role": role, "content": [{**block, "_mark": 1} if block["type"] == "text" else block for block in content]}
 
@@ -225,7 +225,7 @@ def whole_body(request: ModelRequest) -> Any:
 
 
 def check_sent(request: ModelRequest, *, whole: bool) -> None:
-    """Check that calls are answered, nothing else is, and (``whole``) that no passage stands twice."""
+    """Check that calls are answered, that nothing else is, and with ``whole`` that no passage occurs twice."""
     open_ids: list[str] = []
     for message in request.messages:
         if message["role"] == "user":
@@ -240,7 +240,7 @@ def check_sent(request: ModelRequest, *, whole: bool) -> None:
 
 
 def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
-    """Return what `Transcript.lost_documents` is to find, by looking at all that is sent."""
+    """Return the expected result of `Transcript.lost_documents`, from everything that is sent."""
     blocks = [block for message in window for block in message["content"]]
     told = {ident for block in blocks for ident in block.get(GONE, ())}
     parts = [part for each in blocks if each["type"] == "tool_result" and SHED not in each for part in each["content"]]
@@ -257,7 +257,7 @@ def test_an_incrementally_built_request_equals_a_newly_built_one(data: st.DataOb
 
 
 def conversation(count: int, words: str = "And what of this?") -> Transcript:
-    """Return a conversation of so many messages, with a search in each turn."""
+    """Return a conversation with this number of messages, and a search in each turn."""
     talk = Transcript(SessionId("sess_1"), SessionLabels())
     for number in range(count // 4):
         grow(talk, number, words)
@@ -283,7 +283,7 @@ def grow(talk: Transcript, number: int, words: str = "And what of this?") -> Non
 
 
 def take_turn(talk: Transcript, number: int) -> None:
-    """Do with a conversation what a turn does: two requests, encoded, and what is asked of it besides."""
+    """Use a conversation as a turn does: two encoded requests and the queries."""
     grow(talk, number)
     held = talk.entries[-3:]
     del talk.entries[-3:]
@@ -308,7 +308,7 @@ def take_turn(talk: Transcript, number: int) -> None:
 
 
 def calls_of(work: Callable[[], None]) -> int:
-    """Return how many Python functions a piece of work calls."""
+    """Return the number of Python function calls of a piece of work."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:

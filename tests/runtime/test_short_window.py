@@ -1,4 +1,4 @@
-"""A model that reads 8 000 tokens: tools are found instead of shown, results bounded, and no turn fails for length."""
+"""A model that reads 8 000 tokens: tools are searched, results are bounded, and no turn fails for its length."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ async def answer(request: CallRequest) -> CallOutcome:
 
 
 def planned(*steps: Step) -> FakeChatAPI:
-    """Return a service whose model takes one step after the other, gives no summary, and says a word in the end."""
+    """Return a service whose model takes one step after the other, gives no summary, and answers briefly at the end."""
     left = list(steps)
 
     def brain(body: Json) -> Step:

@@ -1,4 +1,4 @@
-"""A store that refuses in the middle of a turn: the turn waits for it, its readers are told, and it ends once."""
+"""A store that refuses writes in the middle of a turn: the turn waits, its readers are notified, and it ends once."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ PATIENCE = 240
 
 
 class Tools:
-    """A tool with effects that counts them, and can be held."""
+    """A tool with effects that counts its runs, and can be blocked."""
 
     def __init__(self) -> None:
         self.spent = 0
@@ -84,7 +84,7 @@ async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_
 
 
 def check(events: list[AgentEvent]) -> list[AgentEvent]:
-    """Check what one reader saw; return the numbered events."""
+    """Check the events of one reader; return the numbered ones."""
     numbered = [event for event in events if event.seq]
     assert [event.seq for event in numbered] == sorted({event.seq for event in numbered})
     assert [event.terminal for event in numbered].count(True) <= 1
@@ -193,7 +193,7 @@ async def test_a_stop_while_the_store_refuses_leaves_the_turn_to_the_next_start(
 
 
 async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Path) -> None:
-    """Groups of deltas are not synced: after a loss of power the log may end at the last durable commit."""
+    """Groups of deltas are not synced, so after a power failure the log may end at the last durable commit."""
     long = Stalled(Step((Say("x" * 4000, pieces=("x" * 20,) * 200),)), 150)
     async with ScriptedModel(long) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
@@ -204,7 +204,7 @@ async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Pa
                 if len(seen) == 120:
                     break
     real = await Database.open(database_at(tmp_path / "test.db"))
-    assert await real.write(run_groups.settle) or POSTGRESQL, "no group was stored"  # there they are rows at once
+    assert await real.write(run_groups.settle) or POSTGRESQL, "no group was stored"  # stored as rows immediately there
     lost = run_events.RUN_EVENTS.c.first_seq > 1
     await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete().where(lost)).close())
     await real.aclose()
@@ -219,7 +219,7 @@ async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Pa
 
 
 async def test_a_new_owners_event_epoch_is_durable_before_its_first_event(tmp_path: Path) -> None:
-    """The fence that an epoch belongs to is synced: else two starts with a loss of power between would share one."""
+    """The fence of an epoch is synced. Otherwise two starts with a power failure between them would share an epoch."""
     slow = Stalled(say("One two."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())

@@ -1,4 +1,4 @@
-"""What a client sees of a call while the model still writes it."""
+"""A client's view of a call while the model still writes it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The turn as a pure machine: whatever happens, its messages stay sendable."""
+"""The turn as a pure machine: its messages can always be sent."""
 
 import functools
 import itertools
@@ -57,7 +57,7 @@ def without_breakpoints(value: Any) -> Any:
 
 
 class Run:
-    """Drives a turn like the agent does, to be cut at any moment."""
+    """Drives a turn as the agent does. It can be stopped at any moment."""
 
     def __init__(self, scripted: list[Step], cut: int, end: str) -> None:
         self.transcript: list[Message] = [user_message("question")]
@@ -70,7 +70,7 @@ class Run:
         self._moments = 0
 
     def moment(self) -> bool:
-        """Count a moment; at the chosen one the turn is stopped."""
+        """Count a moment. The turn is stopped at the chosen one."""
         self._moments += 1
         if self._moments != self._cut:
             return False

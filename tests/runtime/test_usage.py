@@ -1,4 +1,4 @@
-"""Every model call leaves a usage row, whatever became of it."""
+"""Every model call leaves a usage row, however it ended."""
 
 from contextlib import aclosing
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A turn that waits for a person meets something else: a restart, a queue, an interrupt, another rule, a full disk."""
+"""A turn that waits for a person, and a concurrent restart, queue, interrupt, policy change or full disk."""
 
 from collections.abc import Callable
 from functools import partial
@@ -108,7 +108,7 @@ async def quiet(request: CallRequest) -> CallOutcome:
 
 
 class Held(Disk):
-    """A real database of whose next reads the ``hold``-th waits for a permission."""
+    """A real database whose ``hold``-th next read waits for a permission."""
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
@@ -124,7 +124,7 @@ class Held(Disk):
 
 
 def store_answer(wait: WaitRecord) -> Callable[[Connection], None]:
-    """Return what stores an answer, as whatever answers does."""
+    """Return a function that stores an answer, as the callers of the runtime do."""
 
     def store(conn: Connection) -> None:
         waits.finish(conn, wait.id, WaitState.ACCEPTED, answer={}, by="ann", at=now())
@@ -141,7 +141,7 @@ async def test_an_answer_that_arrives_during_another_ones_handling_is_used(tmp_p
         accepted = await b.send("Do it.", definition(**ASKING))
         (wait,) = await open_waits(b)
         await put_down(b, accepted)
-        held.hold = 2  # that of what is due, and that after which what is awake was taken
+        held.hold = 2  # the read of due waits, and the one after which the awake turns were claimed
         answers.notify(WaitId("wait_other"))
         with anyio.fail_after(240):
             await held.reading.wait()
@@ -190,7 +190,7 @@ async def test_an_interrupt_after_an_unprocessed_answer_ends_the_turn(tmp_path: 
         await b.database.write(store_answer(wait))
         assert await b.runtime.interrupt(SESSION)
         if b.database.shared:
-            await b.runtime.recover()  # as every server does again and again
+            await b.runtime.recover()  # as every server does periodically
         assert kinds(await events_of(b, accepted))[-1] == "interrupted"
     assert tools.requests == []
 
@@ -208,7 +208,7 @@ async def test_deleting_a_conversation_does_not_block_turns_of_others(tmp_path: 
         await put_down(b, second)
         (_, wait) = await open_waits(b, 2)
         await (await b.runtime.session(SESSION)).close()
-        # what another process has left of it just before, and this one takes with all others
+        # rows that another process has left just before, which this one claims with all others
         left = (await b.turn(first.turn_id)).replace(id=TurnId("turn_left"), status=TurnStatus.RUNNING, owner="")
         await b.database.write(lambda conn: left.insert(conn))
         await answer(b, wait)
@@ -216,7 +216,7 @@ async def test_deleting_a_conversation_does_not_block_turns_of_others(tmp_path: 
 
 
 class AsksLive(MemoryToolset):
-    """Its tool ``ask`` asks on an open connection, during the call."""
+    """Its tool ``ask`` asks on an open connection during the call."""
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None

@@ -1,4 +1,4 @@
-"""A turn that waits for a person: asked, answered, put down, gone on with by another process, ended unanswered."""
+"""A turn that waits for a person: asked, answered, suspended, continued by another process, or ended unanswered."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -59,7 +59,7 @@ async def wants_a_name(request: CallRequest) -> CallOutcome | InputNeeded:
 
 
 async def open_waits(b: Bench, count: int = 1) -> list[WaitRecord]:
-    """Return the open waits, oldest first, once there are so many."""
+    """Return the open waits, oldest first, once this number exists."""
 
     def read(conn: Connection) -> list[WaitRecord]:
         return waits.list_page(conn, "", None, None, state=WaitState.OPEN)[0][::-1]
@@ -71,7 +71,7 @@ async def open_waits(b: Bench, count: int = 1) -> list[WaitRecord]:
 
 
 async def answer(b: Bench, wait: WaitRecord, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
-    """Answer as the business layer does, and let the turn go on."""
+    """Answer as the business layer does, and let the turn continue."""
     remembered = content.get("scope") == "conversation"
 
     def store(conn: Connection) -> None:
@@ -103,7 +103,7 @@ def fields_of(events: Sequence[AgentEvent], kind: str) -> list[Json]:
 async def asked(
     folder: Path, *steps: Step, tools: MemoryToolset | None = None
 ) -> AsyncIterator[tuple[Bench, Accepted]]:
-    """Send a message whose turn comes to a wait."""
+    """Send a message whose turn reaches a wait."""
     async with ScriptedModel(*steps) as model, bench(folder, model, tools or toolset(write=echo)) as b:
         accepted = await b.send("Do it.", definition(**ASKING))
         yield b, accepted
@@ -213,7 +213,7 @@ async def test_four_waits_survive_a_stop_and_are_answered_a_day_later(tmp_path: 
         await open_waits(b, 4)
         if resting:
             await put_down(b, accepted)
-        a_day_ago = {"opened_at": later(-DAY), "expires_at": later(DAY)}  # the clock goes on by a day
+        a_day_ago = {"opened_at": later(-DAY), "expires_at": later(DAY)}  # the clock moves a day ahead
         await b.database.write(lambda conn: conn.execute(waits.WAITS.update().values(**a_day_ago)))
     tools = toolset(write=echo, ask=wants_a_name)
     async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model, tools) as b:
@@ -504,20 +504,20 @@ async def test_a_kill_between_any_two_commits_loses_no_wait_and_runs_nothing_twi
         return say("Done.") if done else use("write", query="a")
 
     async with bench(tmp_path, ScriptedModel(strict=False)):
-        pass  # makes the store
+        pass  # creates the store
     real = await Database.open(database_at(tmp_path / "test.db"))
     disk = Disk(real)
     disk.fill(at=dies_at)
     model, tools = ScriptedModel(then=go_on, strict=False), toolset(write=counted)
 
     async def live(b: Bench, accepted: Accepted) -> None:
-        with suppress(ServerStopping, RuntimeError):  # the store is closed: the server is gone
+        with suppress(ServerStopping, RuntimeError):  # the store is closed, so the server is gone
             (wait,) = await open_waits(b)
             if dies_at % 2:
                 await put_down(b, accepted)
             await answer(b, wait)
 
-    # what the dead server was about to do ends with it: its commits wait for a disk that stays full
+    # pending actions of the dead server end with it: its commits wait for a disk that stays full
     async with anyio.create_task_group() as living:
         async with bench(tmp_path, model, tools, database=disk) as b:
             accepted = await b.send("Do it.", definition(**ASKING))

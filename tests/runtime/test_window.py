@@ -1,4 +1,4 @@
-"""Counting tokens, moving the window, leaving out results: the pure rules."""
+"""Counting tokens, moving the window, omitting results: the pure rules."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A question that its server ends itself: while the turn is in memory, after it was put down, and too late."""
+"""A question that its server withdraws: while the turn is in memory, after its suspension, and too late."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.waiting import pause
 
 
 class Page:
-    """A tool that needs a page to be opened first, and whose server may tell that it was."""
+    """A tool that requires opening a page, and whose server may report that it was opened."""
 
     def __init__(self) -> None:
         self.withdrawal = Withdrawal()
@@ -29,7 +29,7 @@ class Page:
 
 
 async def ended(b: Bench, turn_id: str) -> None:
-    """Let the runtime look after its waits until a turn has ended."""
+    """Run the runtime's maintenance of waits until a turn has ended."""
     with anyio.fail_after(240):
         while (await b.turn(turn_id)).status is not TurnStatus.DONE:
             await b.runtime.check_waits()
@@ -51,7 +51,7 @@ async def test_a_turn_continues_when_the_server_reports_completion(
         if away:
             await put_down(b, accepted)
         page.withdrawal.end(action)
-        page.withdrawal.end(WaitAction.DECLINE)  # the first word counts
+        page.withdrawal.end(WaitAction.DECLINE)  # the first answer counts
         await ended(b, accepted.turn_id)
         events = await events_of(b, accepted)
     assert kinds(events)[-1] == "done"

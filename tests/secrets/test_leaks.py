@@ -1,4 +1,4 @@
-"""A secret goes in through the API, reaches the server it is for, and is found nowhere else."""
+"""A secret enters through the API, reaches its server, and appears nowhere else."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def everything_logged() -> Iterator[io.StringIO]:
 
 
 def assert_nowhere(folder: Path, secret: str = SECRET) -> None:
-    """Look at every byte under a folder: database, journal, payloads, homes."""
+    """Read every byte below a folder: database, journal, payloads, homes."""
     for path in folder.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
@@ -59,7 +59,7 @@ def assert_in_no_command_line(secret: str = SECRET) -> None:
 
 
 async def start(rig: Rig, domain: str, name: str) -> None:
-    """Have a server up before the turn: on a busy machine a turn may begin without one that starts slowly."""
+    """Start a server before the turn, because on a busy machine a turn may begin without a slow one."""
     found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/restart")
     assert found["state"] == "ready", found
 

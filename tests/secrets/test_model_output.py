@@ -1,4 +1,4 @@
-"""A model that says a secret: wherever it stands and however it is cut, nobody is shown it and nothing keeps it."""
+"""A model that writes a secret, at any place and in any pieces: it is neither shown nor stored."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ async def test_a_text_that_ends_like_the_start_of_a_secret_is_complete() -> None
 
 @pytest.mark.parametrize("outer", [list, dict])
 def test_deeply_nested_arguments_are_refused_without_recursion(outer: type) -> None:
-    """A JSON reader takes a thousand levels, and a model may write them in two kilobytes."""
+    """A JSON parser accepts a thousand levels, and a model can write them in two kilobytes."""
     deep: object = SECRET
     for _ in range(1000):
         deep = [deep] if outer is list else {"a": deep}
@@ -118,7 +118,7 @@ async def test_a_secret_in_a_models_text_is_neither_shown_nor_stored(tmp_path: P
             elif where != "name of a tool":
                 text = "".join(event["text"] for event in first if event["type"] == "text")
                 assert "[secret KEY]" in text
-            second = await rig.say(conversation, "Go on")  # the transcript can be sent: the stand-in looks at it
+            second = await rig.say(conversation, "Go on")  # the fake checks that the transcript can be sent
             assert types_of(second)[-1] == "done"
             talk, turn = f"/api/conversations/{conversation}", f"/api/turns/{first[0]['turnId']}"
             seen = [

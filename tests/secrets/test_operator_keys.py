@@ -1,4 +1,4 @@
-"""The operator's keys, from the environment and the file of providers, are said by nobody: no event, log or result."""
+"""The operator's keys, from the environment and the file of providers, appear in no event, log or result."""
 
 import logging
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Secret values are taken out of strings by value, and of nothing else."""
+"""Secret values are removed from strings by value, and nothing else is."""
 
 import base64
 import html
@@ -91,7 +91,7 @@ def test_a_secret_is_found_in_every_usual_encoding_even_in_pieces(value: str) ->
 
 
 SPECIAL = "a]^-\\\n"
-"""Characters that mean something within brackets of a regular expression."""
+"""Characters with a special meaning in brackets of a regular expression."""
 
 
 @given(

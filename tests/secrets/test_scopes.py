@@ -1,4 +1,4 @@
-"""A domain's secrets are looked for in that domain alone: no tenant can gag another one, or ask for its values."""
+"""A domain's secrets are redacted in that domain only: no tenant can censor another one, or probe for its values."""
 
 import io
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.attack(kind="secrets")
 
 SECRET = "sk-planted-0123456789-wxyz"
 WORDS = "paid leave"
-"""What everybody says in a domain about leave."""
+"""The text of all messages in a domain about leave."""
 
 
 @dataclass
@@ -292,7 +292,7 @@ async def test_resumed_turns_are_redacted_with_their_domains_secrets(tmp_path: P
 
 async def test_health_states_are_readable_although_a_secret_has_their_text(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, mallory):
-        before = await ann.rig.ok("GET", "/api/health")  # as the operator: members see no reason
+        before = await ann.rig.ok("GET", "/api/health")  # as the operator, because members see no reason
         words = sorted({word for part in before.values() if isinstance(part, dict) for word in map(str, part.values())})
         assert "no embedder is configured" in words
         for number, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""The vault: what is sealed opens only where it belongs, whatever happens to the file or the keys."""
+"""The vault: a sealed value opens only for its own purpose, whatever happens to the file or the keys."""
 
 import base64
 import os

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 
 class Agent(Rig):
-    """A served rig, with a domain that has one document, and the key of ann, a member of it."""
+    """A served rig with a domain that has one document, and the key of ann, a member of it."""
 
     address: str
     pumps: str
@@ -113,7 +113,7 @@ def sdk_message(text: str, **more: Any) -> Any:
 
 
 def fold(updates: list[Json]) -> tuple[str, list[str], Json]:
-    """Return the text of the answer, the states, and the metadata that a stream of version 1.0 leads to."""
+    """Return the text of the answer, the states, and the resulting metadata of a stream of version 1.0."""
     text, states = "", [updates[0]["task"]["status"]["state"]]
     metadata: Json = {}
     for update in updates[1:]:

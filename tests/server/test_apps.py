@@ -1,4 +1,4 @@
-"""Apps of MCP servers: who gets a page, under which policy, and which pages are refused."""
+"""Apps of MCP servers: who receives a page, the page's security policy, and refused pages."""
 
 import base64
 import sys
@@ -96,7 +96,7 @@ async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
         assert question["message"] == "The app of 'charts__chart' wants to call 'refresh' of the server 'charts'."
         assert question["arguments"] == {"title": "Rest"}
         assert question["sources"] == [{"kind": "tool", "name": "charts__chart"}]
-        assert await calls_of(rig, domain) == []  # nothing ran
+        assert await calls_of(rig, domain) == []  # no call ran
 
         async def answer(action: str, **content: Any) -> Any:
             approval = {"action": action, "content": content}
@@ -148,7 +148,7 @@ async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversati
     policy = {"charts__slow": "allow", "charts__cancelled": "allow"}
     async with opened(tmp_path, policy) as (rig, domain, app):
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
-        with anyio.move_on_after(0.5):  # the page has gone
+        with anyio.move_on_after(0.5):  # the page was closed
             await rig.http.post(f"{app}/tools", json={"name": "slow"})
         assert await calls_of(rig, domain) == [("charts__slow", "interrupted")]
         told = (await rig.ok("POST", f"{app}/tools", {"name": "cancelled"}))["result"]

@@ -20,7 +20,7 @@ from tests.server.rig import Rig, types_of
 
 
 async def plant(rig: Rig, conversation: str, count: int) -> None:
-    """Store so many ended turns as the runtime does, before the conversation was ever spoken in."""
+    """Store this number of ended turns as the runtime does, before the conversation was ever loaded."""
     record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
 
     def store(conn: Connection) -> None:
@@ -58,7 +58,7 @@ SUMMARY = '{"facts": ["A summary."]}'
 
 
 async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
-    """Read a conversation's messages page by page, oldest first, and of each whether it is compacted."""
+    """Read a conversation's messages page by page, oldest first, each with whether it is compacted."""
     path, before = f"/api/conversations/{conversation}/messages", dict[str, str]()
     items: list[dict[str, Any]] = []
     while page := (await rig.ok("GET", path, params={"limit": "70", **before}))["items"]:

@@ -1,4 +1,4 @@
-"""Files that a user attaches to a question: read like documents, kept with the conversation, found by no other user."""
+"""Files attached to a question: read like documents, stored with the conversation, hidden from other users."""
 
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ async def test_attached_files_are_private_and_left_out_of_shared_links(tmp_path:
         ):
             assert (await rig.http.request(method, place, headers=bob)).status_code == 404, place
         answer = (await rig.ok("GET", f"{path}/messages", headers=ann))["items"][1]
-        assert answer["references"][0]["documentName"] == "contract.md"  # ann's own view is whole
+        assert answer["references"][0]["documentName"] == "contract.md"  # ann's own view is complete
         exported = await rig.http.get(f"{path}/export", headers=ann)
         assert "Files attached to this question: contract.md" in exported.text
         address = (await rig.ok("POST", f"{path}/share", headers=ann))["path"]

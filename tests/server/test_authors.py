@@ -1,4 +1,4 @@
-"""Who changed a file is its author in the history, also when somebody looks at the folder right after the change."""
+"""The author of a change to a file is its author in the history, also if another person opens the folder next."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.server.rig import Rig
 
 
 class Looker:
-    """Has the files of a domain looked at, as upkeep does, at the first ``place`` in a thread where it is ``due``."""
+    """Scans a domain's files, as maintenance does, when a thread first reaches ``place`` while it is ``due``."""
 
     def __init__(self, place: str) -> None:
         self.rig: Rig
@@ -27,7 +27,7 @@ class Looker:
             return
         history = self.rig.application.business.file_history
         self.look = asyncio.run_coroutine_threadsafe(history.notice(self.domain), self._loop)
-        asyncio.run_coroutine_threadsafe(self._rounds(), self._loop).result(60)  # it comes as far as it may
+        asyncio.run_coroutine_threadsafe(self._rounds(), self._loop).result(60)  # it gets as far as it can
 
     async def _rounds(self) -> None:
         for _ in range(10):

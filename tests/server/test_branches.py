@@ -1,4 +1,4 @@
-"""Trying again over REST and the WebSocket: retry, edit, branches and the way back."""
+"""Retries over REST and the WebSocket: retry, edit, branches, and the return to an earlier branch."""
 
 from pathlib import Path
 from typing import Any

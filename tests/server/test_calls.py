@@ -1,4 +1,4 @@
-"""Calls that keep nothing: what a kill, a refusal or a slow clean-up leaves of them goes by itself."""
+"""Calls that store nothing: the remains of a kill, a refusal or a slow clean-up vanish without help."""
 
 from pathlib import Path
 

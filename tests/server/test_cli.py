@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, exit codes, one plain line for each error."""
+"""The command line as a user sees it: real processes, exit codes, one plain line for each error."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_without_reader(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command whose output nothing reads, as ``| head`` does at its end. Return the exit code and stderr."""
+    """Run a command whose output nothing reads, like the end of ``| head``. Return the exit code and stderr."""
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as output, (folder / "errors").open("w+") as errors:

@@ -1,4 +1,4 @@
-"""Documents and models by the command line: real processes, a folder that is watched, a hub that is or is not there."""
+"""Documents and models on the command line: real processes, a watched folder, and a model hub that works or fails."""
 
 import json
 import signal
@@ -21,17 +21,17 @@ WATCHING = "Watching."
 
 
 class Watch:
-    """A running ``ingest --watch``; everything it says is kept."""
+    """A running ``ingest --watch`` whose output is recorded."""
 
     def __init__(self, folder: Path, domain: str, *paths: str) -> None:
         command = ["ingest", domain, *paths, "--watch"]
-        # Python shows what a pipe got at once only when it is told to.
+        # Python flushes each line to a pipe only if configured to.
         variables = {**environment(), "PYTHONUNBUFFERED": "1"}
         self.child = Program(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.said = ""
 
     def until(self, *words: str) -> None:
-        """Read on until all of these stand in one line."""
+        """Read on until one line contains all of these."""
         assert self.child.stdout is not None
         while line := self.child.stdout.readline():
             self.said += line
@@ -50,7 +50,7 @@ class Watch:
 @contextmanager
 def watching(folder: Path, domain: str, *paths: str) -> Iterator[Watch]:
     watch = Watch(folder, domain, *paths)
-    killer = threading.Timer(240, watch.child.kill)  # a hang is a failure, not a hang of the tests
+    killer = threading.Timer(240, watch.child.kill)  # a hang must fail the test, not block it
     killer.start()
     try:
         yield watch
@@ -186,13 +186,13 @@ def test_a_model_is_downloaded_with_progress_and_then_used_offline(tmp_path: Pat
 
 @contextmanager
 def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
-    """Serve a model folder as huggingface.co serves every repository; or fail, always or so often at first."""
+    """Serve a model folder as huggingface.co serves every repository, or fail always or the first few times."""
     revision = "0" * 40
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
     class Answers(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Nothing is said on stderr."""
+            """Stderr is empty."""
 
         def do_HEAD(self) -> None:
             self.do_GET()

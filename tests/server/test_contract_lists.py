@@ -29,7 +29,7 @@ for line in sys.stdin:
         answer = {"result": {"content": [{"type": "text", "text": text}], "structuredContent": {"result": text}}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
-"""An MCP server that starts fast: it needs nothing but the standard library."""
+"""An MCP server that starts fast, because it uses only the standard library."""
 
 
 async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path: Path) -> None:

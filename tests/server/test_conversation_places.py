@@ -1,4 +1,4 @@
-"""A conversation that was spoken in is remembered between messages: what is refused is refused all the same."""
+"""A used conversation is cached between messages, and refusals stay refusals."""
 
 from pathlib import Path
 

@@ -251,7 +251,7 @@ async def test_context_documents_must_belong_to_the_domain(tmp_path: Path) -> No
 
 
 def fail_with(error: Exception) -> Scripted:
-    """Return a step that fails in a way no model client maps."""
+    """Return a step that fails with an exception that no model client maps."""
 
     def step(request: ModelRequest) -> Step:
         raise error
@@ -292,7 +292,7 @@ async def test_a_failed_turn_stays_visible_with_a_plain_reason(tmp_path: Path, n
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["role"] for item in items] == ["user", "assistant"] * 2
         assert (await rig.ok("GET", path))["messageCount"] == 4
-        for limit in (1, 2, 3):  # a page may end between a question and an answer that has no words
+        for limit in (1, 2, 3):  # a page may end between a question and an answer without text
             last = await rig.ok("GET", f"{path}/messages", params={"limit": str(limit)})
             before = {"before": last["items"][0]["id"]}
             rest = await rig.ok("GET", f"{path}/messages", params=before)

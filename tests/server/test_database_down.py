@@ -1,4 +1,4 @@
-"""A database that another process holds, or that is gone for a while: refusals that say so, and a server that lives."""
+"""A database that another process locks, or that is away for a while: refusals say so, and the server survives."""
 
 import sqlite3
 from contextlib import closing
@@ -15,7 +15,7 @@ TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
 
 class Backup:
-    """Another process's lock on the database of a rig, from the moment ingestion comes by ``place``."""
+    """Another process's lock on the database of a rig, from the moment that ingestion reaches ``place``."""
 
     def __init__(self, folder: Path, place: str) -> None:
         self.place = place

@@ -128,5 +128,5 @@ async def test_the_delegate_tool_describes_each_role_from_its_file(tmp_path: Pat
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"subRoleIds": ["researcher", "assistant"]}})
         await rig.say(conversation, "Hi again")
         last = rig.model.requests[1]
-        assert [each for each in last.tools if each["name"] == "delegate"] == [tool]  # what was told stays
+        assert [each for each in last.tools if each["name"] == "delegate"] == [tool]  # the text of the delegate stays
         assert "- assistant: General assistant" in str(last.messages[-1])

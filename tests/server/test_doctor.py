@@ -1,4 +1,4 @@
-"""The consistency check finds what was planted, mends it, and then finds nothing."""
+"""The consistency check finds planted problems, repairs them, and then finds nothing."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ from tests.waiting import pause
 
 @pytest.fixture(autouse=True)
 def private_files() -> Iterator[None]:
-    """What a test plants is as closed to others as what the server writes."""
+    """Planted files have the same permissions as the server's files."""
     before = os.umask(0o077)
     yield
     os.umask(before)
@@ -198,7 +198,7 @@ async def codes(settings: Settings, *, repair: bool = False) -> list[str]:
 
 
 def scribble(path: Path, start: int = 4096) -> bytes:
-    """Overwrite a file from a place on, as a failing disk does; return what it is then."""
+    """Overwrite a file from an offset on, as a failing disk does; return its content."""
     data = path.read_bytes()
     assert len(data) > start + 4096
     path.write_bytes(data[:start] + b"\xa5" * (len(data) - start))
@@ -269,7 +269,7 @@ async def test_a_missing_or_changed_original_is_reported_and_a_changed_one_read_
     now_there = b"# pump\n\nThe pump holds 9 litres.\n"
     (folder / "pump.md").write_bytes(now_there)
     digest = hashlib.sha256(now_there).hexdigest()
-    os.utime(folder / "pump.md", ns=(before.st_atime_ns, before.st_mtime_ns))  # a disk that decays tells nobody
+    os.utime(folder / "pump.md", ns=(before.st_atime_ns, before.st_mtime_ns))  # a decaying disk reports nothing
     found = await examine(rig.settings, False)
     assert {(finding.code, finding.subject) for finding in found} == {
         ("DOCUMENT_FILE_CHANGED", changed),
@@ -355,7 +355,7 @@ async def test_an_empty_memory_is_not_reported_as_damaged(tmp_path: Path) -> Non
     begun.mkdir(mode=0o700)
     (begun / "engrams.db").touch(mode=0o600)
     assert await codes(settings) == []
-    (written / "engrams.db").write_bytes(b"")  # here the network beside it says that there were engrams
+    (written / "engrams.db").write_bytes(b"")  # here the network file beside it shows that there were engrams
     for name in ("engrams.db-wal", "engrams.db-shm"):
         (written / name).unlink(missing_ok=True)
     assert await codes(settings) == ["MEMORY_DAMAGED"]
@@ -363,7 +363,7 @@ async def test_an_empty_memory_is_not_reported_as_damaged(tmp_path: Path) -> Non
 
 def test_folders_created_by_our_commands_are_closed_to_others(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    before = os.umask(0o022)  # a command line's, before anything has the folder
+    before = os.umask(0o022)  # one for a command line, before anything owns the folder
     try:
         LaunchCatalogue(data / "mcp").revoke("no such entry")
         Acts(data).leave(act("test"))

@@ -14,7 +14,7 @@ def day(offset: int) -> str:
 
 
 def answer(request: ModelRequest) -> Step:
-    """Search for the words of the question, then cite every passage that was found."""
+    """Search for the words of the question, then cite every passage of the result."""
     last = request.messages[-1]["content"]
     found = [part for block in last for part in block.get("content", ()) if part["type"] == "search_result"]
     if any(block["type"] == "tool_result" for block in last):

@@ -1,4 +1,4 @@
-"""What is asked of documents: a filter that matches nothing is refused with its place, and no list holds up others."""
+"""Queries for documents: a filter that matches nothing is refused with its place, and no list blocks others."""
 
 from pathlib import Path
 from threading import Event

@@ -1,4 +1,4 @@
-"""Documents over REST: from upload to citation-ready chunks, and out again without a trace."""
+"""Documents over REST: from upload to citable chunks, and deleted without a trace."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Images that come through the doors of other protocols: the same images as any, and refusals in their own shape."""
+"""Images that arrive through other protocols: stored like any other image, and refused in the protocol's form."""
 
 import base64
 from collections.abc import AsyncGenerator
@@ -188,7 +188,7 @@ async def test_openais_client_resends_images_only_for_unstored_conversations(
         first = await rig.openai.responses.create(model=domain, input=part, store=True)
         await rig.openai.responses.create(model=domain, input="And?", previous_response_id=first.id)
         assert shown_in(model) == [PICTURE]
-        for content, shown in (("Other", 1), (part, 2)):  # on branches of their own, with no image but their own
+        for content, shown in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
             await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
             assert len(shown_in(model)) == shown
         part[0]["content"][0]["image_url"] = ELSEWHERE

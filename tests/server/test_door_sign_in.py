@@ -1,4 +1,4 @@
-"""OAuth at the MCP door: what a client gets by it, and everything that must be refused."""
+"""OAuth at the MCP door: the rights of a client, and everything that must be refused."""
 
 import base64
 import hashlib
@@ -99,7 +99,7 @@ class Door(Rig):
         return given
 
     async def call(self, token: str, body: Json = LIST, domain: str = "") -> httpx2.Response:
-        """Send a message in a new session; the answer is that of the session if the session is refused."""
+        """Send a message in a new session. If the session is refused, return that answer."""
         return await call_door(self.http, token, body, domain or self.law)
 
     async def change(self, statement: Any) -> None:
@@ -185,7 +185,7 @@ async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(
                 in (answered.headers["www-authenticate"])
             )
             assert answered.json()["error"]["data"]["code"] == "INSUFFICIENT_SCOPE"
-        # The assistant has no way around the missing scope.
+        # The assistant cannot bypass the missing scope.
         assert "No." in (await rig.call(only_ask, tool("ask", question="Remember that I like tea."))).text
         assert "Denied by" in str(rig.model.requests[-1].messages)
         search = (await rig.tokens("search"))["access_token"]
@@ -209,7 +209,7 @@ async def test_a_token_is_valid_only_for_its_domain_and_endpoint(tmp_path: Path)
             assert (await rig.http.get(path, headers=bearer(token))).status_code == 401
         assert (await rig.call(token + "x")).status_code == 401
         assert (await rig.call(f"arag_at_{'x' * 43}")).status_code == 401
-        assert (await rig.call(rig.ann)).status_code == 200  # keys keep working
+        assert (await rig.call(rig.ann)).status_code == 200  # keys still work
 
 
 async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(t
         third = await rig.tokens()
         values = {"token": third["refresh_token"], "client_id": "client_other"}
         assert (await rig.http.post("/oauth/revoke", data=values)).status_code == 200
-        assert (await rig.call(third["access_token"])).status_code == 200  # another client revokes nothing
+        assert (await rig.call(third["access_token"])).status_code == 200  # another client can revoke nothing
         assert (await rig.http.post("/oauth/revoke", data={**values, "client_id": rig.client})).status_code == 200
         assert (await rig.call(third["access_token"])).status_code == 401
 
@@ -392,7 +392,7 @@ async def test_only_a_user_of_the_domain_can_decide_and_only_once(tmp_path: Path
         begun = await rig.begin(scope="search")
         assert (await rig.decide(begun, mallory, "search")).status_code == 404
         assert (await rig.decide(begun, rig.application.access.local_key, "search")).status_code == 403
-        assert (await rig.decide(begun, rig.ann, "search", "ask")).status_code == 422  # more than was asked for
+        assert (await rig.decide(begun, rig.ann, "search", "ask")).status_code == 422  # more than was requested
         assert (await rig.decide(begun, rig.ann)).status_code == 422
         assert (await rig.decide(begun, rig.ann, "search")).status_code == 200
         assert (await rig.decide(begun, rig.ann, "search")).status_code == 404
@@ -469,7 +469,7 @@ async def test_a_client_is_identified_by_its_metadata_document(tmp_path: Path) -
         assert (await rig.tokens("search"))["scope"] == "search"
         for name in set(odd) - {"good"}:
             assert (await rig.begin(client_id=f"http://{place}/{name}")).status_code == 400, name
-        # An address inside the network is not asked, as for MCP servers.
+        # As for MCP servers, an address inside the network is not fetched.
         for address in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{place}/"):
             assert (await rig.begin(client_id=address)).status_code == 400, address
         for address in ("https://999.1.1.1/client.json", "https://[x/client.json"):  # no client can read them
@@ -544,7 +544,7 @@ async def test_the_openid_provider_can_issue_the_tokens(tmp_path: Path) -> None:
                 assert 'error="invalid_token"' in refused.headers["www-authenticate"]
             assert (await call(good, key=RSAKey.generate_key(2048, {"kid": "first"}))).status_code == 401
             assert (await rig.http.get("/api/domains", headers=bearer(issuer.sign(good)))).status_code == 401
-            api = issuer.sign(issuer.claims())  # a token for the API keeps working here
+            api = issuer.sign(issuer.claims())  # a token for the API still works here
             assert set(_tools(await call_door(rig.http, api, LIST, law))) >= {"ask", "search_documents"}
 
 

@@ -1,4 +1,4 @@
-"""Waits at the doors of AG-UI and of the AI SDK, by plain requests: refusals, repeats, what is no approval."""
+"""Waits at the doors of AG-UI and of the AI SDK, by plain requests: refusals, repetitions, and no approvals."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A turn as a durable stream: caught up with, dropped, resumed and tailed by that protocol's own client."""
+"""A turn as a durable stream: replayed, dropped, resumed and followed by that protocol's own client."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a stranger can begin on a connection ends: over real sockets, on the product's own HTTP protocol."""
+"""Every connection of an unauthenticated client ends: over real sockets, on the product's own HTTP protocol."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ from tests.ws.memory import Desk
 from tests.ws.serving import PATIENCE, application, client, serving
 
 PROMPT = ConnectionLimits(header_seconds=0.2, body_seconds=0.2, send_seconds=0.2, linger_seconds=0.5)
-"""Limits that a test need not wait for."""
+"""Limits short enough for a test."""
 CALM = ConnectionLimits()
 GET = b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -38,7 +38,7 @@ HANDSHAKE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 POUR = b"x" * (1 << 20)
-"""One of the endless parts of an answer: no buffer of a loopback connection holds them all."""
+"""Larger than any buffer of a loopback connection."""
 
 
 async def echo(request: Request) -> Response:
@@ -46,7 +46,7 @@ async def echo(request: Request) -> Response:
 
 
 class Pour:
-    """An answer without end, until its connection is gone; then it says so."""
+    """An answer without end; it records the end of its connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -67,7 +67,7 @@ def plain_app(cut: anyio.Event | None = None) -> Guard:
 
 
 class Raw:
-    """A connection of bytes that does not wait for ever."""
+    """A raw connection with a time limit."""
 
     def __init__(self, stream: SocketStream) -> None:
         self.stream = stream
@@ -77,7 +77,7 @@ class Raw:
             await self.stream.send(data)
 
     async def read_to_the_end(self) -> bytes:
-        """Return all that comes until the server has closed the connection."""
+        """Return all bytes until the server closes the connection."""
         heard = b""
         with anyio.fail_after(PATIENCE):
             while True:
@@ -87,7 +87,7 @@ class Raw:
                     return heard
 
     async def answer(self) -> tuple[int, str]:
-        """Return status and error code of the one answer that comes before the end."""
+        """Return status and error code of the only answer before the end."""
         head, _, body = (await self.read_to_the_end()).partition(b"\r\n\r\n")
         assert b"connection: close" in head.lower(), head
         return int(head.split()[1]), json.loads(body)["error"]["code"]
@@ -110,7 +110,7 @@ async def raw(address: str) -> AsyncIterator[Raw]:
 
 @asynccontextmanager
 async def dripping(begun: bytes) -> AsyncIterator[Raw]:
-    """Serve, and connect a peer that sends something and then byte after byte for as long as the block runs."""
+    """Serve, and connect a peer that sends a text and then single bytes while the block runs."""
 
     async def drip() -> None:
         await peer.send(begun)
@@ -242,7 +242,7 @@ async def test_an_answer_that_the_client_does_not_read_is_abandoned() -> None:
 
 
 def read_to_the_end(deaf: socket.socket) -> None:
-    """Read what was buffered: the connection ends after it."""
+    """Read the buffered bytes; then the connection must end."""
     deaf.settimeout(PATIENCE)
     with contextlib.suppress(ConnectionResetError):
         while deaf.recv(1 << 20):
@@ -279,7 +279,7 @@ async def test_a_refused_handshake_is_closed(line: bytes) -> None:
         assert heard.startswith(b"HTTP/1.1 4"), heard
 
 
-# Strangers
+# Unauthenticated clients
 
 
 @pytest.mark.parametrize("target", [b"http://evil.example/echo", b"http://127.0.0.1@evil/echo"])
@@ -314,7 +314,7 @@ async def test_beyond_the_limit_the_oldest_anonymous_socket_is_refused(tmp_path:
             shown = b"Authorization: Bearer %s\r\n\r\n" % key.encode()
             await known.send(b"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\n" + shown)
             assert await known.status() == 200
-            assert entrance.strangers == 19  # it is not one of them any more
+            assert entrance.strangers == 19  # it no longer counts as one of them
 
 
 async def test_a_wrong_key_reveals_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What refuses a request on the path of another protocol says so in that protocol's words, and in ours."""
+"""A refusal on the path of another protocol has the form of that protocol, and ours."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A domain whose folder hangs holds up itself: the others' roles, memories, documents and turns go on."""
+"""A domain whose folder hangs blocks only itself: the others' roles, memories, documents and turns work."""
 
 import fcntl
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from tests.server.rig import Json, Rig, types_of
 ENGRAM = {"content": "The archive closes at five.", "schema": "archive\nhours", "type": "ATOMIC", "strength": 0.8}
 IMPORTED = {"content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
 MANY = 45
-"""More than the forty threads that everything shared once."""
+"""More than the forty threads that all domains once shared."""
 
 REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 
 @contextmanager
 def held_memory(rig: Rig, domain: str) -> Iterator[None]:
-    """Keep a memory's lock, as another process that hangs does: whoever writes to it blocks in a thread."""
+    """Hold a memory's lock, like another process that hangs, so that its writers block in their threads."""
     [lock] = (rig.settings.workspaces / domain).rglob(LOCK_FILE)
     with lock.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -31,7 +31,7 @@ def held_memory(rig: Rig, domain: str) -> Iterator[None]:
 
 
 class Stuck:
-    """What goes on in the domain that hangs; each ``act`` is noted when it is answered."""
+    """Requests to the hanging domain; each ``act`` is recorded when it is answered."""
 
     def __init__(self, rig: Rig, domain: str) -> None:
         self._rig = rig

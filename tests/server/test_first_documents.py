@@ -1,4 +1,4 @@
-"""A question right after a domain's first document was added means that document."""
+"""A question right after a domain's first upload finds that document."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
 
 async def add(rig: Rig, domain: str, name: str, content: bytes) -> None:
-    """Upload a file and do not wait for it."""
+    """Upload a file without waiting for it."""
     await rig.ok("POST", f"/api/domains/{domain}/documents", files={"file": (name, content)})
 
 

@@ -1,4 +1,4 @@
-"""A disk without room or inodes: the server starts, reads, says why it writes nothing, and recovers by itself."""
+"""A disk without room or inodes: the server starts, reads, says why it cannot write, and recovers without help."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.waiting import pause
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The data folder of a rig on a disk of its own, of 48 MiB and 2000 inodes."""
+    """The data folder of a rig on a separate disk of 48 MiB and 2000 inodes."""
     folder = tmp_path / "data"
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", "size=48m,nr_inodes=2000", "tmpfs", str(folder)]
@@ -30,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def no_room(disk: Path) -> Iterator[None]:
-    """Take all room of a disk while the block runs."""
+    """Use up all space of a disk while the block runs."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
@@ -47,7 +47,7 @@ def no_room(disk: Path) -> Iterator[None]:
 
 @contextmanager
 def no_inodes(disk: Path) -> Iterator[None]:
-    """Take all inodes of a disk while the block runs."""
+    """Use up all inodes of a disk while the block runs."""
     folder = disk / "many"
     folder.mkdir()
     made: list[Path] = []
@@ -90,7 +90,7 @@ async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: P
             found = await rig.ok("GET", "/api/health")
             assert found["store"]["mode"] == "full"
             assert "no space" in found["store"]["reason"].lower() or "full" in found["store"]["reason"]
-            await rig.application.business.health.probe()  # what is tried now does not fit either
+            await rig.application.business.health.probe()  # new writes do not fit either
             assert (await rig.refused("GET", "/api/ready"))[0] == 503
             assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["id"] == conversation
         await until_ready(rig)
@@ -105,7 +105,7 @@ async def test_a_server_starts_on_a_full_disk_and_reads(small_disk: Path, full: 
         async with Rig(small_disk.parent, disk_reserve=0) as rig:
             assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["id"] == conversation
             answer = await rig.http.post("/api/domains", json={"name": "x" * 100})
-            while answer.is_success:  # what the start gave way with, or a process that ended, is soon used up
+            while answer.is_success:  # space freed by the start or by an ended process is soon used up
                 answer = await rig.http.post("/api/domains", json={"name": "x" * 100})
             assert (answer.status_code, answer.json()["error"]["code"]) == (507, "STORAGE_FULL")
             assert (await rig.refused("GET", "/api/ready"))[0] == 503

@@ -163,7 +163,7 @@ async def test_without_keys_another_sites_page_cannot_read_or_change_anything(tm
 
 
 async def test_without_keys_another_sites_page_cannot_open_a_socket(tmp_path: Path) -> None:
-    """Browsers always send an `Origin` with a handshake; the other header must be enough by itself."""
+    """Browsers always send an `Origin` with a handshake, but the other header must suffice alone."""
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         for path in ("/ws", f"/api/ag-ui/{await rig.domain()}"):
             for site in ("cross-site", "Cross-Site"):
@@ -190,7 +190,7 @@ async def test_every_answer_switches_dns_prefetching_off(tmp_path: Path) -> None
 
 
 async def test_a_body_with_too_large_a_content_length_is_refused_unread(tmp_path: Path) -> None:
-    """A client that waits for `100 Continue` gets it with the first read of its body."""
+    """A client that waits for `100 Continue` receives it with the first read of its body."""
     answers: list[Any] = []
 
     async def receive() -> Any:

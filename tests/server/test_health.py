@@ -1,4 +1,4 @@
-"""Health tells what lately happened to each part; whoever operates the server also hears why."""
+"""Health shows the recent failures of each part, and operators also see the reason."""
 
 import sqlite3
 from pathlib import Path
@@ -107,7 +107,7 @@ async def test_an_idle_store_is_still_probed(tmp_path: Path) -> None:
 
 
 class SlowClient(ScriptedModel):
-    """A model whose client is loaded when ``let`` is set."""
+    """A model whose client is loaded once ``let`` is set."""
 
     def __init__(self) -> None:
         super().__init__()

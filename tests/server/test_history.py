@@ -1,4 +1,4 @@
-"""What was changed in a domain is kept with its author: seen, compared, and brought back by a change of its own."""
+"""Changes in a domain are recorded with their author: shown, compared, and reverted by a new change."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) ->
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": server}}})
         moved = {**server, "url": "https://two.example/mcp", "headers": {"Authorization": {"set": True}}}
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": moved}}})
-        await rig.ok("PATCH", path, {"settings": {"retrievalTopK": 9}})  # as it was: no change
+        await rig.ok("PATCH", path, {"settings": {"retrievalTopK": 9}})  # the same content is no change
         found = await lines(rig, domain)
         assert [(each["kind"], each["subject"], each["author"]) for each in found] == [
             ("server", "tools", "local"),
@@ -99,7 +99,7 @@ async def test_files_changed_by_api_and_on_disk_are_recorded_once_with_authors(t
         assert (newest["gone"], newest["author"], newest["subject"]) == (True, "disk", "a.md")
         shown = await rig.ok("GET", f"{path}/history/{newest['n']}")
         assert shown["lines"].splitlines()[1:] == ["-Two."]
-        # a model wrote it in a turn of ann's: the audit log says so
+        # a model wrote it in a turn of ann, as the audit log says
         told = Entry("ann", "role.write", f"{domain}/lawyer")
         await rig.application.database.write(lambda conn: append(conn, told), durable=True)
         (workspace / PLACE).write_text(ROLE.format("Written by a model."))

@@ -1,6 +1,6 @@
-"""The road to a server that the catalogue does not have: an admin asks, an operator looks and decides.
+"""The approval of a server outside the catalogue: an admin requests it, an operator checks and decides.
 
-The registries' clients are the real ones; what they ask is on this machine (`tests.tools.registry`).
+The registries' clients are the real ones; the registry runs on this machine (`tests.tools.registry`).
 """
 
 import json
@@ -78,7 +78,7 @@ class Desk:
         return await self.ask("admin", "POST", f"/api/domains/{self.domain}/mcp-servers/test", {name: entry})
 
     async def approve(self, made: Json, **grant: Any) -> Json:
-        """Approve a request as it was shown, and return it once that was carried out."""
+        """Approve a request as it was shown, and return it after its execution."""
         path = f"/api/launch-requests/{made['id']}"
         await self.ok("root", "POST", f"{path}/approve", {"fingerprint": made["fingerprint"], **grant})
         return await self.settled(made["id"])
@@ -285,7 +285,7 @@ async def test_a_version_that_changes_after_the_request_is_not_installed(
     registry.publish_npm("notes-server", "1.2.0")
     async with desk(tmp_path) as found:
         made = await found.request("notes", PACKAGE)
-        registry.publish_npm("notes-server", "1.3.0")  # the newest one is another now, and nobody looked at that
+        registry.publish_npm("notes-server", "1.3.0")  # a newer version exists now, which nobody has checked
         registry.publish_npm("notes-server", "1.2.0", script="process.exit(3)")
         moved = await found.approve(made)
         assert (moved["state"], moved["sha256"]) == ("open", "")

@@ -1,4 +1,4 @@
-"""Lists over REST: sorted, filtered, by pages, and each says whether there is more."""
+"""Lists over REST: sorted, filtered and paged, and each says whether there is more."""
 
 from itertools import pairwise
 from pathlib import Path

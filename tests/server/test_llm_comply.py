@@ -1,7 +1,7 @@
-"""Two suites from outside, of the package ``llm-comply``: Open Responses, and OpenAI's chat completions.
+"""Two external suites of the package ``llm-comply``: Open Responses, and OpenAI's chat completions.
 
-The package holds its own copies of both specifications, so nothing is fetched. Its cases run against a live server,
-whose model thinks, searches the domain's documents and cites them, so that every answer holds more than a plain text.
+The package contains both specifications, so nothing is downloaded. Its cases run against a live server, whose model
+thinks, searches the domain's documents and cites them, so that every answer has more than plain text.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ FUNCTION = "get_weather"
 
 
 def answer(request: ModelRequest) -> Step:
-    """Call the client's function if there is one, else search and answer with a citation."""
+    """Call the client's function if there is one, otherwise search and answer with a citation."""
     if any(tool["name"] == FUNCTION for tool in request.tools):
         return Step((Say("I look that up."), Use(FUNCTION, {"location": "San Francisco"})))
     if all(block["type"] != "tool_result" for block in request.messages[-1]["content"]):
@@ -32,7 +32,7 @@ def answer(request: ModelRequest) -> Step:
 
 
 def run_suite(name: str, address: str, key: str, model: str) -> list[Any]:
-    """Run all cases of a suite, also those that the package skips because of the model's name."""
+    """Run all cases of a suite, including those that the package skips because of the model's name."""
     specifications = {"open-responses": "openresponses.json", "openai-chat": "openai_chat.json"}
     folder = Path(comply.__file__).parent / "specs"
     schema = import_module("llm_comply.schema").SpecLoader(str(folder / specifications[name]))

@@ -35,7 +35,7 @@ COMMANDS = {
 
 @contextmanager
 def silent_server() -> Iterator[tuple[str, threading.Event]]:
-    """Serve an address that takes requests and never answers. The event is set at the first request."""
+    """Serve an address that accepts requests and never answers. The event is set at the first request."""
     asked, over = threading.Event(), threading.Event()
 
     class Silent(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_no_part_of_a_backup(tmp_path: Path) -> None:
     prepare_data(tmp_path / "data")
     documents.mkdir(parents=True)
     with (documents / "large.bin").open("wb") as file:
-        file.truncate(8 * 2**30)  # takes no space, and far longer to copy than the signal needs
+        file.truncate(8 * 2**30)  # takes no space, but copying takes far longer than the signal
     variables, target = environment(), tmp_path / "made"
     target.mkdir()
     arguments = ["backup", str(target / "all.arag"), "--data", "data"]

@@ -63,7 +63,7 @@ newer_every_time = pytest.mark.parametrize(
 
 
 class Live(Rig):
-    """A rig that is served, with a domain that has one document, and the key of ann, a member of it."""
+    """A served rig with a domain that has one document, and the key of ann, a member of it."""
 
     address: str
     pumps: str
@@ -124,7 +124,7 @@ async def test_documents_are_searched_and_read_like_in_a_turn(tmp_path: Path, mo
         words = "`query` is empty: say what to look for."
         assert (empty.is_error, text_of(empty)) == (True, f"VALIDATION_ERROR: {words}")
         assert empty.structured_content == {"error": {"code": "VALIDATION_ERROR", "message": words}}
-        # The stock client of TypeScript holds structured errors, too, against the schema of results.
+        # TypeScript's stock client also validates structured errors against the schema of results.
         assert [tool.output_schema for tool in tools.values()] == [None] * 4
         for answer in (found, read):
             assert answer.structured_content["hits"]
@@ -285,7 +285,7 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
             path = rig.settings.workspaces / rig.pumps / "skills" / "tables" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        named = client.server_capabilities.extensions  # the older era has no word for them
+        named = client.server_capabilities.extensions  # the older protocol version cannot express them
         offered = {f"io.modelcontextprotocol/{name}": dict[str, Any]() for name in ("skills", "tasks")}
         assert named == (offered if mode == "auto" else None)
         everything: Any = Request(method="skills/list", params=RequestParams())
@@ -520,7 +520,7 @@ class _Created(Result):
 
 
 async def about_task(session: Any, method: str, task_id: str, kind: type[_TaskRequest] = _TaskRequest) -> Json:
-    """Ask about a task, as the extension's specification says; return the result."""
+    """Query a task as the extension's specification defines it; return the result."""
     request = kind(method=f"tasks/{method}", params=_TaskParams(task_id=task_id))
     return dict(await session.send_request(request, TypeAdapter(dict[str, Any])))
 

@@ -1,4 +1,4 @@
-"""MCP servers of a domain over REST and through turns: who shares a child, what a save or a removal does."""
+"""MCP servers of a domain over REST and through turns: who shares a process, and the effect of a save or a removal."""
 
 import shutil
 import sys
@@ -28,12 +28,12 @@ def hostile(behaviour: str = "ok", **fields: Any) -> dict[str, Any]:
 
 
 def children(rig: Rig) -> int:
-    """How many servers run: each is started with a mark of its own, which all its processes carry."""
+    """The number of running servers: each one starts with a unique mark, which all its processes carry."""
     marks: set[bytes] = set()
     for pid in marked(rig.application.machinery.policy.marker):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
-        except OSError:  # gone meanwhile
+        except OSError:  # ended meanwhile
             continue
         marks.update(each for each in environment if each.startswith(MARKER.encode()))
     return len(marks)
@@ -45,7 +45,7 @@ def homes(rig: Rig) -> int:
 
 
 def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
-    """Call the tool, then answer with what it said."""
+    """Call the tool, then answer with its result."""
 
     def step(request: ModelRequest) -> Step:
         last = request.messages[-1]["content"]
@@ -61,7 +61,7 @@ async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
 
 
 async def accept_waiting(rig: Rig, domain: str, name: str) -> dict[str, Any]:
-    """Accept what waits of a server, as an admin does who has just looked at it."""
+    """Accept the pending changes of a server, as an admin does after a review."""
     place = f"/api/domains/{domain}/mcp-servers/{name}"
     seen = (await rig.ok("GET", f"{place}/pending"))["fingerprint"]
     accepted: dict[str, Any] = await rig.ok("POST", f"{place}/accept", {"fingerprint": seen})
@@ -141,7 +141,7 @@ async def test_a_save_installs_the_package_in_the_background_and_says_so(
 
 
 async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
-    """Return a server once nothing is being installed for it."""
+    """Return a server once no installation for it is running."""
     with anyio.fail_after(240):
         while (found := await shown(rig, domain, name))["state"] == "installing":
             await pause()
@@ -270,7 +270,7 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
         assert (await rig.refused("POST", f"{path}/mcp-servers/a/accept", {}))[:2] == (422, "VALIDATION_ERROR")
         assert (await accept_waiting(rig, domain, "a"))["accepted"] == ["grown"]
         rows = (await rig.ok("GET", "/api/audit"))["items"]
-        row = next(row for row in rows if row["action"] == "mcp.accept")  # the newest stands first
+        row = next(row for row in rows if row["action"] == "mcp.accept")  # the newest comes first
         assert (row["target"], row["details"]) == (f"{domain}/a", {"fingerprint": pending["fingerprint"]})
 
 

@@ -1,4 +1,4 @@
-"""Messages as HTML: nothing in them runs or loads, links say nothing, citations stay, and it takes linear time."""
+"""Messages as HTML: nothing runs or loads, links pass on no address, citations stay, and the time is linear."""
 
 import re
 from html.parser import HTMLParser
@@ -35,7 +35,7 @@ CLASSES = re.compile(r"citation|footnote|footnotes|formula|box|task|task done|hl
 
 
 class Reader(HTMLParser):
-    """Reads a fragment as a browser's tokeniser does, and refuses what may not be in it."""
+    """Reads a fragment as a browser's tokeniser does, and rejects forbidden content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.
 def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, wanted: str) -> None:
     fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
     assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
-    # A mark behind a formula on its own line has a paragraph of its own.
+    # A mark after a formula on a separate line has its own paragraph.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
 
 

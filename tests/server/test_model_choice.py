@@ -33,14 +33,14 @@ async def test_every_endpoint_checks_the_chosen_model_and_the_conversation_keeps
             stored = (await rig.ok("GET", path)).get("model")
             assert stored == (None if asked == models[0] else asked)
             last = (await rig.ok("GET", f"{path}/messages"))["items"][-1]
-            assert last["metadata"]["model"] == asked  # what the page shows in the answer's details
+            assert last["metadata"]["model"] == asked  # shown in the answer's details on the page
             return asked
 
         await rig.say(conversation, "One?")
         assert await answered_by() == models[0]
         await rig.say(conversation, "Two?", model="claude-haiku-5-5")  # SSE
         assert await answered_by() == "claude-haiku-5-5"
-        await rig.say(conversation, "Three?")  # a door without the field follows the conversation
+        await rig.say(conversation, "Three?")  # a door without the field uses the conversation's model
         assert await answered_by() == "claude-haiku-5-5"
         async with client(address) as c:
             at = {"conversationId": conversation}

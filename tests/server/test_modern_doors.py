@@ -1,4 +1,4 @@
-"""What the doors of AG-UI and of the AI SDK refuse, in the words of their protocols, and whose ids they know."""
+"""The refusals of the AG-UI and AI SDK doors in the words of their protocols, and the ids they accept."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A whole settings document for a new domain, its warnings, and what stays of a domain that is deleted."""
+"""A complete settings document for a new domain, its warnings, and the remains of a deleted domain."""
 
 from pathlib import Path
 

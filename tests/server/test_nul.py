@@ -1,4 +1,4 @@
-"""NUL characters: no store takes them all, so that they come no further than the edge, whatever the database is."""
+"""NUL characters: not every store accepts them, so they are refused at the edge, with every database."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The objects that clients are promised: exactly these fields, in the answers of a running server."""
+"""The documented objects have exactly these fields in the answers of a running server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""JSON no client should send, in every body that is read: each is answered, none with a failure of the server."""
+"""JSON that no client should send, in every body that is read: each is answered, and none breaks the server."""
 
 import json
 from functools import partial
@@ -15,7 +15,7 @@ from agentic_rag.store.conversations import update
 from tests.server.rig import Rig
 
 DEEP = 900
-"""Levels; the reader of bodies takes 1 024, the writer of answers 254."""
+"""Levels of nesting: the parser of bodies accepts 1 024, the serialiser of answers 254."""
 
 
 def nested(levels: int, kind: str = "list") -> Any:
@@ -32,7 +32,7 @@ ODD = [
     *(json.dumps(nested(DEEP)), json.dumps(nested(DEEP, "dict")), "[" * 10_000, '{"a":' * 10_000),
     *(json.dumps([{"type": "x"}] * 500), json.dumps({f"k{n}": n for n in range(500)})),
 ]
-"""As texts: most of them no Python value can be written as."""
+"""As texts, because most of them cannot be written as Python values."""
 
 
 def bodies(kind: Any) -> list[str]:
@@ -50,7 +50,7 @@ async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int)
         declared = [each.declared for each in endpoints if isinstance(each, RouteEndpoint)]
         taking = [each for each in declared if "body" in each.reads]
         assert len(taking) > 15
-        for number, each in enumerate(taking):  # another start for each route, so that each odd value is tried
+        for number, each in enumerate(taking):  # a different start for each route, so that each odd value is used
             for body in bodies(each.reads["body"])[number % every :: every]:
                 path = path_of(each, domain, conversation)
                 answer = await rig.http.request(

@@ -23,13 +23,13 @@ Json = dict[str, Any]
 
 
 def case(tools: Any, result: Any = None) -> Json:
-    """Return the entry of a server that answers just this."""
+    """Return the entry of a server with exactly these answers."""
     env = {"TOOLS": json.dumps(tools)} | ({} if result is None else {"RESULT": json.dumps(result)})
     return {"command": sys.executable, "args": [str(CASE)], "env": env}
 
 
 def large_case(folder: Path, result: Json) -> Json:
-    """Return the entry of a server whose one tool answers more than an entry's variable may hold."""
+    """Return the entry of a server whose only tool answers more than an entry's variable may hold."""
     (folder / "result.json").write_text(json.dumps(result))
     return {**case([GOOD]), "env": {"TOOLS": json.dumps([GOOD]), "RESULT_FILE": str(folder / "result.json")}}
 
@@ -38,7 +38,7 @@ def large_case(folder: Path, result: Json) -> Json:
 async def asking(
     folder: Path, *script: Scripted, then: Scripted | None = None
 ) -> AsyncIterator[tuple[Rig, FakeMessagesAPI]]:
-    """Run the application against a service that refuses as the Messages API does."""
+    """Run the application with a service that refuses as the Messages API does."""
     async with FakeMessagesAPI(*script, then=then, enforced=False) as api:
         model = AnthropicModel(api.key, api.url)
         try:
@@ -238,7 +238,7 @@ async def test_many_blocks_of_a_result_are_merged_with_the_same_text(tmp_path: P
             for block in message["content"]
             if block["type"] == "tool_result"
         )
-        assert len(blocks) <= 202  # twice 100, the text of all others, and how many are left out
+        assert len(blocks) <= 202  # twice 100, the text of all others, and the number of omitted ones
         words = result["content"].split("\n\n")
         assert [word for word in words if word.startswith("row ")] == [f"row {number}" for number in range(150)]
         assert sum(word.startswith("[a: not shown]") for word in words) == 100
@@ -266,11 +266,11 @@ async def test_a_large_result_is_stored_whole_and_without_secrets(tmp_path: Path
         assert "hunter2" not in json.dumps(result)
 
 
-# --- what only the service knows --------------------------------------------------------------------------------------
+# --- rules that only the service knows --------------------------------------------------------------------------------
 
 
 def refusing(name: str, then: Step, words: str = "tools.{place}.custom.input_schema: it is not liked") -> Scripted:
-    """Return a step that refuses each request with a tool of this name, as a service that knows rules of its own."""
+    """Return a step that refuses each request with a tool of this name, like a service with additional rules."""
 
     def answer(body: Json) -> Answer:
         names = [tool["name"] for tool in body["tools"]]
@@ -349,7 +349,7 @@ async def test_a_refusal_of_a_built_in_tool_is_shown_to_everyone(tmp_path: Path)
         assert "search_documents" in notice["message"]
 
 
-# --- who is asked -----------------------------------------------------------------------------------------------------
+# --- elicitation ------------------------------------------------------------------------------------------------------
 
 HINTED = {**GOOD, "name": "hinted", "annotations": {"readOnlyHint": True}}
 CHINESE = [

@@ -1,7 +1,7 @@
-"""The five older contracts, judged by the state that their own clients hold at the end of a turn.
+"""The five older contracts, judged by the state of their own clients at the end of a turn.
 
-Each client below reads its stream as clients of its contract do, with a reducer of its own, and knows nothing of ours.
-All five go through the same turns of one server.
+Each client below reads its stream as clients of its contract do, with its own reducer and none of our code. All five
+run the same turns on one server.
 """
 
 from collections.abc import AsyncIterator
@@ -31,12 +31,12 @@ BOTH = "You have 27 days of paid leave. The garage is free."
 
 @dataclass
 class Held:
-    """What a client shows after the last event: its messages, the sources beside the last one, and an error."""
+    """The state of a client after the last event: its messages, the sources of the last one, and an error."""
 
     messages: list[Json] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     streaming: str = ""
-    """The text so far of an answer that has not ended."""
+    """The current text of an unfinished answer."""
     error: Json | None = None
     ended: bool = False
 
@@ -46,7 +46,7 @@ class Held:
 
 
 class ChatClient:
-    """`/api/v1/chat`: lines of ``data:``. The answer is kept only if ``final_message.content`` is there."""
+    """`/api/v1/chat`: lines of ``data:``. The answer is stored only if ``final_message.content`` exists."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -186,7 +186,7 @@ class MessageClient:
                 assert frame["usage"].keys() == {"inputTokens", "outputTokens"}
                 held.ended = True
             case "error":
-                if held.messages:  # what has come stays on the screen
+                if held.messages:  # received text stays on the screen
                     held.streaming = held.messages.pop()["content"]
                 held.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
                 held.ended = True
@@ -340,7 +340,7 @@ async def speaking(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[
 
 
 def check_answer(client: Client, text: str, sources: list[str]) -> None:
-    """Check what a client holds after an answer that ended well."""
+    """Check a client's state after a complete answer."""
     held = client.held
     assert held.error is None
     assert held.ended
@@ -353,7 +353,7 @@ def check_answer(client: Client, text: str, sources: list[str]) -> None:
 
 
 async def check_reload(client: Client, *questions: str) -> None:
-    """Check that the history, read again, ends with what the client holds, and has all questions."""
+    """Check that the history, read again, ends with the client's state and contains all questions."""
     shown = await client.reload()
     assert shown[-1] == client.held.messages[-1]
     assert [each["content"] for each in shown if each["role"] == "user"] == list(questions)
@@ -477,7 +477,7 @@ async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_complet
 
 
 async def refuse_other_words(client: Client) -> None:
-    """Other words do not join a turn."""
+    """A different text does not join a turn."""
     path, body = f"/api/conversations/{client.conversation}/messages?dialect=message", {"content": "Something else?"}
     assert (await client.rig.refused("POST", path, body))[:2] == (409, "TURN_IN_PROGRESS")
 

@@ -1,4 +1,4 @@
-"""The older contracts at their own paths, as clients that nobody will change use them."""
+"""The older contracts at their own paths, as their unchanged clients use them."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ CITED = say("You have 27 days of paid leave.", Cite(0))
 
 
 async def at_home(tmp_path: Path, *steps: Any) -> tuple[str, Rig]:
-    """Make a domain, and return a rig of which it is the default one."""
+    """Create a domain, and return a rig that has it as its default."""
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "Leave.md", LEAVE)

@@ -20,7 +20,7 @@ from tests.waiting import pause
 from tests.ws.serving import serving
 
 openai: Any = import_module("openai")
-"""Without its types: checking them costs the type check a minute."""
+"""Without its types, because checking them takes the type checker a minute."""
 
 QUESTION = "How much does the pump hold?"
 DOCUMENT = b"# Pumps\n\nThe pump holds twelve bar."
@@ -31,7 +31,7 @@ FOUND = (
 
 
 class Live(Rig):
-    """A rig that is served, with the stock client of it."""
+    """A served rig with a stock client."""
 
     openai: Any
 
@@ -42,7 +42,7 @@ class Live(Rig):
         return domain
 
     async def left(self) -> tuple[int, int, int, int]:
-        """Return how many conversations, sessions, turns and usage rows the store has."""
+        """Return the number of conversations, sessions, turns and usage rows in the store."""
         tables = ("conversations", "sessions", "turns", "usage")
 
         def count(conn: Any) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class Live(Rig):
         return counted
 
     async def gone(self, before: tuple[int, int, int, int]) -> None:
-        """Wait until nothing is left but what there was before, and what was spent since."""
+        """Wait until the store has only its previous rows and the new usage."""
         with anyio.fail_after(240):
             while (await self.left())[:3] != before[:3]:
                 await pause()
@@ -90,7 +90,7 @@ def text_of(chunks: list[Any]) -> str:
 
 
 def own(value: Any) -> Json:
-    """Return the extra field of an answer of ours."""
+    """Return the extra field of our answers."""
     found: Json = value.model_extra["agentic_rag"]
     return found
 

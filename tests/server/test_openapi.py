@@ -1,4 +1,4 @@
-"""The declared routes and the OpenAPI document that is made of them."""
+"""The declared routes and the OpenAPI document generated from them."""
 
 import re
 from collections.abc import Iterator
@@ -97,11 +97,11 @@ SHAPE: Json = {
         },
     },
 }
-"""What OpenAPI 3.1 asks of the parts of a document that ours has."""
+"""The requirements of OpenAPI 3.1 for the parts that our document has."""
 
 
 def declared(rig: Rig) -> list[Declaration]:
-    """Return the declarations of all routes there are; nothing else answers requests."""
+    """Return the declarations of all routes; nothing else answers requests."""
     found = []
     for each in rig.application.app.routes:
         if isinstance(each, WebSocketRoute):
@@ -147,7 +147,7 @@ async def test_the_openapi_document_is_valid_and_its_references_exist(tmp_path: 
 
 
 PAGE = ("/", "/web/{path:path}")
-"""The console and its files: no part of what programs use."""
+"""The console and its files, which are no part of the API."""
 
 
 async def test_the_openapi_document_has_every_route_with_rule_parameters_and_answers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A document's file as it was uploaded: whole, in part, by its own name, and never run by a browser."""
+"""A document's file as it was uploaded: complete or in part, under its own name, and never run by a browser."""
 
 from pathlib import Path
 from urllib.parse import quote

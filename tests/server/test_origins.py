@@ -1,4 +1,4 @@
-"""Pages of origins that the operator has listed, in the words of the browsers that ask for them."""
+"""Pages of origins that the operator has listed, with the requests that browsers send."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ LOOK_ALIKES = [
 
 
 async def preflight(rig: Rig, origin: str, method: str = "POST", path: str = "/api/conversations") -> httpx2.Response:
-    """Ask as a browser does before it lets a page send a request with a key; without one."""
+    """Send a browser's preflight request for a request with a key, without the key."""
     asked = {"access-control-request-method": method, "access-control-request-headers": "authorization,x-acme-trace"}
     return await rig.http.request("OPTIONS", path, headers={"origin": origin, **asked, "authorization": ""})
 

@@ -1,4 +1,4 @@
-"""One question to one scripted model through every door: the same turn is stored, and each stream tells of it."""
+"""One question to one scripted model through every door: each stores the same turn, and its stream reports it."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -62,13 +62,13 @@ STORED_CALLS = {
 }
 SCRIPTS = {"alone": ALONE, "with delegates": WITH_DELEGATES}
 SOURCES = {"alone": {"Leave.md"}, "with delegates": {"Leave.md", "Travel.md"}}
-"""What the answer cites; with delegates the documents that they found."""
+"""The citations of the answer; with delegates, the documents that they found."""
 WITHOUT_CHUNKS = {"message", "knowledge", "chat"}
-"""Formats that name the documents of citations only."""
+"""Formats that name only the documents of citations."""
 
 
 def answer(scripts: Scripts, request: ModelRequest) -> Step:
-    """Return the next step of the task that a request is about; delegates ask side by side."""
+    """Return the next step of the task in a request. Delegates ask in parallel."""
     first = plain_text(request.messages[0]["content"])
     (task,) = [each for each in scripts if first.startswith(each)]
     return scripts[task][sum(message["role"] == "assistant" for message in request.messages)]
@@ -76,10 +76,10 @@ def answer(scripts: Scripts, request: ModelRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a stream says of a turn, as far as its format can.
+    """The content of a stream about a turn, as far as its format allows.
 
-    ``cited``: the citations in the text, as document and chunk, which some formats do not name; ``listed``: those that
-    its end lists. ``calls``: the main agent's. None: the format has no place for it.
+    ``cited``: the citations in the text, as document and chunk, which some formats do not name; ``listed``: those at
+    its end. ``calls``: the main agent's calls. None: the format has no field for it.
     """
 
     text: str
@@ -93,7 +93,7 @@ def cited_by(references: Iterable[Json], document: str = "documentId", chunk: st
 
 
 def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
-    """Return what is the main agent's."""
+    """Return the main agent's events."""
     return [each for each in items if not each.get(field)]
 
 
@@ -374,9 +374,10 @@ async def conversations(rig: Rig) -> set[str]:
 
 
 async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
-    """Return what is kept of a conversation's one turn, without its ids and times.
+    """Return the stored records of a conversation's only turn, without ids and times.
 
-    Which of two delegates is done first is not the door's: their calls and passages are sorted, and have no numbers.
+    The order in which two delegates end does not depend on the door, so their calls and passages are sorted and
+    unnumbered.
     """
     asked, answered = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
     calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
@@ -417,7 +418,7 @@ async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path,
 
 
 def check_told(told: Told, passages: set[tuple[str, str]], name: str, door: str) -> None:
-    """Check what a stream said against what is stored, and cited."""
+    """Compare a stream's content with the stored and cited content."""
     assert told.text == ANSWER, door
     cited = {(document, None) for document, _ in passages} if door in WITHOUT_CHUNKS else passages
     assert [each for each in (told.cited, told.listed) if each is not None] in ([cited], [cited, cited]), door

@@ -1,4 +1,4 @@
-"""One paste, one report: a document of MCP servers as other clients write it, checked and then saved row by row."""
+"""One paste, one report: MCP servers in the form of other clients, checked and then saved row by row."""
 
 import json
 from pathlib import Path

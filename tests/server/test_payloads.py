@@ -1,4 +1,4 @@
-"""Kept results as files."""
+"""Stored results as files."""
 
 from pathlib import Path
 

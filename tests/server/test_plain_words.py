@@ -1,4 +1,4 @@
-"""What members are told of a failure names no address, no path and no library; operators read the reason."""
+"""Error messages for members contain no address, no path and no library; operators see the reason."""
 
 from pathlib import Path
 

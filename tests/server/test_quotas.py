@@ -1,4 +1,4 @@
-"""What one domain may hold: refused with a code beyond it, by every way in, and another domain is not touched."""
+"""The quotas of a domain: every way in refuses more with a code, and other domains are unaffected."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Markdown as models write it: code with colours, formulas, tasks, footnotes, definitions; and wrong input."""
+"""Markdown as models write it: highlighted code, formulas, tasks, footnotes, definitions; and malformed input."""
 
 import html
 import re
@@ -13,7 +13,7 @@ from tests.growth import growth
 
 
 def words(fragment: str) -> str:
-    """Return the text of a fragment, as a reader sees it."""
+    """Return the text of a fragment as a reader sees it."""
     return html.unescape(re.sub(r"<[^>]+>", "", fragment))
 
 

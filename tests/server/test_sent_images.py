@@ -1,4 +1,4 @@
-"""Images that users send: shown to the model, kept by ref, read back by their owner alone, and bounded."""
+"""Images that users send: shown to the model, stored by reference, readable by their owner only, and bounded."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The event stream as ASGI sees it: what is sent, and what ends it."""
+"""The event stream at the ASGI level: its messages, and the events that end it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -23,7 +23,7 @@ def event(seq: int) -> AgentEvent:
 
 
 class Peer:
-    """A client: `sent` is what it was sent; it leaves when `leave` is set."""
+    """A client: `sent` holds the messages it received; it disconnects when `leave` is set."""
 
     def __init__(self) -> None:
         self.sent: list[Message] = []

@@ -1,4 +1,4 @@
-"""Starts and stops that meet something else than a folder in order: real processes, real sockets, real disks."""
+"""Starts and stops with a damaged or occupied data folder: real processes, real sockets, real disks."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from tests.store.conftest import needs_postgresql, postgresql_server
 from tests.waiting import pause_thread
 
 PATIENCE = 240.0
-"""Seconds after which a process that was started, or told to stop, has failed."""
+"""Seconds after which a process's start or stop has failed."""
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 OURS = ["serve"]
@@ -34,7 +34,7 @@ HOSTED = [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port",
 
 
 class Child:
-    """A server that was started, whether it answers or not."""
+    """A started server, whether it answers or not."""
 
     def __init__(self, process: Program | subprocess.Popen[str], port: int, said: Path) -> None:
         self.process = process
@@ -56,7 +56,7 @@ class Child:
                 return exc.code, exc.headers, json.load(exc)
 
     def until(self, path: str, status: int) -> Any:
-        """Return what a path answers once it answers with a status."""
+        """Return a path's answer once there is one."""
         while True:
             assert self.process.poll() is None, self.said
             try:
@@ -74,7 +74,7 @@ class Child:
 
 @contextmanager
 def started(folder: Path, command: list[str], **variables: str) -> Iterator[Child]:
-    """Start a server whose data folder is ``folder / "data"``; whatever it does, it is gone at the end."""
+    """Start a server whose data folder is ``folder / "data"``. It is stopped at the end in any case."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"DATA": str(folder / "data"), "PORT": str(port), "EMBEDDING": "none", "DRAIN_SECONDS": "1"}
@@ -97,7 +97,7 @@ def _begin(
 
 
 def assert_waiting(child: Child) -> None:
-    """The process lives, and says to everything else that its store is not there."""
+    """The process lives, and answers everything else with an error about its store."""
     assert child.until("/api/version", 200)["version"]
     for path in ("/api/ready", "/api/health", "/api/domains", "/api/turns/t/events", "/nothing"):
         status, headers, body = child.get(path)
@@ -113,7 +113,7 @@ def assert_waiting(child: Child) -> None:
 def assert_serving(child: Child) -> None:
     assert child.until("/api/ready", 200) == {"ready": True}
     assert child.get("/api/health")[2]["store"]["state"] == "ready"
-    assert child.stop() in (0, -signal.SIGTERM)  # uvicorn of its own raises the signal again
+    assert child.stop() in (0, -signal.SIGTERM)  # uvicorn alone raises the signal again
     assert "Traceback" not in child.said
 
 
@@ -198,7 +198,7 @@ def test_tables_upgraded_under_a_running_server_stop_it(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The database of a server that ran."""
+    """The database of a stopped server."""
     folder = tmp_path_factory.mktemp("intact")
     made = command_line(folder, "domains", "list")
     assert made.returncode == 0, made.stderr

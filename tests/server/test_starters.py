@@ -1,4 +1,4 @@
-"""The questions that a new conversation offers: a domain's own, or drafts from its documents."""
+"""The suggested questions of a new conversation: a domain's own, or drafts from its documents."""
 
 from pathlib import Path
 

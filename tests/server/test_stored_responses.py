@@ -1,4 +1,4 @@
-"""OpenAI's own client asks for responses that were kept, and deletes them."""
+"""OpenAI's own client reads stored responses, and deletes them."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ REFUSED = (openai.NotFoundError, "response_not_found", "response_id")
 
 
 async def forget_logs(rig: Rig) -> None:
-    """Forget the logs of all turns, as upkeep does after a day."""
+    """Delete the logs of all turns, as maintenance does after a day."""
     await rig.application.database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete()))
 
 
 def shown(response: Any) -> Any:
-    """Return what two responses of one turn have in common, wherever they were read from."""
+    """Return the common fields of two responses of one turn, wherever they were read."""
     output = [item for item in response.output if item.type == "mcp_call"]
     notes = [
         (note.file_id, own(note)["chunkId"], note.end_index if hasattr(note, "end_index") else None)

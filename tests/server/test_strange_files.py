@@ -1,4 +1,4 @@
-"""Files in a workspace whose names are no text, or whose text no store takes: they stop nothing and nobody."""
+"""Workspace files with undecodable names or unstorable text block nothing."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ ROLE = b"<role>\n  <personality>\n    You know the law.\n  </personality>\n</rol
 
 
 def spoil(workspace: Path) -> None:
-    """Put files of every kind into a workspace whose names are not UTF-8, and one text with a NUL."""
+    """Put files of every kind with names that are not UTF-8 into a workspace, and one text with a NUL."""
     role = workspace / ".promptx" / "resource" / "role" / "lawyer"
     role.mkdir(parents=True)
     skill = workspace / "skills" / "sums"

@@ -1,4 +1,4 @@
-"""What strangers wrote reaches an operator's terminal as text: it sets no title, no clipboard and hides no line."""
+"""Foreign text reaches an operator's terminal as plain text: it sets no title, no clipboard, and hides no line."""
 
 import io
 import json
@@ -46,7 +46,7 @@ ERROR = {"code": "X", "message": HOSTILE, "error": {"code": "X", "message": HOST
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Answers as a server would whose tenants wrote all that it shows."""
+    """Answers like a server whose tenants wrote every text that it shows."""
 
     def do_GET(self) -> None:  # the library's name
         body = ANSWERS.get(self.path.partition("?")[0])

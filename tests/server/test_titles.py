@@ -1,4 +1,4 @@
-"""A conversation's title: of its first message at once, then a model's, which may fail in any way it likes."""
+"""A conversation's title: from its first message immediately, then from a model, which may fail in any way."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,7 +23,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 
 
 async def name(rig: Rig) -> None:
-    """Have every title asked for that is due."""
+    """Generate all titles that are due."""
     await rig.application.machinery.naming.run()
 
 
@@ -32,7 +32,7 @@ async def title(rig: Rig, conversation: str) -> str:
 
 
 async def calls(rig: Rig) -> int:
-    """Return how many calls for titles the usage counts."""
+    """Return the number of calls for titles in the usage."""
     used = await rig.ok("GET", "/api/usage?groupBy=agent")
     return sum(each["calls"] for each in used["items"] if each["agent"] == AGENT)
 
@@ -100,14 +100,14 @@ async def test_a_slow_title_model_times_out_and_does_not_delay_a_turn(tmp_path: 
             tasks.start_soon(name, rig)
             await slow.reached.wait()
             assert types_of(await rig.say(talk, "And next year?"))[-1] == "done"
-        assert open_streams == [1]  # it was still being asked for a title
+        assert open_streams == [1]  # its title was still being generated
         assert rig.model.open_streams == 0
         assert await title(rig, talk) == QUESTION
         assert await calls(rig) == 1
 
 
 async def test_a_draining_server_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "CALL_SECONDS", 3_600.0)  # else it would end by itself
+    monkeypatch.setattr(naming, "CALL_SECONDS", 3_600.0)  # otherwise it would end without it
     slow = Stalled(say("Never."), 1)
     async with Rig(tmp_path, say("27 days."), slow, titles="model") as rig:
         talk = await rig.conversation()
@@ -149,7 +149,7 @@ async def test_a_conversation_deleted_during_its_turn_is_gone_and_its_call_is_co
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 async def test_a_kill_before_the_title_keeps_the_first_title_and_asks_no_model_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a turn writes to a SQLite file: statements and pages of its acceptance and of its end, counted."""
+"""The writes of a turn to a SQLite file: statements and pages of its acceptance and of its end, counted."""
 
 from pathlib import Path
 
@@ -35,19 +35,19 @@ class Transactions:
         self._running.append(statement)
 
     def finish(self) -> None:
-        """Take note of what the transaction before has written."""
+        """Record the pages written by the previous transaction."""
         self.done.append((self._running, self._count()))
         self._running = []
 
     def _count(self) -> int:
-        """Return how many pages stand in the write-ahead log since it was begun anew."""
+        """Return the number of pages in the write-ahead log since its last restart."""
         data = self._wal.read_bytes()
         salt = data[16:24]
         frames = range(WAL_HEAD, len(data), FRAME_HEAD + PAGE)
         return sum(data[at + 8 : at + 16] == salt for at in frames)
 
     def of(self, mark: str) -> tuple[list[int], list[int]]:
-        """Return the numbers of statements and of pages of the transactions that have a statement with this in it."""
+        """Return the numbers of statements and of pages of the transactions with a statement that contains this."""
         statements, pages = [], []
         for (_, before), (run, after) in zip(self.done, self.done[1:], strict=False):
             if any(mark in each for each in run):
@@ -70,5 +70,5 @@ async def test_a_turns_transactions_stay_small(tmp_path: Path) -> None:
     for mark, most_statements, most_pages in (("INSERT INTO turns", 9, 10), ("SET status='done'", 13, 17)):
         statements, pages = seen.of(mark)
         assert len(statements) == TURNS
-        assert min(statements) <= most_statements  # what the journal stored before an end adds one
-        assert min(pages) <= most_pages  # a page that is full takes others along
+        assert min(statements) <= most_statements  # a journal write before an end adds one
+        assert min(pages) <= most_pages  # a full page splits into several

@@ -1,4 +1,4 @@
-"""Uploads that do not go as they should: domains that go meanwhile, clients that leave, bad files among good ones."""
+"""Uploads that fail: domains deleted meanwhile, clients that disconnect, bad files among good ones."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -220,7 +220,7 @@ async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Pa
         path = f"/api/domains/{domain}/documents"
         dup = await rig.upload(domain, "dup.md", TEXT)
         await rig.upload(domain, "rep.md", OTHER)
-        for _ in range(2):  # once more changes nothing
+        for _ in range(2):  # a repetition changes nothing
             made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
             assert [item["id"] for item in made["items"]] == [dup["id"]]
             assert [row.name for row in await rows(rig, domain)] == ["dup.md"]

@@ -1,4 +1,4 @@
-"""Usage: what model calls have cost, whose it was, and that it outlives what it was spent for."""
+"""Usage: the cost of model calls and their owner, kept after its conversation is deleted."""
 
 import json
 from pathlib import Path
@@ -175,4 +175,4 @@ async def test_a_gateway_without_diagnostics_still_answers(tmp_path: Path, repor
     ):
         (row,) = await ask_twice(rig)
         assert (row["cacheMiss"], row["calls"]) == ("", 2)
-    assert len(api.refused) == reports  # once, then no request has the parameter
+    assert len(api.refused) == reports  # one refusal, then no request has the parameter

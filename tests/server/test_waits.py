@@ -1,4 +1,4 @@
-"""What turns wait for, as people meet it: over REST and `/ws`, with the rights of owners, admins and strangers."""
+"""Waits of turns as people use them: over REST and `/ws`, with the rights of owners, admins and other users."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 
 async def open_wait(rig: Rig) -> Json:
-    """Return the first wait that is open, once there is one."""
+    """Return the first open wait, once there is one."""
     with anyio.fail_after(240):
         while True:
             found = await rig.ok("GET", "/api/waits?state=open")
@@ -155,7 +155,7 @@ async def test_a_chat_that_comes_back_while_its_turn_waits_follows_it(tmp_path: 
         chat = f"/api/ui-message/{await rig.domain(toolPolicy={'promptx_remember': 'ask'})}"
         message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Remember."}]}
         body = {"id": "c1", "messages": [message], "trigger": "submit-message"}
-        await rig.http.post(chat, json=body)  # the stream ends where a person is asked
+        await rig.http.post(chat, json=body)  # the stream ends at the question to a person
         wait = await open_wait(rig)
         waiting = await rig.http.get(f"{chat}/c1/stream")
         assert waiting.status_code == 200
@@ -263,7 +263,7 @@ async def test_one_answer_approves_a_call_and_allows_its_tool_in_the_domain(tmp_
         assert await audited(rig, action="wait.accept", target=wait["id"])
         assert await audited(rig, action="domain.update", target=domain)
         again = await send(rig, await rig.conversation(domain))
-        assert (await ended(rig, again))["status"] == "done"  # nothing is asked
+        assert (await ended(rig, again))["status"] == "done"  # no question is asked
 
 
 async def test_an_answer_whose_rule_cannot_be_stored_leaves_the_wait_open(tmp_path: Path) -> None:

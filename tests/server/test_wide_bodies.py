@@ -1,4 +1,4 @@
-"""What a client's JSON costs to be refused: its keys are as long and its lists as wide as a megabyte lets them be."""
+"""The cost of refusing a client's JSON with the longest keys and widest lists of a megabyte."""
 
 import tracemalloc
 from pathlib import Path
@@ -18,13 +18,13 @@ TOO_MANY = f"more than {MAX_VALUES} items of lists and members of objects."
 
 
 class _Anything(Form):
-    """A body whose field may hold whatever JSON there is."""
+    """A body with a field for any JSON."""
 
     settings: Json | None = None
 
 
 def _peak(size: int) -> int:
-    """Return the bytes that reading takes at most, of a body that is one long key above one wide list."""
+    """Return the maximum memory in bytes for reading a body that is one long key above one wide list."""
     body = {"settings": {"k" * size: [[0]] * size}}
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""What strangers may answer on the way of a sign-in: none of it is believed, followed, repeated or waited for."""
+"""Hostile answers during a sign-in: none is trusted, followed, repeated or waited for."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ from tests.sign_in.test_walk import restart
 
 
 async def refused(folder: Path, habits: Habits, **settings: Any) -> tuple[str, Places]:
-    """Return why a sign-in cannot be begun, and the places that were asked."""
+    """Return why a sign-in cannot begin, and the addresses that were requested."""
     async with places(habits) as found, entered(folder, **settings) as rig:
         state = await try_entry(rig, await rig.domain(), {"url": found.url})
         assert state["state"] == "failed", state
@@ -279,7 +279,7 @@ async def test_a_registered_secret_is_sent_only_to_its_authorization_server(tmp_
         await sign_in(rig, asked)
         found.granting.habits.resource_metadata["authorization_servers"] = [evil.granting.issuer]
         found.granting.live.clear()
-        assert (await restart(rig, domain))["state"] == "ready"  # renewed where it was granted
+        assert (await restart(rig, domain))["state"] == "ready"  # renewed where it was issued
         found.granting.live.clear()
         found.guarded.scopes["tools/list"] = "more"
         found.granting.refresh.clear()

@@ -1,4 +1,4 @@
-"""Tokens end: they are renewed once however many ask, and what cannot be renewed is signed in for again."""
+"""Tokens expire: concurrent requests renew them once, and a token that cannot be renewed requires a new sign-in."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def spec_for(domain: str, found: Places) -> LaunchSpec:
 
 
 async def signed_in(rig: Rig, found: Places) -> tuple[SignIns, LaunchSpec]:
-    """Return the sign-ins with the domain's account at a server, whose token ends as its habits say."""
+    """Return the sign-ins with the domain's account at a server, whose tokens expire as its settings say."""
     domain = await rig.domain(mcpServers={"web": {"url": found.url}})
     assert (await sign_in(rig, (await restart(rig, domain))["signIn"])).status_code == 200
     return await rig.application.machinery.sign_ins.sign_ins(), spec_for(domain, found)
@@ -102,7 +102,7 @@ async def test_a_process_waits_for_another_ones_renewal(tmp_path: Path) -> None:
                 await waits.wait()
                 await database.write(lambda conn: sign_ins.release(conn, record))
         assert refreshes(found) == 0
-        assert got[0] in found.granting.live  # it is good for a while
+        assert got[0] in found.granting.live  # it is valid for a while
         assert await accounts.token(spec) is not None
         assert refreshes(found) == 1
 

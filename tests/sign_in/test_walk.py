@@ -1,4 +1,4 @@
-"""The whole way with the real server: refused, signed in by a browser, let in; what is kept of it, and what is not."""
+"""The whole sign-in with the real server: refused, signed in by a browser, allowed; what is stored, and what is not."""
 
 import json
 from pathlib import Path
@@ -152,7 +152,7 @@ async def test_a_client_with_client_credentials_needs_no_person(tmp_path: Path) 
             assert (await restart(rig, domain))["state"] == "ready"
             assert [each.form["grant_type"] for each in found.granting.find("/token")] == ["client_credentials"]
             assert found.granting.find("/token")[0].form["scope"] == "read"
-            found.granting.live.clear()  # it is refused, and there is no person to ask
+            found.granting.live.clear()  # it is refused, and no person can be asked
             assert (await restart(rig, domain))["state"] == "ready"
             assert len(found.granting.find("/token")) == 2
             found.granting.habits.token = {"access_token": "never-a-good-one"}
@@ -233,7 +233,7 @@ async def test_endlessly_growing_scopes_are_requested_a_limited_number_of_times(
             found.guarded.scopes["tools/list"] = f"s{count}"
             state = await restart(rig, domain)
         assert "asks for more rights again and again" in state["reason"]
-        assert count == 5  # the first, and four times more
+        assert count == 5  # the first attempt and four retries
 
 
 async def test_a_sign_in_survives_a_server_restart_in_its_middle(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ async def test_a_website_is_read_by_its_sitemaps_and_only_changed_pages_are_sent
         source = await run_again(rig, domain, source)
         asked = site.read()
         assert (asked["/a.html", 304], asked["/b", 200]) == (1, 1)
-        assert not any(path == "/c.php" for path, _ in asked)  # its lastmod is the same
+        assert not any(path == "/c.php" for path, _ in asked)  # its lastmod is unchanged
         assert source["counts"]["changed"] == 1
         del site.pages["/b"]
         source = await run_again(rig, domain, source)

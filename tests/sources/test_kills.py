@@ -1,4 +1,4 @@
-"""A server that is killed anywhere in a run of a source loses and doubles nothing, and no document lacks its labels."""
+"""A server killed anywhere in a run of a source loses and duplicates nothing, and every document has its labels."""
 
 from pathlib import Path
 

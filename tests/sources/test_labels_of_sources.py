@@ -1,4 +1,4 @@
-"""The labels of a source are those of its documents, from the moment in which a document becomes visible."""
+"""Documents of a source have the source's labels from the moment they become visible."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""MCP servers as sources: what is read, when it is read again, and what a bad item costs."""
+"""MCP servers as sources: the items they read, when they read them again, and the cost of a bad item."""
 
 import base64
 import json

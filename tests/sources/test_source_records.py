@@ -1,4 +1,4 @@
-"""Sources in bundles, after erasing their owner, and by the command line."""
+"""Sources in bundles, after erasing their owner, and on the command line."""
 
 from pathlib import Path
 

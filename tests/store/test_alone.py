@@ -1,4 +1,4 @@
-"""Jobs of which one server of several does each at a time."""
+"""Jobs that only one of several servers runs at a time."""
 
 import anyio
 import pytest

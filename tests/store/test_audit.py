@@ -1,4 +1,4 @@
-"""The chain of the audit log: no row can be changed, removed or inserted unseen."""
+"""The chain of the audit log: a changed, removed or inserted row is detected."""
 
 from collections.abc import Callable
 
@@ -26,14 +26,14 @@ async def test_an_unmodified_audit_chain_is_valid(database: Database) -> None:
 
 
 def forge_appended(conn: Connection) -> None:
-    """Insert a row that looks right, also in its hash, without moving the head."""
+    """Insert a row with a valid hash, without moving the head."""
     (last,) = audit.page(conn, 1)
     forged = last.replace(seq=last.seq + 1, previous=last.hash, actor="mallory")
     forged.replace(hash=audit.digest(forged)).insert(conn)
 
 
 def forge_middle(conn: Connection) -> None:
-    """Replace a row by one whose own hash is right."""
+    """Replace a row by one with a valid hash of its own."""
     row = next(row for row in audit.page(conn, 10) if row.seq == 4)
     forged = row.replace(actor="mallory")
     conn.execute(text("DELETE FROM audit WHERE seq = 4"))

@@ -1,4 +1,4 @@
-"""Reservations in the store: what several processes reserve together stays within the budget, on each database."""
+"""Reservations in the store: those of several processes together stay within the budget, on each database."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""Ids and times sort as they were made."""
+"""Ids and times sort in the order of creation."""
 
 import re
 import subprocess

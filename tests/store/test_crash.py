@@ -1,4 +1,4 @@
-"""A process killed in the middle of its writes loses nothing that it acknowledged, and halves nothing."""
+"""A process killed in the middle of its writes loses nothing acknowledged, and leaves no partial write."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.programs import ROOT, Program
 
 
 def _write_and_kill(url: str, session_id: str, lines: int) -> int:
-    """Let the writer acknowledge so many writes, kill it, and return the last one it acknowledged."""
+    """Let the writer acknowledge this number of writes, kill it, and return the last acknowledged one."""
     program = "tests.store.durable_writer"
     with Program([url, session_id], module=program, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

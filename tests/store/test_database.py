@@ -1,4 +1,4 @@
-"""Transactions: whole or not at all, seen by everybody once committed."""
+"""Transactions: atomic, and visible to every reader after the commit."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .conftest import needs_postgresql, postgresql_server
 from .records import AT, conversation
 
 BOUND = 30
-"""Seconds after which a test that waits has failed."""
+"""Seconds after which a waiting test has failed."""
 
 
 def _append(number: int) -> Callable[[Connection], None]:
@@ -274,13 +274,13 @@ async def test_a_lost_server_is_unavailable_and_is_used_again_when_it_returns() 
         database = await Database.open(server.url)
         try:
             await database.write(_append(1))
-            server.stop()  # as if it had crashed
+            server.stop()  # as after a crash
             with pytest.raises(StorageUnavailable):
                 await database.write(_append(2))
             with pytest.raises(StorageUnavailable):
                 await database.read(_count)
             server.start()
-            assert await database.read(_count) == 1  # who was told that it is stored has gone on from there
+            assert await database.read(_count) == 1  # a caller whose write was acknowledged has continued
             await database.write(_append(2))
             assert await database.read(_count) == 2
         finally:

@@ -1,4 +1,4 @@
-"""Which turns are still their owners': asked for together, and not again while nothing has moved."""
+"""The check for lost leases: many turns in one query, and no query while nothing has changed."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The history of a domain: numbered, bounded, the oldest first to go."""
+"""The history of a domain: numbered and bounded, with the oldest entries removed first."""
 
 from typing import Any
 

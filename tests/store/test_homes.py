@@ -1,4 +1,4 @@
-"""Stateful MCP servers of a shared store: one process runs a domain's, and what they keep goes on with the next."""
+"""Stateful MCP servers of a shared store: one process runs a domain's, and the next one takes over their data."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ def keeping(starts: Path) -> LaunchSpec:
 
 @asynccontextmanager
 async def member(folder: Path, name: str, database: Database) -> AsyncIterator[Hub]:
-    """The hub of one of several processes, which has told the others that it lives."""
+    """The hub of one of several processes, which has announced itself to the others."""
     policy = LaunchPolicy(folder / name, lifted=LiftedRules(any_command=True, loopback=True), shared=folder / "shared")
     await database.write(lambda conn: replicas.join(conn, name, name, "1", ""))
     async with Hub(None, policy, patience=QUICK, homes=DomainHomes(database, name)) as hub:
@@ -67,7 +67,7 @@ async def keep(hub: Hub, spec: LaunchSpec, text: str) -> str:
 
 
 def pids(starts: Path) -> list[int]:
-    """Return the processes that were started; none of them while another one lived."""
+    """Return the started processes. None of them may have started while another one lived."""
     lines = [line.split() for line in starts.read_text().splitlines()]
     assert {line[2] for line in lines} == {"0"}
     return [int(line[0]) for line in lines]
@@ -91,7 +91,7 @@ async def test_a_stateful_server_runs_in_one_process_and_its_state_moves_to_the_
 
 
 def lock(path: Path) -> int:
-    """Hold a lock as a child does that its process, which stands still, has left alive."""
+    """Hold a lock like a child that a suspended process has left alive."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +134,7 @@ async def test_a_process_that_lost_the_home_lease_ends_its_child_before_the_next
 
 
 def forget(conn: Connection) -> None:
-    """Let so much time pass that nothing counts which a process that stands still has said."""
+    """Let enough time pass that every announcement of a suspended process has expired."""
     conn.execute(update(leases.LEASES).values(until=PAST))
     conn.execute(update(replicas.REPLICAS).values(heartbeat_at=PAST))
 

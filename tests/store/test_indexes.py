@@ -1,4 +1,4 @@
-"""Which indexes look-ups take, where only few of many rows are meant."""
+"""The indexes of look-ups that select few of many rows."""
 
 from collections.abc import Callable
 from functools import partial

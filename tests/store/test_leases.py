@@ -1,6 +1,6 @@
 """Servers that share a PostgreSQL database.
 
-A living server keeps its turns, another server resumes those of a dead one, and a server that was only away writes
+A live server keeps its turns, another server resumes those of a dead one, and a server that was only suspended writes
 nothing more.
 """
 
@@ -41,13 +41,13 @@ async def store(postgresql_url: str) -> str:
 
 
 async def expire(b: Bench) -> None:
-    """Let so much time pass that every lease is over."""
+    """Let enough time pass that every lease has expired."""
     over = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
     await b.database.write(lambda conn: conn.execute(over).close())
 
 
 async def take_over(a: Bench, b: Bench) -> None:
-    """Let the leases of ``a`` end until ``b`` takes its turn, because ``a`` may renew them in between."""
+    """Let the leases of ``a`` expire until ``b`` claims its turn, because ``a`` may renew them in between."""
     with anyio.fail_after(PATIENCE):
         await expire(a)
         while (taken := await b.runtime.recover()) == 0:
@@ -96,13 +96,13 @@ async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, 
         events = await listen(b, accepted.turn_id)
         assert (kinds(events)[-1], text_of(events[kinds(events).index("step_reset") :])) == ("done", "Whole.")
         assert text_of(await listen(b, queued.turn_id)) == "Second."
-        # it was only asleep, and goes on with what it had in hand: more than the journal takes without a commit
+        # it was only suspended, and continues: its buffered events are more than the journal accepts without a commit
         slow.until.set()
         heard = await listen(a, accepted.turn_id)
         own = [event for event in heard if event.seq < EPOCH]
         assert own
         assert not any(event.terminal for event in own)
-        assert heard[len(own) :] == [event for event in events if event.seq > EPOCH]  # who reads here reads on there
+        assert heard[len(own) :] == [event for event in events if event.seq > EPOCH]  # a reader here continues there
         stored = await b.database.read(lambda conn: run_events.read(conn, accepted.turn_id, 0, 10_000))
         assert [seq for seq, _ in stored] == [event.seq for event in events]
         assert a.ended == []
@@ -193,7 +193,7 @@ async def test_a_suspended_turn_is_taken_by_another_server_at_once(tmp_path: Pat
             accepted = await a.send("Hi", definition())
             await slow.reached.wait()
             queued = await a.send("And?", definition(), on_busy="queue")
-        await b.runtime.recover()  # unless it has heard of it before
+        await b.runtime.recover()  # unless it has been notified before
         assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
         assert text_of(await listen(b, queued.turn_id)) == "Second."
         assert (await b.turn(accepted.turn_id)).resumes == 0

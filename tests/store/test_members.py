@@ -1,4 +1,4 @@
-"""The servers of one database: who they are, and that no two have one name."""
+"""The servers of one database: their members, and the uniqueness of their names."""
 
 from collections.abc import AsyncIterator
 
@@ -61,7 +61,7 @@ async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: 
     again = member(database, "a", "run_2")
     await again.join()
     assert [each.own for each in await again.list_alive()] == [True]
-    await dead.beat()  # it was only away: the name stays the other's
+    await dead.beat()  # it was only suspended, so the name stays the other's
     assert [each.own for each in await again.list_alive()] == [True]
 
 

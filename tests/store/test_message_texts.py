@@ -83,7 +83,7 @@ async def test_searches_list_the_newest_messages_of_owner_and_domain_first(datab
 @pytest.mark.xdist_group("postgresql_url")
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 async def test_postgresql_uses_its_index_for_rare_and_common_words(database: Database) -> None:
-    """Without care it reads all messages, newest first, until it has enough matches: seconds for 100 000 messages."""
+    """A naive plan reads all messages, newest first, until it has enough matches: seconds for 100 000 messages."""
 
     def fill(conn: Connection) -> None:
         prefix = " ".join(MINE.words)

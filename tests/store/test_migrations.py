@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables of the record classes."""
+"""The migrations create exactly the tables of the record classes."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ async def test_migrations_create_exactly_the_tables(database: Database) -> None:
 
 
 def test_importing_the_package_registers_every_table() -> None:
-    """What lists, copies or deletes all tables must know them all."""
+    """Code that lists, copies or deletes all tables must know them all."""
     program = (
         "import importlib, pkgutil\n"
         "import agentic_rag.store as store\n"

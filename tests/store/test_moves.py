@@ -1,4 +1,4 @@
-"""A backup is the way from one kind of database to the other, and back: what arrives is what left."""
+"""A backup moves data from one kind of database to the other and back, unchanged."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -39,7 +39,7 @@ def private_files() -> Iterator[None]:
 
 @pytest.fixture
 async def fresh_url(postgresql_url: str) -> AsyncIterator[str]:
-    """A database that nobody has used, of which the rest of the tests knows nothing."""
+    """A database that nobody has used and that no other test uses."""
     server = await asyncpg.connect(postgresql_url)
     await server.execute("DROP DATABASE IF EXISTS moves")
     await server.execute("CREATE DATABASE moves")
@@ -49,7 +49,7 @@ async def fresh_url(postgresql_url: str) -> AsyncIterator[str]:
 
 
 def records(backup: Path) -> dict[str, bytes]:
-    """Return the rows of a backup by member, without the tables of which a restore says something anew."""
+    """Return the rows of a backup by member, without the tables that a restore writes itself."""
     with read_archive(backup) as reader:
         return {
             member.name: member.content.read()

@@ -21,14 +21,14 @@ FATAL = b"E" + struct.pack("!i", len(FIELDS) + 4) + FIELDS
 
 
 class Between:
-    """Stands between a client and a server, and can say in the server's name that it terminates the connection."""
+    """A proxy between a client and a server that can announce, as the server, that it terminates the connection."""
 
     def __init__(self) -> None:
         self.clients: list[SocketStream] = []
         self.url = ""
 
     async def terminate(self) -> None:
-        """Say so on each connection that is there, and leave it open."""
+        """Send the announcement on each open connection, and leave it open."""
         for client in self.clients:
             await client.send(FATAL)
         self.clients.clear()

@@ -1,4 +1,4 @@
-"""Prompts of turns that are told the same."""
+"""Turns with the same prompt share one stored prompt."""
 
 import anyio
 import asyncpg

@@ -1,4 +1,4 @@
-"""A record class is its table: what becomes of each type of field, and that every value comes back."""
+"""A record class is its table: every type of field is stored and loaded unchanged."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class WidgetRecord(Record, table=True):
 
 
 WIDGETS = WidgetRecord.__table__
-METADATA.remove(WIDGETS)  # the migrations know nothing of it
+METADATA.remove(WIDGETS)  # the migrations do not know it
 _c = WIDGETS.c
 
 
@@ -95,7 +95,7 @@ def test_a_fields_type_decides_its_column(name: str, kind: type[TypeEngine[Any]]
 
 @pytest.fixture
 async def widgets(database: Database) -> AsyncIterator[Database]:
-    """A database of each kind that has the table for as long as the test runs."""
+    """A database of each kind that has the table while the test runs."""
     await database.write(WIDGETS.create)
     try:
         yield database
@@ -178,6 +178,6 @@ def test_a_sqlmodel_session_stores_and_queries_records() -> None:
         session.commit()
         loaded = session.exec(session_select(WidgetRecord).where(WidgetRecord.colour == Colour.BLUE)).one()
         assert loaded == _whole("w_1")
-        session.commit()  # expires what the session has loaded
+        session.commit()  # expires the objects that the session has loaded
         assert loaded.weight == 1.25, "an expired value is read again"
     engine.dispose()

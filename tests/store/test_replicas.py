@@ -1,4 +1,4 @@
-"""Several servers on one PostgreSQL database are one: each does what was asked of another, and tells its readers."""
+"""Several servers on one PostgreSQL database act as one: each obeys requests made at another, and tells its readers."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,7 +38,7 @@ PIECES = Step((Say("One two three.", pieces=("One ", "two ", "three.")),))
 async def replicas(
     folder: Path, store: str, *scripts: Sequence[Scripted] | ScriptedModel, most_turns: int = 0
 ) -> AsyncIterator[list[Bench]]:
-    """Servers that hear each other, each with a model that gives these answers."""
+    """Servers that signal each other, each with a model that gives these answers."""
     async with AsyncExitStack() as stack:
         found = []
         for script in scripts:
@@ -50,7 +50,7 @@ async def replicas(
 
 
 async def other_session(b: Bench) -> SessionId:
-    """Make a second session."""
+    """Create a second session."""
     labels = SessionLabels(conversation_id=ConversationId("conv_other"))
     made = SessionId("sess_other")
     await b.database.write(lambda conn: sessions.create(conn, made, labels, created_at=now()))
@@ -95,7 +95,7 @@ async def test_a_turn_of_another_server_is_read_live_to_its_end(tmp_path: Path, 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             await slow.reached.wait()
-            await until(lambda: text_of(heard) == "One ")  # what the model has said stands there, long before it ends
+            await until(lambda: text_of(heard) == "One ")  # the model's text appears long before its end
             slow.until.set()
         assert heard == await listen(a, accepted.turn_id)
 
@@ -129,7 +129,7 @@ async def test_a_session_continues_on_any_server(tmp_path: Path, store: str) -> 
 
 
 async def test_one_of_two_simultaneous_messages_to_two_servers_starts(tmp_path: Path, store: str) -> None:
-    slow = Stalled(say("x"), 0)  # the first one must not have ended when the second one comes
+    slow = Stalled(say("x"), 0)  # the first one must still run when the second one arrives
     async with replicas(tmp_path, store, ScriptedModel(then=slow), ScriptedModel(then=slow)) as servers:
         accepted = []
 
@@ -158,7 +158,7 @@ async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path
 async def test_an_unhandled_interrupt_applies_to_the_resumed_turn(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, []) as (b,):
-        async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which hears nothing
+        async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which receives no signals
             accepted = await a.send("Hi", definition())
             await slow.reached.wait()
             assert await b.runtime.interrupt(SESSION)
@@ -182,7 +182,7 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         over = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
         with anyio.fail_after(PATIENCE):
             taken = 0
-            while not taken:  # who seems to be dead may renew its lease a last time
+            while not taken:  # a process that seems dead may renew its lease a last time
                 await dead.database.write(lambda conn: conn.execute(over).close())
                 taken = await server.runtime.recover()
 
@@ -237,7 +237,7 @@ async def test_a_stopping_server_releases_its_turns_to_others_at_once(tmp_path: 
 
 
 async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path, store: str) -> None:
-    """Live events that are all lost: the rows bring everything."""
+    """All live events are lost, so readers receive everything from the rows."""
     slow = Stalled(say("One two three."), 1)
     async with (
         ScriptedModel(slow) as first,
@@ -252,7 +252,7 @@ async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path
 
 
 async def test_a_commit_that_succeeds_during_its_retry_counts(tmp_path: Path, store: str) -> None:
-    """The connection broke while it committed, and the server still worked on it when it was looked for."""
+    """The connection broke during a commit, which the server was still executing when its result was queried."""
     tries = 0
 
     def append(conn: Connection) -> None:

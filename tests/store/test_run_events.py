@@ -1,4 +1,4 @@
-"""The run log's rows: neighbours share one, and no reader can tell."""
+"""The run log's rows: adjacent events share a row, and no reader sees a difference."""
 
 from itertools import pairwise
 

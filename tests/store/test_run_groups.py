@@ -1,4 +1,4 @@
-"""Groups of the run log as records that several turns share, and how they become rows of their turns."""
+"""Groups of the run log as records that several turns share, and their conversion to rows of their turns."""
 
 from functools import partial
 
@@ -98,7 +98,7 @@ def test_no_needed_record_is_deleted_and_none_is_needed_for_long(
             kept = [each for each in kept if each >= needed]
         for numbers in needs.values():
             assert set(numbers) <= set(kept)
-            assert not numbers or numbers[0] >= number - GROUPS - 2  # of ten that are due at once two wait
+            assert not numbers or numbers[0] >= number - GROUPS - 2  # of ten that are due at the same time, two wait
         assert groups.left_over == (bool(kept) and not any(needs.values()))
 
 

@@ -1,4 +1,4 @@
-"""Two whole servers on one database: what one changes counts at the other, whoever uses it there."""
+"""Two complete servers on one database: a change at one takes effect at the other, for all its users."""
 
 import base64
 import secrets
@@ -33,7 +33,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 
 @asynccontextmanager
 async def two(folder: Path, store: str, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Rig, Rig]]:
-    """Two servers; ``steps`` are what the first one's model says."""
+    """Two servers; ``steps`` are the answers of the first one's model."""
     settings = {"database_url": store, "secret_key": KEY, **settings}
     async with (
         Rig(folder / "a", *steps, **settings) as a,
@@ -77,7 +77,7 @@ async def test_a_budget_change_on_one_server_applies_on_the_other(tmp_path: Path
     async with two(tmp_path, store) as (a, b):
         talk = await b.conversation()
         domain = (await b.ok("GET", f"/api/conversations/{talk}"))["domainId"]
-        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"  # which has cost something
+        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"  # a call with a cost
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1"}
         made = await a.ok("PUT", "/api/budgets", budget)
         spending = b.application.ground.spending
@@ -113,7 +113,7 @@ async def test_a_title_from_one_server_reaches_clients_of_another(tmp_path: Path
 
 @pytest.mark.sqlite("no database to share")
 async def test_redis_without_a_shared_database_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExceptionGroup) as caught:  # from the depth of the parts that were open by then
+    with pytest.raises(ExceptionGroup) as caught:  # from the nesting depth of the open parts
         async with Rig(tmp_path, redis_url="redis://127.0.0.1:1/0"):
             pass
     refused = first_cause(caught.value)
@@ -124,7 +124,7 @@ async def test_redis_without_a_shared_database_is_refused(tmp_path: Path) -> Non
 
 @needs_postgresql
 async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_path: Path, store: str) -> None:
-    """What one was sent the other finds; nobody who wants the folder alone gets it meanwhile."""
+    """The other server reads the files of the first one. A server that wants the folder alone is refused meanwhile."""
     places: list[dict[str, Any]] = [{"data": tmp_path / "shared", "local": tmp_path / name} for name in ("a", "b")]
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY}
     async with (
@@ -172,7 +172,7 @@ def mount(*arguments: str | Path) -> None:
 
 @contextmanager
 def read_only(place: Path) -> Iterator[None]:
-    """Have a folder be read-only for whoever comes to it by its path."""
+    """Make a folder read-only for everybody who opens it by its path."""
     mount("--bind", place, place)
     try:
         mount("-o", "remount,bind,ro", place)
@@ -196,7 +196,7 @@ async def test_a_shared_folder_that_turns_read_only_is_reported_and_keeps_its_fi
         with read_only(tmp_path / "shared"):
             refused = await b.http.post(path, files={"f": ("more.md", b"# More")})
             assert (refused.status_code, refused.json()["error"]["code"]) == (507, "STORAGE_FULL")
-            for server in (a, b):  # turns need the database alone, and what is there is read
+            for server in (a, b):  # turns need only the database, and existing files are read
                 assert (await server.say(talk, "Hi"))[-1]["type"] == "done"
                 assert (await server.http.get(f"{path}/{kept['id']}/file")).content == b"# Leave\n\nThirty days."
         more = await b.upload(domain, "more.md", b"# More\n\nForty days.")

@@ -1,4 +1,4 @@
-"""Writes to SQLite that share a transaction: one commit for all, and each whole or nothing by itself."""
+"""Writes to SQLite that share a transaction: one commit for all, and each one atomic alone."""
 
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -18,13 +18,13 @@ from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 
 BOUND = 30
-"""Seconds after which a test that waits has failed."""
+"""Seconds after which a waiting test has failed."""
 
 Outcomes = dict[str, Any]
 
 
 def _append(number: int) -> Callable[[Connection], None]:
-    """Write one event of a turn of its own."""
+    """Write one event of a separate turn."""
     return lambda conn: run_events.append(conn, [run_events.EventBatch(f"turn_{number}", 1, [b"x"])])
 
 
@@ -34,7 +34,7 @@ def _kept(conn: Connection) -> list[int]:
 
 @asynccontextmanager
 async def _behind_a_write(database: Database, outcomes: Outcomes) -> AsyncIterator[TaskGroup]:
-    """Hold the writer in a write of event 0 until the block, which asks for others, ends; then wait for all."""
+    """Block the writer in a write of event 0 until the block, which requests others, ends; then wait for all."""
     running, go_on = threading.Event(), threading.Event()
 
     def first(conn: Connection) -> None:
@@ -47,7 +47,7 @@ async def _behind_a_write(database: Database, outcomes: Outcomes) -> AsyncIterat
             asking.start_soon(_ask, database, outcomes, "first", first)
             assert await anyio.to_thread.run_sync(running.wait, BOUND)
             yield asking
-            await anyio.lowlevel.checkpoint()  # now all have been asked for
+            await anyio.lowlevel.checkpoint()  # now all are requested
             go_on.set()
 
 

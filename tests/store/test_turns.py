@@ -187,7 +187,7 @@ async def test_turns_with_a_living_owner_stay_and_expired_ones_are_taken(databas
 
     async def left(*, alone: bool) -> list[str]:
         found = await database.write(lambda conn: turns.lock_abandoned(conn, "host:2", alone=alone))
-        return sorted(each.id for each in found)  # the time of new ones is PostgreSQL's own
+        return sorted(each.id for each in found)  # PostgreSQL sets the time of new ones
 
     assert await left(alone=False) == ["turn_3", "turn_4", "turn_5"]
     assert await left(alone=True) == ["turn_1", "turn_2", "turn_3", "turn_4", "turn_5"]

@@ -1,4 +1,4 @@
-"""Command lines that no catalogue entry allows, one attack each, in the order of the specification's list."""
+"""Command lines that no catalogue entry allows, one attack each, grouped by kind."""
 
 INTERPRETERS = [
     "sh -c id",

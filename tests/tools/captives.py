@@ -105,7 +105,7 @@ def marked(marker: str) -> list[int]:
         try:
             if f"{MARKER}={marker}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 pids.append(int(pid))
-        except OSError:  # gone meanwhile
+        except OSError:  # ended meanwhile
             continue
     return sorted(pids)
 

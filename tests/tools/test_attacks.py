@@ -1,4 +1,4 @@
-"""Attacks on what is spawned: each is refused, and leaves no process, no file and no heartbeat."""
+"""Attacks on child processes: each is refused, and leaves no process, no file and no heartbeat."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def entry(command: str, *args: str, workspace: Path | None = None, env: dict[str
 
 
 def refused(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | InvalidInput:
-    """Assert that an entry can neither be saved nor started, and that trying leaves nothing."""
+    """Assert that an entry can neither be saved nor started, and that an attempt leaves nothing."""
     with pytest.raises((CommandNotAllowed, InvalidInput)) as saving:
         policy.review(spec)
     with pytest.raises((CommandNotAllowed, InvalidInput)) as starting:
@@ -328,6 +328,6 @@ async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Pat
 def command_lines() -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # ended meanwhile
             found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
     return found

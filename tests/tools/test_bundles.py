@@ -1,4 +1,7 @@
-"""Bundles are read as proposals; what leads out of them, is too much or cannot be bound is refused unwritten."""
+"""Bundles are read as proposals.
+
+Paths that lead outside, too much data and unbindable settings are refused before a write.
+"""
 
 import io
 import zipfile
@@ -99,7 +102,7 @@ async def test_a_bundle_that_cannot_be_unpacked_creates_no_request(tmp_path: Pat
 
 
 def lying(data: bytes, size: int) -> bytes:
-    """Return a bundle that says another size of its last file than it has."""
+    """Return a bundle that declares a wrong size for its last file."""
     changed = bytearray(data)
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = changed.rindex(mark) + offset

@@ -1,4 +1,4 @@
-"""Which whole lines may run: the match, its slots, and every way around it that is refused."""
+"""Which command lines may run: the match, its slots, and every refused bypass."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``agentic-rag mcp``: what an operator types, and what a running server then allows."""
+"""``agentic-rag mcp``: the commands of an operator, and the programs that a running server then allows."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A server that stops answering is found out, restarted and shown; one that is merely slow is left alone."""
+"""A server that stops answering is detected, restarted and shown; a slow one is left alone."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.tools.support import QUICK, START, call, hostile, http_spec, open_hub
 from tests.tools.test_http import serve
 
 SHORT = replace(QUICK, ping=0.3, backoff=60)
-"""A short wait for a pong, and a long rest after it, so that the state in between can be read."""
+"""A short wait for a pong, and a long pause after it, so that the state in between can be read."""
 
 
 @pytest.mark.parametrize("name", ["deafen", "stop_itself", "orphan_output", "close_output"])
@@ -102,7 +102,7 @@ async def test_a_running_call_ends_when_another_call_finds_the_server_unresponsi
 
 
 async def test_a_server_unresponsive_after_each_start_is_abandoned(tmp_path: Path) -> None:
-    # With a window of no length, failures that are not counted together would never open the circuit.
+    # Failures of a zero-length window that are not counted together would never open the circuit.
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.1, window=1.5)) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
 
@@ -116,7 +116,7 @@ async def test_a_server_unresponsive_after_each_start_is_abandoned(tmp_path: Pat
 
 
 class Hanging:
-    """An HTTP application that, once it is told to, takes requests and answers none."""
+    """An HTTP application that, on demand, accepts requests and answers none."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""When a child's folders are looked at, and what of them counts: no child, a clock that is an argument."""
+"""When a child's folders are measured, and which files count. No child is started, and the clock is an argument."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What servers ask people for during a call, in both eras, with real servers: what is shown, and what goes back."""
+"""Servers' questions to people during a call, in both eras, with real servers: the form shown, the answer sent."""
 
 import json
 import math
@@ -44,7 +44,7 @@ async def run(
 
 
 async def finished(toolset: ServerToolset, name: str, ask: Ask | None = None, **arguments: Any) -> Any:
-    """Return what a tool says that ends well."""
+    """Return the text of a successful tool call."""
     outcome = await run(toolset, name, ask, **arguments)
     assert isinstance(outcome, CallOutcome)
     assert outcome.status is ToolStatus.OK, text_of(outcome)
@@ -52,12 +52,12 @@ async def finished(toolset: ServerToolset, name: str, ask: Ask | None = None, **
 
 
 def accepted(needed: InputNeeded, **content: Any) -> InputGiven:
-    """What a person answers, as it comes back from where it was kept."""
+    """A person's answer, as loaded from the store."""
     return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(needed.held)))
 
 
 class Person:
-    """Answers what is asked during a call, and keeps it."""
+    """Answers the questions of a call, and records them."""
 
     def __init__(self, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
         self.given = InputGiven(action, content)
@@ -69,7 +69,7 @@ class Person:
 
 
 class Absent:
-    """Never answers; a question ends when its server ends it."""
+    """Never answers. A question ends when its server withdraws it."""
 
     def __init__(self) -> None:
         self.asked = anyio.Event()
@@ -169,7 +169,7 @@ async def test_an_ambiguous_call_of_a_question_is_declined(tmp_path: Path) -> No
             assert await finished(toolset, "ask", other, params=[FORM]) == [{"action": "decline"}]
             assert await finished(toolset, "page_done", id="e7") == "told"
         assert other.asked == []
-        assert absent.ended == [WaitAction.ACCEPT]  # the server told that the page is done
+        assert absent.ended == [WaitAction.ACCEPT]  # the server reported that the page is done
 
 
 async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path:
 
 
 class Meeting:
-    """Lets nobody go on before all have come."""
+    """Blocks all callers until the last one has arrived."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -280,7 +280,7 @@ async def test_a_calls_timeout_pauses_while_a_person_is_asked() -> None:
         assert start + 10 <= scope.deadline < math.inf
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- forms ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The forms of servers: which are shown, and which answers fit them."""
+"""The forms of servers: the supported ones, and the answers that fit them."""
 
 from typing import Any
 

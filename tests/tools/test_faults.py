@@ -1,4 +1,4 @@
-"""Faults 9 to 14 of the quality list: whatever a server does, a call ends, and the others go on."""
+"""Failures of MCP servers: a call always ends, and other servers keep working."""
 
 import os
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, te
 
 
 def resident_bytes() -> int:
-    """Return what this process has in memory now."""
+    """Return the memory that this process uses now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -139,7 +139,7 @@ async def test_closed_output_of_a_living_process_is_a_lost_server(tmp_path: Path
 async def test_answers_against_the_protocol_and_error_answers_are_error_results(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
-        for _ in range(4):  # an error answer is no failure of the connection, however often
+        for _ in range(4):  # an error answer is no failure of the connection, however many follow
             assert text_of(await call(toolset, "rpc_error")) == "no such row"
         assert (await call(toolset, "not_a_result")).status == "error"
         assert [status.state for status in hub.status()] == ["ready"]
@@ -193,9 +193,9 @@ async def test_a_server_that_ignores_the_newer_protocol_is_asked_in_the_older_on
         assert asked.startswith("server/discover initialize notifications/initialized tools/list ")  # one process
         assert [status.state for status in hub.status()] == ["ready"]
         del toolset
-        await until(lambda: hub.status() == ())  # it was idle; nothing of the connection is left
+        await until(lambda: hub.status() == ())  # it was idle, and the whole connection was released
         again = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
-        assert text_of(await call(again, "starts")).startswith("initialize ")  # what it spoke is remembered
+        assert text_of(await call(again, "starts")).startswith("initialize ")  # its protocol version is cached
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_a_server_that_fails_three_times_stays_down_until_it_is_restarted(
         assert "exit code 4" in status.reason
         assert status.log == ("cannot open the database",) * 3
         assert toolset.notices == (("hostile", status.reason),)
-        with anyio.fail_after(240):  # an open circuit answers at once
+        with anyio.fail_after(240):  # an open circuit answers immediately
             await open_toolset(hub, [hostile("dies")], wait=START)
         assert len(hub.status()[0].log) == 3
         assert hub.restart("hostile") == 1
@@ -277,7 +277,7 @@ async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
 async def test_a_server_that_reads_nothing_delays_callers_only_by_their_timeout(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
-        with anyio.fail_after(12):  # the protocol library gives each last word to the server 5 s
+        with anyio.fail_after(12):  # the protocol library waits 5 s for the server after each message at the end
             for _ in range(3):
                 outcome = await call(toolset, "deafen", timeout=0.2, text="x" * 1024 * 1024)
                 assert "within 0.2 s" in text_of(outcome)
@@ -298,7 +298,7 @@ async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path)
     async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
         first = await open_toolset(hub, [hostile()], wait=START)
         await call(first, "crash")
-        await until(lambda: hub.status()[0].state == "degraded")  # the call knew first
+        await until(lambda: hub.status()[0].state == "degraded")  # the call noticed it first
         second = await open_toolset(hub, [hostile()], wait=0.1)
         assert second.tools == first.tools
         assert second.notices == (("hostile", "it ended with exit code 3"),)

@@ -37,7 +37,7 @@ async def serve(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
 
 
 class OldEra:
-    """Answers the newer era's first question as an old server or gateway would: there is no such thing."""
+    """Answers the newer era's first request with "not found", like an old server or gateway."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -51,7 +51,7 @@ class OldEra:
 
 
 class Forgetful:
-    """Knows no longer the sessions that are ``gone``."""
+    """Has forgotten the sessions that are ``gone``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -75,12 +75,12 @@ def web(base: str, kind: str = "http", headers: dict[str, str] | None = None) ->
 
 
 class Compressing:
-    """Sends a gigabyte as a megabyte, whatever it was asked for."""
+    """Sends a gigabyte compressed to a megabyte, for every accepted encoding."""
 
     def __init__(self) -> None:
         packer = zlib.compressobj(wbits=31)
         first, other = (packer.compress(b" " * 2**20) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-        self.body = first + other * 1023  # after a full flush the same bytes say the same again
+        self.body = first + other * 1023  # after a full flush, equal input gives equal bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
@@ -114,7 +114,7 @@ async def test_a_server_over_streamable_http_is_called_in_the_older_protocol(
 
 
 class Altered:
-    """Puts other bytes in place of CUT in each answer of an application."""
+    """Replaces CUT in each answer of an application by other bytes."""
 
     def __init__(self, app: ASGIApp, other: bytes) -> None:
         self.app = app
@@ -179,7 +179,7 @@ async def test_a_restarted_http_server_is_connected_to_again(tmp_path: Path, era
         async with serve(era(build().streamable_http_app())) as base:
             toolset = await open_toolset(hub, [web(base)], wait=START)
         async with serve(era(build().streamable_http_app()), int(base.rpartition(":")[2])):
-            hub.restart("web")  # it may rest after failures while the server was away
+            hub.restart("web")  # it may pause after failures while the server was away
 
             async def answers() -> bool:
                 return text_of(await call(toolset, "web__echo", text="again")) == "again"

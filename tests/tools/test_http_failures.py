@@ -1,4 +1,4 @@
-"""A server over HTTP that does not work: what its admin reads, and which secrets nobody reads."""
+"""A server over HTTP that fails: the reason that its admin reads, and the secrets that nobody reads."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ from tests.tools.test_http import serve, web
 
 Answer = Callable[[Request, dict[str, Any]], Response]
 KEY = "s/9?k#y&x"
-"""A secret of nine characters that an address has to encode."""
+"""A secret of nine characters that an address must encode."""
 
 
 def app(answer: Answer) -> Starlette:
@@ -56,7 +56,7 @@ def speak(message: dict[str, Any]) -> Response:
 
 @asynccontextmanager
 async def rig_with(tmp_path: Path, answer: Answer) -> AsyncIterator[tuple[Rig, str, str]]:
-    """Yield an application, a domain of it, and the address of a server that answers so."""
+    """Yield an application, a domain of it, and the address of a server with these answers."""
     async with serve(app(answer)) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
         yield rig, await rig.domain(), base
 

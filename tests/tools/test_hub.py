@@ -1,4 +1,4 @@
-"""The pool: who shares a connection, who never does, what starts when, and what stops."""
+"""The pool: who shares a connection, who must not, and when connections start and stop."""
 
 from collections import deque
 from collections.abc import Callable
@@ -117,7 +117,7 @@ async def test_a_cancelled_hub_leaves_no_child(tmp_path: Path) -> None:
 
 
 async def test_a_starting_mcp_server_does_not_delay_the_shutdown(tmp_path: Path) -> None:
-    with anyio.fail_after(START / 2):  # its own bound on starting would be longer
+    with anyio.fail_after(START / 2):  # its own limit for the start would be longer
         async with open_hub(tmp_path) as hub:
             await hub.acquire([hostile("silent")], wait=0.2)
 

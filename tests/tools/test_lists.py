@@ -37,7 +37,7 @@ async def names(lists: ToolLists) -> tuple[str, ...]:
 
 
 async def accept(lists: ToolLists) -> tuple[str, ...]:
-    """Accept what waits, as an admin does who has just looked at it."""
+    """Accept the pending changes, as an admin does after a review."""
     seen = (await lists.pending("law", ENTRIES))["files"].fingerprint
     return await lists.accept("law", "files", SPEC.entry.hash(), seen)
 
@@ -95,7 +95,7 @@ async def test_a_tool_listed_twice_is_never_shown_to_the_model(tmp_path: Path) -
         assert await lists.current(SPEC, doubled) == ((write,), frozenset())
         pending = (await lists.pending("law", ENTRIES))["files"]
         assert (pending.names, pending.doubled) == ((), ("read",))
-    edited = stdio_spec("y", name="files", domain="law")  # also in the first list, which is accepted unseen
+    edited = stdio_spec("y", name="files", domain="law")  # also in the first list, which is accepted without a review
     assert await lists.current(edited, (evil, write, good)) == ((write,), frozenset())
     await database.aclose()
 
@@ -156,7 +156,7 @@ async def test_an_unchanged_list_is_read_from_memory(tmp_path: Path) -> None:
     database, lists = await opened(tmp_path)
     tools = listed(read="Reads.")
     await lists.current(SPEC, tools)
-    await database.aclose()  # a further look would fail
+    await database.aclose()  # a second listing would fail
     assert await lists.current(SPEC, tools) == (tools, frozenset())
 
 
@@ -165,7 +165,7 @@ async def test_a_server_that_is_down_keeps_its_tools_even_after_a_restart(tmp_pa
     spec = hostile(domain="law")
     async with open_hub(tmp_path / "homes") as hub:
         up = await open_toolset(hub, [spec], wait=START, lists=lists)
-    async with Hub() as hub:  # another process, in which the server cannot be started
+    async with Hub() as hub:  # another process, in which the server cannot start
         down = await open_toolset(hub, [spec], lists=make_lists(database, Redactor()))
         assert down.tools == up.tools
         assert down.notices == (("hostile", "this process starts no other servers"),)
@@ -231,7 +231,7 @@ async def test_an_acceptance_while_a_turn_compares_the_list_is_not_lost() -> Non
     await ToolLists(load, save, of_domain).current(SPEC, listed(read="Reads."))
     changed = listed(read="Reads all.")
     await ToolLists(load, save, of_domain).current(SPEC, changed)
-    lists = ToolLists(load, save, of_domain)  # after a restart: nothing is in memory
+    lists = ToolLists(load, save, of_domain)  # after a restart, with nothing in memory
     hold = True
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lists.current, SPEC, changed)

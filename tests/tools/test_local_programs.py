@@ -1,4 +1,4 @@
-"""The operator's folder: what a line may name there, and what an approval of it binds."""
+"""The operator's folder: the names that a command line may use, and the files that an approval binds."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a request costs before it holds a message, by how many tools the domain's servers have.
+"""The cost of a request without messages, by the number of tools of the domain's servers.
 
 Recorded in ``many_tools.json`` by ``scripts/count_tokens --record``, which asks Claude's tokenizer.
 """
@@ -27,7 +27,7 @@ QUERY = "create an event in the calendar"
 
 
 async def requests() -> dict[str, str]:
-    """Return what stands before the messages, and what one search for tools adds, by number and way."""
+    """Return the request before its messages, and the additions of one search for tools, by number and method."""
     own = tuple(tool for tool in await own_tools() if not (BY_NAME[tool.name].authors_only or needs_skills(tool)))
     found: dict[str, str] = {}
     for count in COUNTS:
@@ -39,7 +39,7 @@ async def requests() -> dict[str, str]:
 
 
 def needs_skills(tool: ToolInfo) -> bool:
-    """Tell whether a tool is offered only in a domain that has skills."""
+    """Return whether a tool is offered only in a domain with skills."""
     return BY_NAME[tool.name].needs_skills
 
 

@@ -1,4 +1,4 @@
-"""Where a user's address may lead: to public hosts by https, checked on what is really connected to."""
+"""Targets of a user's address: only public hosts over https, checked at the address that is really connected to."""
 
 import asyncio
 import ipaddress
@@ -260,9 +260,9 @@ async def test_numbers_are_resolved_to_one_form() -> None:
 
 @asynccontextmanager
 async def knocked(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, Any]]:
-    """Listen on loopback, in both families of addresses if there are; yields the port and how often somebody came.
+    """Listen on loopback, in both address families if available; yields the port and the number of connections.
 
-    With a TLS context an HTTP answer names the host that was asked for.
+    With a TLS context, an HTTP answer names the requested host.
     """
     count = 0
 

@@ -1,4 +1,4 @@
-"""What a model is told by us before it has called anything: what it says, and what it costs.
+"""Our own texts in a request before the first call: their content and their cost.
 
 The costs are recorded in ``own_words.json`` by ``scripts/count_tokens --record``, which asks Claude's tokenizer. A text
 that has grown since then fails here, so that nobody makes every request dearer without counting again.
@@ -29,16 +29,18 @@ from tests.tools.support import Hub
 RECORD = Path(__file__).parent / "own_words.json"
 PROMPT_TOKENS, TOOL_TOKENS = 200, 1_600
 NEWER = 1.3
-"""Newer models count so many times as many tokens as the published tokenizer."""
+"""Factor by which newer models count more tokens than the published tokenizer."""
 WHEN_NEEDED = (CALL.name, READ_SKILL.name)
-"""Tools that most conversations are not shown: what calls deferred tools where the service knows none, and what reads
-skills where there are some."""
+"""Tools that most conversations do not offer: the caller of deferred tools for services without them, and the reader of
+
+skills.
+"""
 ROLES = ("clerk", "lawyer")
 
 
 async def own_tools() -> tuple[ToolInfo, ...]:
-    """Return our tools as a model is shown them."""
-    nobody: Any = object()  # nothing is called
+    """Return our tools as a model receives them."""
+    nobody: Any = object()  # no call is made
     servers = {
         DELEGATION: create_delegate(nobody),
         PROMPTX: create_promptx(PromptXConfig(bound_by_meta=True)),
@@ -60,7 +62,7 @@ def prompt(persona: Persona, names: Sequence[str], roles: Sequence[str] = ROLES)
 
 
 def personas() -> dict[str, Persona]:
-    """Return whom the prompt is written for: the longest of each kind."""
+    """Return the reader of the prompt, with the longest value of each field."""
     return {
         "English": Persona("HR desk", "assistant"),
         "Chinese": Persona("HR desk", "assistant", "zh-CN"),
@@ -70,7 +72,7 @@ def personas() -> dict[str, Persona]:
 
 
 def prompts() -> dict[str, str]:
-    """Return the bootstrap prompts with every tool of ours that members are offered, and the day."""
+    """Return the bootstrap prompts with all our tools for members, and the day."""
     names = [name for name, tool in BY_NAME.items() if not tool.authors_only]
     return {kind: f"{prompt(persona, names)}\n{day_of(persona)}" for kind, persona in personas().items()}
 
@@ -81,7 +83,7 @@ def day_of(persona: Persona) -> str:
 
 
 def of_members(names: Sequence[str]) -> list[str]:
-    """Return the tools that everybody is offered: the two that write roles are an author's."""
+    """Return the tools for everybody, without the two that write roles, which are for authors."""
     return [name for name in names if not BY_NAME[name].authors_only]
 
 

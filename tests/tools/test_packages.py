@@ -1,6 +1,6 @@
-"""Packages: installed once, whole or not at all, without running their code, and the same at every start.
+"""Packages: installed once, atomically, without running their code, and identical at every start.
 
-The registry's client is a script here that does what the real one does to the disk; `test_real_servers` has the real.
+A script here plays the registry's client and does the same to the disk; `test_real_servers` uses the real client.
 """
 
 import json
@@ -65,7 +65,7 @@ def left(folder: Path) -> list[str]:
 
 
 def lent(tree: Path) -> list[Path]:
-    """Return what other users may read, write or run."""
+    """Return the files that other users may read, write or run."""
     return [path for path in (tree, *tree.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077]
 
 

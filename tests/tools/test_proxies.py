@@ -1,4 +1,4 @@
-"""The operator's web proxy: what goes through it, what it is not asked for, and what an admin reads when it fails."""
+"""The operator's web proxy: the requests that use it, those that do not, and the admin's error when it fails."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ from tests.tools.test_http import serve
 
 @asynccontextmanager
 async def recording_proxy(target: str = "") -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A proxy that notes the first line of each request; it passes requests on to ``target``, else answers 502."""
+    """A proxy that records the first line of each request. It forwards requests to ``target``, or answers 502."""
     lines: list[bytes] = []
 
     async def handle(client: SocketStream) -> None:

@@ -1,4 +1,4 @@
-"""Pasted MCP configurations: what they become, what is refused, and that reading has no effect at all."""
+"""Pasted MCP configurations: the resulting entries, the refusals, and the absence of side effects."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """Published servers as an admin adds them: installed once, in the sandbox without network, called, killed, recovered.
 
-Skipped by name where a registry, a client of one, or bubblewrap is missing.
+Tests are skipped by name without a registry, its client, or bubblewrap.
 """
 
 import os
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def installed() -> Iterator[Packages]:
-    """The four packages, installed side by side as a test of an entry installs them."""
+    """The four packages, installed side by side like tested entries."""
     if shutil.which("npm") is None or not any(
         Path(folder, "node").exists() for folder in ("/usr/local/bin", "/usr/bin")
     ):
@@ -88,7 +88,7 @@ async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterato
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """What a server sees of a workspace."""
+    """The part of a workspace that a server can see."""
     made = tmp_path / "workspace" / "files"
     made.mkdir(parents=True)
     (made / "a.txt").write_text("inside")
@@ -147,7 +147,7 @@ async def test_a_published_server_killed_during_a_call_is_an_error_and_restarts(
         assert outcomes[0].status == "error"
         assert "not available" in text_of(outcomes[0])
         await until(lambda: not any(alive(pid) for pid in pids))
-        assert (await call(toolset, "clock__get_current_time", timezone="UTC")).status == "ok"  # the other goes on
+        assert (await call(toolset, "clock__get_current_time", timezone="UTC")).status == "ok"  # the other continues
         assert "5" in text_of(await call(toolset, "every__get-sum", 30, a=2, b=3))
 
 
@@ -164,8 +164,8 @@ async def test_an_installed_package_that_was_changed_is_not_started(installed: P
     with pytest.raises(PackageProblem, match="changed since"):
         policy.resolve(spec)
     with pytest.raises(PackageProblem, match="changed since"):
-        LaunchPolicy(tmp_path / "homes", packages=Packages(copy)).resolve(spec)  # another process
-    shutil.rmtree(copy)  # thousands of files that nobody wants to keep
+        LaunchPolicy(tmp_path / "homes", packages=Packages(copy)).resolve(spec)  # in another process
+    shutil.rmtree(copy)  # thousands of files that nobody needs
 
 
 async def test_a_version_that_was_never_published_is_refused_and_leaves_nothing(installed: Packages) -> None:

@@ -93,7 +93,7 @@ async def test_questions_of_a_task_are_answered_in_sequence(tmp_path: Path) -> N
         for number, message in enumerate(("Which name?", "Which colour?")):
             assert isinstance(asked, InputNeeded)
             assert asked.message == message
-            held = json.loads(json.dumps(asked.held))  # as it is stored with the wait
+            held = json.loads(json.dumps(asked.held))  # as stored with the wait
             given = InputGiven(WaitAction.ACCEPT, {"name": f"answer {number}"}, held)
             asked = await caller.run("form", given=given, task=caller.tasks[0].id)
         assert isinstance(asked, CallOutcome)

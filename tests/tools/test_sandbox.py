@@ -1,4 +1,4 @@
-"""What a hostile server can do once it runs: nothing outside its folders, nothing on the network, nothing for long."""
+"""The limits of a running hostile server: nothing outside its folders, nothing on the network, nothing lasting."""
 
 import json
 import os
@@ -70,14 +70,14 @@ async def test_a_child_can_write_only_in_its_folder(tmp_path: Path) -> None:
         for path in ("/usr/x", "/etc/x", "/x", tmp_path / "x", child.policy.homes / "x", "/proc/sys/kernel/x"):
             await child.try_to("write", path)
             assert not exists(path)
-        own = f"/tmp/{secrets.token_hex(8)}"  # in a /tmp of its own
+        own = f"/tmp/{secrets.token_hex(8)}"  # in a private /tmp
         assert (await child.try_to("write", own))[0]
         assert not exists(own)
 
 
 @needs_bubblewrap
 async def test_a_child_cannot_change_kernel_or_process_settings(tmp_path: Path) -> None:
-    """They belong to root: where that runs the server, a child is their owner, whatever it is called inside."""
+    """They belong to root. If root runs the server, a child has their owner, whatever the owner's name inside is."""
     async with captive(tmp_path) as child:
         for path in ("sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sys/kernel/domainname"):
             assert not (await child.try_to("open", f"/proc/{path}"))[0], path
@@ -110,7 +110,7 @@ async def test_the_network_is_off_unless_the_entry_declares_it(tmp_path: Path) -
             assert not (await child.try_to("connect", place))[0]
             assert not (await child.try_to("connect", "192.0.2.1:80"))[0]
         with pytest.raises(BlockingIOError):
-            listening.accept()  # nobody knocked
+            listening.accept()  # nobody connected
         async with captive(tmp_path / "on", network=True) as child:
             assert await child.try_to("connect", place) == (True, "connected")
 
@@ -166,7 +166,7 @@ async def test_a_child_with_workspace_access_sees_no_memory_prompt_or_document(t
     async with Hub(policy=policy, patience=QUICK) as hub:
         child = Captive(policy, hub, await open_toolset(hub, [spec], wait=START))
         assert (await child.try_to("read", workspace / "files" / "a.md")) == (True, "for servers")
-        assert (await child.try_to("read", "a.md")) == (True, "for servers")  # it works in the folder
+        assert (await child.try_to("read", "a.md")) == (True, "for servers")  # its working directory is the folder
         for file in kept:
             for name in (file, f"../{file.relative_to(workspace)}", f"/proc/self/cwd/../{file.relative_to(workspace)}"):
                 could, seen = await child.try_to("read", name)
@@ -229,7 +229,7 @@ async def test_a_child_cannot_create_a_setuid_program(tmp_path: Path) -> None:
         for way in ways:
             could, seen = await child.try_to("set_id", way)
             assert not could, (way, seen)
-        assert (await child.try_to("run", '["/bin/chmod", "755", "copy-chmod"]'))[0]  # other modes are its own
+        assert (await child.try_to("run", '["/bin/chmod", "755", "copy-chmod"]'))[0]  # it may use other modes
         modes = [file.stat().st_mode for file in child.home.iterdir()]
     assert modes
     assert not any(mode & 0o6000 for mode in modes)
@@ -266,7 +266,7 @@ async def test_a_child_beyond_its_memory_limit_is_ended_with_the_reason(tmp_path
         could, seen = await child.try_to("hoard", 512)  # private memory: the kernel refuses it
         assert not could
         assert "MemoryError" in seen
-        could, seen = await child.try_to("share", 160)  # shared memory is of no process
+        could, seen = await child.try_to("share", 160)  # shared memory belongs to no process
         assert not could
         assert "it used more than 64 MiB of memory" in seen
         assert (await child.try_to("look", "."))[0]  # it is started again
@@ -314,7 +314,7 @@ async def test_a_killed_child_ends_with_its_children_and_is_restarted(tmp_path: 
         os.kill(next(pid for pid in pids if parent_of(pid) == os.getpid()), signal.SIGKILL)
         await until(lambda: not any(alive(pid) for pid in pids))
 
-        async def answers() -> bool:  # a call that comes before the death was noticed fails with it
+        async def answers() -> bool:  # a call that arrives before the death was noticed fails with it
             return (await child.try_to("look", "."))[0]
 
         await until(answers)
@@ -339,7 +339,7 @@ async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Pat
         assert "is not the file that was allowed" in toolset.notices[0][1]
     with pytest.raises(CommandNotAllowed):
         policy.resolve(spec)
-    # and when even that check was passed before: the launcher looks once more
+    # even if that check has passed, the launcher checks again
     done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
     assert done.returncode == 126
     assert b"is not the file that was allowed" in done.stderr

@@ -1,4 +1,4 @@
-"""Schemas of strangers in the form that a service takes: no refusal, no good tool lost, names that come back."""
+"""Foreign schemas in the form that a service accepts: no refusal, no good tool lost, and reversible names."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ ALL_REFUSALS = frozenset({"$ref", "format", "recursion"})
 
 
 def refusals(schema: Any, family: SchemaFamily) -> list[str]:
-    """Return what the family's stand-in says of a request with a tool of this schema."""
+    """Return the answer of the family's fake to a request with a tool of this schema."""
     if family is MESSAGES:
         tool = {"name": "t", "description": "x", "input_schema": schema}
         return problems(
@@ -128,7 +128,7 @@ KEYWORDS: dict[str, list[Any]] = {
 
 
 class Generator:
-    """Makes schemas as servers in the wild have them, and worse ones."""
+    """Generates schemas as servers in practice have them, and worse ones."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -223,7 +223,7 @@ def test_adapted_schemas_are_accepted_and_no_usable_tool_is_lost(schemas: int) -
 
 
 def test_the_fakes_rules_match_the_drafts_metaschema() -> None:
-    """Whatever the library's metaschema refuses, the stand-in refuses too."""
+    """Everything that the library's metaschema refuses, the fake refuses too."""
     for seed in range(40):
         schema = Generator(random.Random(seed)).top()
         if isinstance(schema, dict) and not _is_valid(schema):
@@ -258,7 +258,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 def fan_out(levels: int) -> dict[str, Any]:
-    """Return a short schema whose references come to 2 ** levels when they are written out."""
+    """Return a short schema whose references expand to 2 ** levels parts."""
     definitions = {
         f"d{n}": {
             "type": "object",
@@ -314,7 +314,7 @@ def test_an_extreme_schema_is_adapted_or_refused_with_a_reason(schema: dict[str,
         assert refusals(made.schema, family) == []
 
 
-# --- what becomes of a schema -----------------------------------------------------------------------------------------
+# --- converted schemas ------------------------------------------------------------------------------------------------
 
 
 def test_a_plain_schema_stays_the_same_object() -> None:

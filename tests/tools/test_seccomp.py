@@ -1,4 +1,4 @@
-"""The filter of system calls, run by a small interpreter, for every machine type it knows."""
+"""The filter of system calls, run by a small interpreter, for every supported machine type."""
 
 import errno
 import struct
@@ -11,11 +11,11 @@ from agentic_rag.tools.launch.seccomp import ALLOW, FAIL, KILL, MACHINES, X32, f
 pytestmark = pytest.mark.attack(kind="spawning")
 
 ANYTHING = 0o7777_7777_7777
-"""What a register may hold that nobody set."""
+"""The content of a register that nobody has set."""
 
 
 def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = None, network: bool = False) -> int:
-    """Return what the kernel would do with a call; the program is checked as the kernel checks it."""
+    """Return the kernel's decision about a call. The program is checked as the kernel checks it."""
     known = MACHINES[machine]
     number = known.calls[call] if isinstance(call, str) else call
     registers = [*arguments, *[ANYTHING] * (6 - len(arguments))]
@@ -64,7 +64,7 @@ def test_no_system_call_that_sets_id_bits_is_allowed(machine: str) -> None:
             if call in calls:
                 assert verdict(machine, call, *usual) == ALLOW, call
                 assert verdict(machine, call, *lending) == denied, call
-    assert verdict(machine, "openat", 1, 2, 0) == ALLOW  # opens only: its mode is whatever the register held
+    assert verdict(machine, "openat", 1, 2, 0) == ALLOW  # opens only: its mode is the content of the register
     assert verdict(machine, "openat2") == FAIL | errno.ENOSYS
 
 

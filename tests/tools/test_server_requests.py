@@ -1,4 +1,4 @@
-"""What a server asks of us in the middle of a call: to use our model, our user or our files. It gets nothing."""
+"""Requests of a server during a call for our model, our user or our files. All are refused."""
 
 import json
 from pathlib import Path

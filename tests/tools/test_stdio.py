@@ -1,4 +1,4 @@
-"""Children over stdio: how they are started, what they get, and that they die."""
+"""Children over stdio: how they start, what they inherit, and that they end."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> 
             child, grandchild = (int(word) for word in (await host.stdout.receive()).split())
         host.kill()
         await until(lambda: not alive(child))
-    assert alive(grandchild)  # it left the session: only its marker leads to it
+    assert alive(grandchild)  # it left the session, so only its marker identifies it
     assert LaunchPolicy(tmp_path).sweep() == 1
     await until(lambda: not alive(grandchild))
 

@@ -1,4 +1,4 @@
-"""Our own tools: their names stand in one file."""
+"""Our own tools: only one file contains their names."""
 
 import ast
 import re
@@ -8,9 +8,9 @@ from tests.test_layers import ROOT, nodes
 
 ONE_PLACE = ROOT / "agentic_rag" / "tools" / "system.py"
 SOURCES = sorted(path for path in ROOT.glob("agentic_rag/**/*.py") if path != ONE_PLACE and "testing" not in path.parts)
-"""The fakes of ``testing`` play a model, which learns the names from what it is sent; they are not the product's."""
+"""The fakes of ``testing`` play a model, which learns the names from its requests. They are not part of the product."""
 WORDS = frozenset(name for name in BY_NAME if "_" not in name)
-"""Names that are words: only a text that is nothing else means the tool."""
+"""Names that are also words: only a text that equals the name refers to the tool."""
 
 
 def test_no_other_module_names_our_tools() -> None:

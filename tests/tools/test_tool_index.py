@@ -1,4 +1,4 @@
-"""Tools are found by words: of their names, descriptions and arguments, in any script."""
+"""Tools are found by the words of their names, descriptions and arguments, in any script."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an agent sees: names, order, cleaned texts, blocks; and what it never does."""
+"""An agent's tools: names, order, cleaned texts, blocks, and everything that is hidden."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Budgets refuse what would pass them, however many turns run at once, and say when they renew."""
+"""Budgets refuse calls that would exceed them, with any number of concurrent turns, and say when they renew."""
 
 import csv
 import io
@@ -141,7 +141,7 @@ async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp
                     tasks.start_soon(ask, number)
         assert all("BUDGET_EXCEEDED" in each for each in ends if each != "done")
         assert ends.count("done") == len(ran) <= 10, "each costs a hundred of a thousand"
-        while len(ran) < 10:  # on a slow machine some did not wait so long for what others had reserved
+        while len(ran) < 10:  # on a slow machine some did not wait that long for the reservations of others
             assert types_of(await rig.say(await rig.conversation(domain), "Now?"))[-1] == "done"
         path = f"/api/conversations/{await rig.conversation(domain)}/messages"
         assert (await rig.refused("POST", path, {"content": "One more?"}))[:2] == (429, "BUDGET_EXCEEDED")
@@ -195,7 +195,7 @@ async def test_memories_are_proposed_when_the_budget_renews(tmp_path: Path, unit
     async with Rig(tmp_path, answer(), said, prices=prices) as rig:
         domain = await rig.domain(memory={"extract": "after-turn"})
         await rig.say(await rig.conversation(domain), "I live in Lyon.")
-        made = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or of what has no price
+        made = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or without a price
         extraction = rig.application.business.extraction
         for _ in range(4):
             await extraction.run(0)
@@ -207,7 +207,7 @@ async def test_memories_are_proposed_when_the_budget_renews(tmp_path: Path, unit
 
 
 def _wake(conn: Connection) -> None:
-    """Let the time come until which nothing is proposed."""
+    """Wait for the end of the pause in proposals."""
     conn.execute(text("UPDATE extractions SET claimed_until = ''"))
 
 

@@ -1,4 +1,4 @@
-"""What is shown at /metrics is what happened, by labels of which there are few, to operators alone."""
+"""The page /metrics shows what happened, with few label values, to operators only."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operator's file of prices: what counts, exactly, and which field on which line is wrong."""
+"""The operator's file of prices: exact prices, and errors that name the field and the line."""
 
 from decimal import Decimal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One trace a turn, by the conventions for GenAI and MCP; content where the operator wants it; never in the way."""
+"""One trace for each turn, by the conventions for GenAI and MCP. A collector that is down does no harm."""
 
 import io
 import json
@@ -27,7 +27,7 @@ SEARCHED = Step((Use("search_documents", {"query": "leave"}),), usage=Usage(10, 
 
 
 async def traced(tmp_path: Path, collector: Collector, *, content: bool = False) -> str:
-    """Run a turn that searches, and return its conversation; all spans are there then."""
+    """Run a turn that searches, and return its conversation. All its spans have arrived then."""
     rig = Rig(tmp_path, SEARCHED, say("Twenty-five."), otlp_endpoint=collector.url, trace_content=content)
     async with rig:
         domain = await rig.domain()

@@ -1,4 +1,4 @@
-"""What does not fit is answered with a coded error, and the socket lives on."""
+"""Malformed frames are answered with a coded error, and the socket stays open."""
 
 from contextlib import suppress
 

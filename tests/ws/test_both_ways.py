@@ -1,4 +1,4 @@
-"""Over plain ASGI and by the short way past it a client gets the same frames."""
+"""A client receives the same frames over plain ASGI and over the direct path."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def desk() -> Desk:
 
 
 class Recording(Client):
-    """Keeps the text of each frame."""
+    """Records the text of each frame."""
 
     def __init__(self, heard: Client) -> None:
         super().__init__(heard.connection)
@@ -39,7 +39,7 @@ class Recording(Client):
 
 
 async def script(**options: Any) -> list[str]:
-    """Hold one conversation after the other with a server and return all that it said."""
+    """Run several conversations with a server and return all its frames."""
     it = desk()
     async with serving(application(it, it), **options) as address, client(address) as opened:
         c = Recording(opened)
@@ -99,7 +99,7 @@ async def test_an_oversize_frame_is_refused_at_every_limit() -> None:
 
 
 class Peer:
-    """A client that takes a frame only when it is allowed to, as ASGI's ``send`` sees it."""
+    """A client that accepts a frame only on demand, as seen by ASGI's ``send``."""
 
     def __init__(self) -> None:
         self.allowed = anyio.Semaphore(0)

@@ -1,4 +1,4 @@
-"""Which dialect a socket speaks: by subprotocol, else by its address, else as the operator decided."""
+"""The dialect of a socket: chosen by subprotocol, else by its address, else by the operator's default."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Dropped, slow, silent and many clients: nothing is lost and nobody waits for anybody."""
+"""Dropped, slow, silent and many clients: nothing is lost and no client delays another."""
 
 import asyncio
 import socket
@@ -22,9 +22,9 @@ from tests.ws.serving import PATIENCE, Client, application, client, numbers, ser
 
 TEXTS = [f"part {n}" for n in range(8)]
 LAST = len(TEXTS) + 2
-"""Events of a turn that says `TEXTS`: its start and its end too."""
+"""Events of a turn with `TEXTS`, including its start and its end."""
 FLOOD = Text("x" * 64 * 1024)
-"""A few hundred of these are more than any buffer of a loopback connection holds."""
+"""A few hundred of these fill every buffer of a loopback connection."""
 
 
 def desk() -> Desk:
@@ -121,7 +121,7 @@ async def test_a_slow_reader_gets_every_event_and_delays_no_other() -> None:
 
 
 class Impatient(SocketProtocol):
-    """Cuts a peer at once, and tells the test of it."""
+    """Disconnects a peer immediately, and notifies the test."""
 
     send_seconds = 0.01
     close_seconds = 0.01
@@ -149,7 +149,7 @@ async def test_a_client_that_never_reads_is_disconnected_and_others_are_not() ->
 
 
 class Measured(SocketProtocol):
-    """Lets the test see what waits for the peer."""
+    """Shows the test the data that waits for the peer."""
 
     last: "Measured"
 
@@ -206,7 +206,7 @@ async def test_a_stopping_server_closes_its_sockets_with_1012() -> None:
 
 
 async def deaf_client(address: str) -> ClientConnection:
-    """Connect with small buffers; the connection reads nothing until it is asked to."""
+    """Connect with small buffers. The connection reads nothing until it is asked to."""
     host, port = address.split(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

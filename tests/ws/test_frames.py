@@ -1,4 +1,4 @@
-"""Every frame a client may say and what it is answered."""
+"""Every frame that a client may send, and its answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The short way for events writes what the WebSocket library would."""
+"""The direct path for events writes the same bytes as the WebSocket library."""
 
 import pytest
 from websockets.frames import Frame, Opcode

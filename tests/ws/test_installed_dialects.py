@@ -1,4 +1,4 @@
-"""A dialect that another distribution brings."""
+"""A dialect from another distribution."""
 
 import os
 import subprocess

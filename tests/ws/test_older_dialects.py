@@ -1,4 +1,4 @@
-"""`/ws` in the older contracts: unmodified clients, their own frames, and refusals in their own shape."""
+"""`/ws` in the older contracts: unmodified clients, their own frames, and refusals in their own form."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def desk() -> Desk:
 
 
 def spoken_to_in(dialect: str, it: Desk) -> ASGIApp:
-    """Return an application whose operator has decided on a dialect."""
+    """Return an application with an operator's default dialect."""
     endpoint = websocket_endpoint(it, it, NoWaits(), Redactor(), dialect)
     return Guard(Starlette(routes=[WebSocketRoute("/ws", endpoint)]))
 
@@ -82,7 +82,7 @@ async def test_an_abort_of_an_ended_message_does_not_affect_the_next() -> None:
         await c.ask("message", conversationId="conv_1", content="Hi")
         it.answer("turn_1", "a")
         await hear_types(c, "message_complete")
-        # the desk gives every answer one id; the socket knows the newest turn by it
+        # the rig gives every answer one id, by which the socket knows the newest turn
         await c.ask("message", conversationId="conv_2", content="Hi")
         await c.say("abort", conversationId="conv_1", messageId="msg_a")
         assert await c.ask("ping") == {"type": "pong"}
@@ -155,7 +155,7 @@ async def test_a_stream_that_ended_with_a_reset_does_not_affect_the_next_turn(di
         heard = await hear_types(c, it_ends)
         assert "error" in heard
         it.say("turn_1", Text(" and on."), DONE)
-        it.on_start = lambda turn_id: it.say(turn_id, IterationStart(1))  # of which every dialect has a frame
+        it.on_start = lambda turn_id: it.say(turn_id, IterationStart(1))  # every dialect has a frame for it
         await c.say("message", conversationId="conv_1", content="Again")
         frame = await c.hear()
         while frame["type"] == "accepted":

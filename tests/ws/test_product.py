@@ -16,7 +16,7 @@ TERMINAL = ("done", "error", "interrupted")
 
 
 async def ended(c: Client, after: int = 0) -> list[dict[str, Any]]:
-    """Return the events of the turn being heard, checked to be numbered without a gap."""
+    """Return the events of the turn in progress, after checking that their numbers have no gap."""
     heard = await c.hear_turn()
     assert numbers(heard) == list(range(after + 1, after + 1 + len(heard)))
     return heard

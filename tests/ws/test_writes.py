@@ -1,4 +1,4 @@
-"""What is known at the same moment goes to a client in one write, and in the same order as ever."""
+"""Events that are ready at the same time reach a client in one write, in their order."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from tests.ws.serving import Client, application, client, serving
 
 
 class Recorder:
-    """A transport that keeps what is written to it."""
+    """A transport that records its writes."""
 
     def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
         self._transport = transport
@@ -26,7 +26,7 @@ class Recorder:
 
 
 class Written(SocketProtocol):
-    """Keeps what it has written."""
+    """Records its writes."""
 
     last: "Written"
 
@@ -36,7 +36,7 @@ class Written(SocketProtocol):
         super().connection_made(Recorder(transport, self.written))  # type: ignore[arg-type]
 
     def count(self, *kinds: str) -> int:
-        """Return how many writes held the beginning of each of these frames."""
+        """Return the number of writes that contained the beginning of each of these frames."""
         marks = [f'"type":"{kind}"'.encode() for kind in kinds]
         return sum(all(mark in data for mark in marks) for data in self.written)
 
@@ -57,7 +57,7 @@ def desk(kind: type[Desk] = Desk, *, prompt: bool = True) -> Desk:
 
 
 async def hear_turn(c: Client, it: Desk, turn_id: str) -> None:
-    """Send a message and hear its turn to the end."""
+    """Send a message and read its turn to the end."""
     await c.say("message", conversationId="conv_1", content="Hi")
     accepted, started = await c.hear(), await c.hear()
     assert (accepted["type"], accepted["turnId"]) == ("accepted", turn_id)

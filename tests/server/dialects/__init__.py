@@ -1,1 +1,1 @@
-"""Every dialect, fed every kind of event."""
+"""Every dialect, with every kind of event."""

@@ -1,4 +1,4 @@
-"""AG-UI: every event is what the official package writes, byte for byte; offsets; what a snapshot says."""
+"""AG-UI: every event equals the official package's output, byte for byte; offsets; the content of a snapshot."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""What holds for every dialect, whatever it is fed."""
+"""Rules for every dialect, with any stream."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""What each older contract's clients read, item by item."""
+"""The frames that clients of each older contract read, item by item."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -149,7 +149,7 @@ def test_the_answer_is_the_main_agents_with_blank_lines_between_steps(name: str)
 
 
 def text_of(name: str, stream_of: Any) -> str:
-    """Return the answer as a client puts it together."""
+    """Return the answer as a client assembles it."""
     said = items(name, stream_of)
     match name:
         case "message":
@@ -192,7 +192,7 @@ def test_a_step_without_output_can_run_again_and_so_can_a_delegates(name: str) -
 
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
 def test_a_reset_of_a_step_that_never_started_retracts_nothing(name: str) -> None:
-    """A server that goes on with another's turn resets the step that would have come next."""
+    """A server that takes over another one's turn resets the step that would have come next."""
     before = events(started(), IterationStart(1), Text("I look."), *searched())
     after = events(StepReset(2), IterationStart(2), Text("Found."), done(), first=1_000_000_001)
     assert text_of(name, [*before, *after]) == "I look.\n\nFound."
@@ -415,7 +415,7 @@ def test_a_snippet_has_at_most_200_characters() -> None:
 
 
 def older_parser(text: str) -> str:
-    """Return the answer as older clients of the contract put it together: line by line, each trimmed."""
+    """Return the answer as older clients of the contract assemble it: line by line, each trimmed."""
     name, answer = "", ""
     for line in text.split("\n"):
         if line.startswith("event:"):

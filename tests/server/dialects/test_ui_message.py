@@ -1,4 +1,4 @@
-"""The UI message stream: its end, its citations in JavaScript's counting, and what is taken back."""
+"""The UI message stream: its end, its citations with JavaScript's offsets, and retracted text."""
 
 import orjson
 
