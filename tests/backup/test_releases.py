@@ -76,7 +76,7 @@ async def _check_as_user(rig: Rig, about: Json) -> None:
     (archive,) = (await rig.ok("GET", f"{talk}/archives"))["items"]
     assert SUMMARY in archive["summary"]
     calls = (await rig.ok("GET", f"{talk}/tool-calls"))["items"]
-    assert {each["toolName"] for each in calls} == {"search_documents", "promptx_remember", "delegate"}
+    assert {call["toolName"] for call in calls} == {"search_documents", "promptx_remember", "delegate"}
     (ref,) = [block["source"]["ref"] for item in items for block in item["blocks"] if block["type"] == "image"]
     assert (await rig.http.get(f"/api/payloads/{ref}")).content.startswith(b"\x89PNG")
     await _check_memories_and_wait(rig, about, domain)

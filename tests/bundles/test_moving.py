@@ -51,12 +51,12 @@ async def test_an_imported_bundle_exports_the_same_bytes(tmp_path: Path) -> None
         assert domain not in whole
         made = await bring(rig, data)
         assert made["withheld"] == []
-        assert [(each["name"], each["state"]) for each in made["secrets"]] == [
+        assert [(secret["name"], secret["state"]) for secret in made["secrets"]] == [
             ("TEAM", "missing"),
             ("TOOLS_AUTHORIZATION", "missing"),
         ]
         assert json.loads(members["bundle.json"])["secrets"] == [
-            {"name": each["name"], "server": each["server"]} for each in made["secrets"]
+            {"name": secret["name"], "server": secret["server"]} for secret in made["secrets"]
         ]
         copy = made["domainId"]
         await rig.taken_up(copy)
@@ -70,8 +70,8 @@ async def test_an_imported_bundle_exports_the_same_bytes(tmp_path: Path) -> None
         assert await export(rig, copy) == await export(rig, domain)
         assert [each["name"] for each in (await rig.ok("GET", f"/api/domains/{copy}/skills"))["items"]] == ["sums"]
         changes = (await rig.ok("GET", f"/api/domains/{copy}/history"))["items"]
-        assert {each["author"] for each in changes} == {"local"}
-        assert {each["kind"] for each in changes} == {"settings", "server", "prompt", "role"}
+        assert {change["author"] for change in changes} == {"local"}
+        assert {change["kind"] for change in changes} == {"settings", "server", "prompt", "role"}
         actions = [row["action"] for row in (await rig.ok("GET", "/api/audit"))["items"]]
         assert {"domain.export", "domain.import"} <= set(actions)
         assert not any((rig.settings.data / "imports").iterdir())
@@ -85,7 +85,9 @@ async def test_a_dry_run_reports_its_changes_and_makes_none(tmp_path: Path) -> N
         before = sorted(each.name for each in rig.settings.workspaces.iterdir())
         would = await bring(rig, data, dryRun="true", name="Another")
         assert (would["domainId"], would["name"], would["dryRun"]) == (None, "Another", True)
-        found = {(each["kind"], each["subject"], each["action"]) for each in would["differences"]}
+        found = {
+            (difference["kind"], difference["subject"], difference["action"]) for difference in would["differences"]
+        }
         assert ("document", "pump.md", "add") in found
         assert ("role", "role/lawyer/lawyer.role.md", "add") in found
         assert ("setting", "language", "add") in found
@@ -114,7 +116,7 @@ async def test_an_import_over_a_domain_previews_its_changes_and_keeps_the_rest(t
         data = pack(members)
         version = (await rig.ok("GET", f"/api/domains/{domain}"))["version"]
         would = await bring_over(rig, domain, data, dryRun="true")
-        found = {(each["kind"], each["subject"]): each for each in would["differences"]}
+        found = {(difference["kind"], difference["subject"]): difference for difference in would["differences"]}
         assert {place: each["action"] for place, each in found.items()} == {
             ("setting", "language"): "change",
             ("prompt", "01-tone.md"): "change",
@@ -142,7 +144,7 @@ async def test_an_import_over_a_domain_previews_its_changes_and_keeps_the_rest(t
             {"kind": "prompt", "subject": "02-own.md", "action": "keep"}
         ]
         gone = await bring_over(rig, domain, data, removeOthers="true")
-        assert [each["action"] for each in gone["differences"]] == ["remove"]
+        assert [difference["action"] for difference in gone["differences"]] == ["remove"]
         assert members_of(await export(rig, domain)).keys() == members_of(data).keys()
     assert await examine(rig.settings, False) == []
 
@@ -153,7 +155,7 @@ async def test_an_import_that_removes_others_deletes_files_and_records(tmp_path:
         domain = await fill(rig)
         data = pack(plain())
         done = await bring_over(rig, domain, data, removeOthers="true")
-        assert {each["action"] for each in done["differences"]} == {"remove"}
+        assert {difference["action"] for difference in done["differences"]} == {"remove"}
         assert (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"] == []
         shown = await rig.ok("GET", f"/api/domains/{domain}")
         assert (shown["name"], shown["settings"]["language"]) == ("Law", "auto")
@@ -182,10 +184,10 @@ async def test_secrets_are_bound_to_other_servers_only_on_request(tmp_path: Path
             assert await rig.ok("GET", f"/api/domains/{domain}") == before
             would = await bring_over(rig, domain, data, dryRun="true")
             if servers and guilty == "evil":
-                assert ("TEAM", "evil", "confirm") in [tuple(each.values()) for each in would["secrets"]]
+                assert ("TEAM", "evil", "confirm") in [tuple(secret.values()) for secret in would["secrets"]]
         moved = pack(plain(servers={"evil": evil}))
         done = await bring_over(rig, domain, moved, bind="evil")
-        assert ("TEAM", "evil", "set") in [tuple(each.values()) for each in done["secrets"]]
+        assert ("TEAM", "evil", "set") in [tuple(secret.values()) for secret in done["secrets"]]
 
 
 async def test_a_bundle_that_claims_a_secret_is_set_is_refused(tmp_path: Path) -> None:
@@ -385,7 +387,7 @@ async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_pa
         assert members["prompt/02-said.md"] == b"Say [secret TEAM].\n"
         assert members["skills/sums/more.md"] == b"\xff [secret TEAM]"
         done = await bring_over(rig, domain, data)
-        assert {each["kind"] for each in done["differences"]} == {"memory"}
+        assert {difference["kind"] for difference in done["differences"]} == {"memory"}
         about = json.loads(members["domain.json"])
         about["settings"]["variables"]["HOST"] = "other.example"
         members["domain.json"] = json.dumps(about).encode()

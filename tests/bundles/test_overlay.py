@@ -32,7 +32,11 @@ async def test_a_document_with_the_bytes_of_a_bundles_other_name_stays(tmp_path:
         domain = await rig.domain()
         await rig.upload(domain, "old.md", X)
         done = await bring_over(rig, domain, bundle(new=X), removeOthers=remove_others)
-        assert not [each for each in done["differences"] if each["kind"] == "document" and each["action"] == "remove"]
+        assert not [
+            difference
+            for difference in done["differences"]
+            if difference["kind"] == "document" and difference["action"] == "remove"
+        ]
         await rig.taken_up(domain)
         assert await files_of(rig, domain) == {"old.md": X}
 
@@ -44,7 +48,11 @@ async def test_documents_with_swapped_names_are_swapped(tmp_path: Path) -> None:
         await rig.upload(domain, "a.md", X)
         await rig.upload(domain, "b.md", Y)
         done = await bring_over(rig, domain, bundle(a=Y, b=X), removeOthers="true")
-        changes = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "document"]
+        changes = [
+            (difference["subject"], difference["action"])
+            for difference in done["differences"]
+            if difference["kind"] == "document"
+        ]
         assert changes == [("a.md", "change"), ("b.md", "change")]
         await rig.taken_up(domain)
         assert await files_of(rig, domain) == {"a.md": Y, "b.md": X}
@@ -90,7 +98,7 @@ async def test_a_file_renamed_by_the_export_is_updated_at_its_original_name(tmp_
         assert {"documents/a_b.md", "documents/c (2).md", "prompt/01_tone.md"} <= members.keys()
         members |= {"documents/a_b.md": X, "documents/c (2).md": Y, "prompt/01_tone.md": b"Be brief.\n"}
         done = await bring_over(rig, domain, pack(members), removeOthers="true")
-        assert [(each["subject"], each["action"]) for each in done["differences"]] == [
+        assert [(difference["subject"], difference["action"]) for difference in done["differences"]] == [
             ("a:b.md", "change"),
             ("c.md", "change"),
             ("01:tone.md", "change"),
@@ -110,7 +118,11 @@ async def test_a_name_that_both_have_is_not_used_as_another_tools_portable_name(
         await rig.upload(domain, "C.md", Y)  # whose portable names are C.md and c (2).md
         data = pack({**plain(), "documents/c.md": Z, "documents/c (2).md": Y})
         done = await bring_over(rig, domain, data)
-        changes = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "document"]
+        changes = [
+            (difference["subject"], difference["action"])
+            for difference in done["differences"]
+            if difference["kind"] == "document"
+        ]
         assert changes == [("c.md", "change"), ("C.md", "keep")]
         await rig.taken_up(domain)
         assert await files_of(rig, domain) == {"c.md": Z, "C.md": Y}
@@ -128,6 +140,10 @@ async def test_cases_that_no_bundle_contains_stay_when_others_are_removed(tmp_pa
         for state in ("draft", "active", "off"):
             await rig.ok("POST", path, {"questions": [f"Is it {state}?"], "expect": {"declines": True}, "state": state})
         done = await bring_over(rig, domain, pack(plain()), removeOthers="true")
-        removed = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "case"]
+        removed = [
+            (difference["subject"], difference["action"])
+            for difference in done["differences"]
+            if difference["kind"] == "case"
+        ]
         assert removed == [("Is it active?", "remove")]
         assert sorted(each["state"] for each in (await rig.ok("GET", path))["items"]) == ["draft", "off"]

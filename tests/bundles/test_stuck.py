@@ -109,7 +109,7 @@ async def test_a_document_is_not_removed_twice(tmp_path: Path) -> None:
             items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
             assert "pump.md" in {item["name"] for item in items}
         texts = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
-        assert {each["name"]: each["content"] for each in texts} == {
+        assert {text["name"]: text["content"] for text in texts} == {
             "01-tone.md": "Be brief.\n",
             "02-own.md": "Mine again.\n",
         }

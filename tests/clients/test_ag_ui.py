@@ -30,7 +30,7 @@ def recorded() -> dict[str, list[Heard]]:
 
 
 def texts(heard: Heard, role: str = "assistant") -> list[str]:
-    return [each["content"] for each in heard["messages"] if each["role"] == role and each.get("content")]
+    return [message["content"] for message in heard["messages"] if message["role"] == role and message.get("content")]
 
 
 async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: P
     check_found(first, native)
     assert again["messages"] == first["messages"], "the same run is the same turn"
     assert sorted(delegates["subagents"]) == ["assistant", "researcher"]
-    said = [each for each in delegates["messages"] if each["role"] == "assistant" and each.get("content")]
+    said = [message for message in delegates["messages"] if message["role"] == "assistant" and message.get("content")]
     owners = {each["content"]: each.get("subagentRunId", "").rpartition("/")[2] for each in said}
     assert (owners["First."], owners["Second."]) == ("researcher", "assistant")
     assert texts(delegates)[-1] == "Both have answered."

@@ -182,7 +182,7 @@ def _comparable(item: object) -> object:
     """Return an item of the Python view in the JavaScript view's form."""
     match item:
         case Text():
-            citations = [(each.number, each.start, each.end) for each in item.citations]
+            citations = [(citation.number, citation.start, citation.end) for citation in item.citations]
             return ["text", item.iteration, item.text, item.at, citations]
         case Thinking():
             return ["thinking", item.iteration, item.text]
@@ -194,7 +194,7 @@ def _comparable(item: object) -> object:
 def _kept(item: dict[str, object]) -> object:
     match item["kind"]:
         case "text":
-            citations = [(each["number"], each["from"], each["to"]) for each in item["citations"]]  # type: ignore[attr-defined]
+            citations = [(citation["number"], citation["from"], citation["to"]) for citation in item["citations"]]  # type: ignore[attr-defined]
             return ["text", item["iteration"], item["text"], item["at"], citations]
         case "thinking":
             return ["thinking", item["iteration"], item["text"]]

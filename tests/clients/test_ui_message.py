@@ -44,9 +44,9 @@ async def test_the_stock_reader_and_transport_send_regenerate_edit_stop_and_cont
     check_recorded({each["name"]: each for each in heard[: len(STREAMS)]})
     first, again, edited, delegates, reset, slowly, idle, forged = heard[len(STREAMS) :]
     check_found(first["messages"][1], native)
-    assert [texts(each) for each in again["messages"]] == ["How much leave?", "Still 25."]
+    assert [texts(message) for message in again["messages"]] == ["How much leave?", "Still 25."]
     assert again["messages"][1]["id"] != first["messages"][1]["id"]
-    assert [texts(each) for each in edited["messages"]] == ["How much unpaid leave?", "None."]
+    assert [texts(message) for message in edited["messages"]] == ["How much unpaid leave?", "None."]
     check_delegates(delegates)
     assert texts(reset["messages"][-1]) == "Other words."
     assert texts(slowly["half"]) in ("A ", "A slow ", "A slow answer ")

@@ -34,7 +34,7 @@ def recorded() -> Heard:
     return {
         "runs": [run(WAITING, f"run-{at}", answer) for at, answer in enumerate(answers)],
         "whole": run(WAITING, "run-0", ended=ALL),
-        "streams": [[json.loads(each) for each in frames(UiMessage(known), APPROVING)] for known in streams],
+        "streams": [[json.loads(frame) for frame in frames(UiMessage(known), APPROVING)] for known in streams],
     }
 
 
@@ -55,7 +55,7 @@ async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path
     tools = [part for part in declined["declined"]["parts"] if part["type"] == "dynamic-tool"]
     assert [(part["state"], part["approval"]["reason"]) for part in tools] == [("output-denied", "not that")]
     assert (declined["declined"]["parts"][-1]["text"], declined["count"]) == ("Not kept.", 4)
-    assert [each["state"] for each in waits] == ["declined", "accepted", "accepted"]
+    assert [wait["state"] for wait in waits] == ["declined", "accepted", "accepted"]
 
 
 def check_runs(heard: Heard) -> None:
@@ -78,7 +78,7 @@ def check_ag_ui(heard: Heard) -> None:
     (interrupt,) = heard["asked"]["interrupts"]
     assert interrupt["reason"] == "approval"
     assert interrupt["responseSchema"]["properties"]["arguments"]["properties"].keys() >= {"engrams"}
-    assert [each["role"] for each in heard["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in heard["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert "coffee" in heard["messages"][2]["content"]
     assert heard["messages"][3]["content"] == "Done."
 

@@ -198,7 +198,7 @@ async def test_a_failed_document_shows_its_remedy_in_the_language_of_the_page(tm
         await expect(rows.filter(has_text="sheet.txt").locator(".state")).to_have_text("就绪")
         await expect(rows.filter(has_text="sheet.csv")).to_have_count(0)
         documents = (await desk.rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-        assert sorted(each["name"] for each in documents) == ["empty.md", "leave.md", "sheet.txt"]
+        assert sorted(document["name"] for document in documents) == ["empty.md", "leave.md", "sheet.txt"]
 
         await choose_files(page, "选择文件", ("x.exe", b"MZ"))
         refused = page.get_by_role("alert").filter(has_text="x.exe")

@@ -122,8 +122,8 @@ console.log(JSON.stringify(JSON.parse(Buffer.concat(chunks).toString()).map(inWo
 
 async def test_the_servers_findings_notices_and_reasons_have_a_chinese_text() -> None:
     findings = lint("role", BROKEN_ROLE, "clerk.role.md", lambda kind, key: None)
-    assert len({each.code for each in findings}) > 8, findings
-    said = [*SENTENCES, *(each.message for each in findings), *(each.hint for each in findings)]
+    assert len({finding.code for finding in findings}) > 8, findings
+    said = [*SENTENCES, *(finding.message for finding in findings), *(finding.hint for finding in findings)]
     module = json.dumps((FOLDER / "errors" / "zh-sentences.js").as_uri())
     command = [str(node()), "--no-warnings", "--input-type=module", "-e", TRANSLATE.format(module=module)]
     with anyio.fail_after(PATIENCE):

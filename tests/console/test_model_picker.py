@@ -35,4 +35,4 @@ async def test_a_model_is_chosen_per_conversation_and_shown_in_the_answers_detai
         await message.fill("Two?")
         await message.press("Enter")
         await expect(page.locator('.turn[data-status="done"]')).to_have_count(2)
-        assert [each.model for each in rig.model.requests] == ["claude-haiku-5-5", "claude-sonnet-5-5"]
+        assert [request.model for request in rig.model.requests] == ["claude-haiku-5-5", "claude-sonnet-5-5"]

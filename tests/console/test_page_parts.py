@@ -63,7 +63,7 @@ async def test_json_is_read_like_by_python_and_a_network_holds_each_cue() -> Non
         assert found == {"value": json.loads(text), "error": None}, text
     told = [(each["error"]["code"], each["error"]["line"], each["error"]["column"]) for each in read[len(GOOD) :]]
     assert dict(zip(BAD, told, strict=True)) == BAD
-    assert [[each["line"], each["column"]] for each in places] == [*ASKED.values()]
+    assert [[place["line"], place["column"]] for place in places] == [*ASKED.values()]
     assert sorted(each["cue"] for each in plan["nodes"]) == sorted(cues)
     assert len(plan["edges"]) == len(edges) - 1  # only cues that exist
     spots = [(each["x"], each["y"]) for each in plan["nodes"]]

@@ -124,7 +124,7 @@ async def test_a_message_sent_without_a_network_arrives_once_when_it_returns(tmp
             await expect(page.locator(".answer .prose")).to_have_text(["First.", "Second."])
             conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
             messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-            assert [each["content"] for each in messages] == ["One", "First.", "Two", "Second."]
+            assert [message["content"] for message in messages] == ["One", "First.", "Two", "Second."]
 
 
 async def test_an_unacknowledged_message_is_sent_once_after_a_reload_or_reported_lost(
@@ -163,7 +163,7 @@ async def test_an_unacknowledged_message_is_sent_once_after_a_reload_or_reported
             await expect(page.locator(".answer").last).to_contain_text("Stopped. The text so far is kept.")
             conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
             messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-            assert [each["content"] for each in messages if each["role"] == "user"] == ["One", "Two"]
+            assert [message["content"] for message in messages if message["role"] == "user"] == ["One", "Two"]
 
 
 @pytest.mark.nightly("a message of a conversation is reloaded every time")

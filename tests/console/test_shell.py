@@ -114,8 +114,8 @@ async def test_the_diagram_frame_inlines_its_scripts_and_allows_only_these(tmp_p
         assert policy["default-src"] == "'none'"
         assert frame.headers["x-frame-options"] == "SAMEORIGIN"
         scripts = re.findall(rb"<script>(.*?)</script>", frame.content, re.DOTALL)
-        hashes = [base64.b64encode(hashlib.sha256(each).digest()).decode() for each in scripts]
-        assert policy["script-src"].split() == [f"'sha256-{each}'" for each in hashes]
+        hashes = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
+        assert policy["script-src"].split() == [f"'sha256-{hash_}'" for hash_ in hashes]
         assert b"src=" not in frame.content.replace(scripts[0], b"")
 
 

@@ -191,7 +191,7 @@ async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_p
         await check_accessible(page, "a row")
         await page.keyboard.press("Escape")
 
-        second = next(each for each in rules if each["headingPath"][-1] == "Rule 1")
+        second = next(rule for rule in rules if rule["headingPath"][-1] == "Rule 1")
         panel = await open_source(page, domain, second["chunkId"], "Rule 1 says 😀 this.")
         await expect(panel.locator("mark")).to_have_text("Rule 1 says 😀 this.")
         await expect(panel.locator("mark")).to_be_in_viewport()

@@ -52,7 +52,7 @@ def conversation(retriever: Retriever) -> Conversation:
                     "heading_path": list(hit.heading_path),
                     "page": hit.page,
                     "relevance_score": hit.relevance_score,
-                    "sentences": [{"chunk_id": each.chunk_id, "text": each.text} for each in hit.sentences],
+                    "sentences": [{"chunk_id": sentence.chunk_id, "text": sentence.text} for sentence in hit.sentences],
                 }
             )
             for hit in found.hits

@@ -130,7 +130,7 @@ def test_the_caller_waits_longer_than_a_stop_can_take() -> None:
     longest = Settings(_env_file=None).drain_seconds + END_SECONDS
     (compose,) = documents("compose.yaml")
     assert int(compose["services"]["server"]["stop_grace_period"].removesuffix("s")) > longest
-    (stateful,) = [each for each in documents("kubernetes.yaml") if each["kind"] == "StatefulSet"]
+    (stateful,) = [document for document in documents("kubernetes.yaml") if document["kind"] == "StatefulSet"]
     assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
     unit = (DEPLOY / "agentic-rag.service").read_text()
     assert int(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0]) > longest
@@ -139,7 +139,7 @@ def test_the_caller_waits_longer_than_a_stop_can_take() -> None:
 async def test_kubernetes_probes_need_no_key_and_one_unprivileged_server_runs(
     tmp_path: Path,
 ) -> None:
-    found = {each["kind"]: each for each in documents("kubernetes.yaml")}
+    found = {document["kind"]: document for document in documents("kubernetes.yaml")}
     assert found["StatefulSet"]["spec"]["replicas"] == 1
     pod = found["StatefulSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -148,7 +148,9 @@ async def test_kubernetes_probes_need_no_key_and_one_unprivileged_server_runs(
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert {each["name"] for each in container["env"]} <= VARIABLES
-    claims = {each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
     assert claims == {found["PersistentVolumeClaim"]["metadata"]["name"]}
     assert found["Service"]["spec"]["selector"] == found["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}

@@ -286,7 +286,7 @@ def named_files(heading: str) -> list[str]:
 def outside(heading: str, changed: set[str]) -> list[str]:
     """Return the changed files that a recipe does not name."""
     patterns = named_files(heading)
-    return [file for file in sorted(changed) if not any(fnmatch(f"/{file}", f"*/{each}") for each in patterns)]
+    return [file for file in sorted(changed) if not any(fnmatch(f"/{file}", f"*/{pattern}") for pattern in patterns)]
 
 
 def apply_all(folder: Path) -> str:

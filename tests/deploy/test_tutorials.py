@@ -34,7 +34,7 @@ def is_ready(port: int) -> bool:
     urllib.request.urlopen(f"{url}/api/ready", timeout=30).close()
     with urllib.request.urlopen(f"{url}/api/domains/demo/documents", timeout=30) as answer:
         documents = json.load(answer)["items"]
-    return bool(documents) and all(each["status"] == "indexed" for each in documents)
+    return bool(documents) and all(document["status"] == "indexed" for document in documents)
 
 
 @contextmanager

@@ -73,5 +73,5 @@ async def check_turns(rig: Rig, api: FakeService, model: str, manual: bytes) -> 
         asked = len(api.calls)
         events = await rig.say(conversation, "How much water does the pump in the cellar hold?")
         assert events[-1]["type"] == "done", events[-1]
-        assert [each["citedText"].strip() for each in events[-1]["references"]] == [FACT]
+        assert [reference["citedText"].strip() for reference in events[-1]["references"]] == [FACT]
         assert len(api.calls) - asked <= 6, "it turns in circles"

@@ -177,7 +177,7 @@ async def test_feedback_drafts_cases_that_a_bundle_carries_once_confirmed(tmp_pa
         other = f"/api/domains/{report['domainId']}/evaluation/cases"
         (brought,) = (await rig.ok("GET", other))["items"]
         assert (brought["questions"], brought["expect"]) == (kept["questions"], kept["expect"])
-        assert "case" in [each["kind"] for each in report["differences"]]
+        assert "case" in [difference["kind"] for difference in report["differences"]]
 
 
 async def test_the_evaluation_command_has_exit_codes_and_writes_junit(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ async def test_a_csv_adds_cases_and_a_wrong_column_adds_none(tmp_path: Path) -> 
         text = "question,document,text\nHow many days?,leave.md,27 days\nBroken,,\nHow often?,filters.md,six months\n"
         headers = {"content-type": "text/csv"}
         added = await rig.ok("POST", f"{base}/import", content=text.encode(), headers=headers)
-        assert (added["added"], added["changed"], [each["path"] for each in added["problems"]]) == (
+        assert (added["added"], added["changed"], [problem["path"] for problem in added["problems"]]) == (
             2,
             0,
             ["row 3.expect"],
@@ -191,7 +191,7 @@ async def test_a_change_that_makes_searches_worse_is_held_and_can_be_applied_any
         assert (applied["state"], applied["decidedBy"]) == ("applied", "local")
         assert (await rig.ok("GET", path))["settings"]["retrievalThreshold"] == 1
         rows = (await rig.ok("GET", "/api/audit?limit=20"))["items"]
-        assert "evaluation.apply" in [each["action"] for each in rows]
+        assert "evaluation.apply" in [row["action"] for row in rows]
         assert (await rig.refused("POST", f"{path}/evaluation/drafts/{draft['id']}/drop"))[0] == 422
 
 
@@ -212,7 +212,7 @@ async def test_removing_a_cited_document_is_held_and_others_are_removed_at_once(
         domain = await filled(rig)
         other = await rig.upload(domain, "menu.md", b"# Menu\n\nSoup on Mondays.\n")
         documents = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-        leave = next(each["id"] for each in documents if each["name"] == "leave.md")
+        leave = next(document["id"] for document in documents if document["name"] == "leave.md")
         status, code, message = await rig.refused("DELETE", f"/api/domains/{domain}/documents/{leave}")
         assert (status, code) == (409, "CHANGE_HELD")
         assert "would lose the document" in message
@@ -360,7 +360,7 @@ async def test_stopping_a_run_whose_answers_are_scored_cancels_the_batch(tmp_pat
         await rig.application.business.scoring.look()
         assert (await rig.ok("POST", f"{path}/stop"))["scoring"] == "stopping"
         await rig.application.business.scoring.look()
-        assert [each.canceled for each in api.batches.values()] == [True]
+        assert [batch.canceled for batch in api.batches.values()] == [True]
         api.end_batches()
         await rig.application.business.scoring.look()
         assert (await rig.ok("GET", path))["scoring"] == "done"
@@ -400,5 +400,5 @@ async def test_a_killed_server_continues_its_batch(tmp_path: Path) -> None:
                 assert await scores(rig, path) == {"One?": (4, "Clear.")}
                 assert (await rig.ok("GET", path))["scoring"] == "done"
                 rows = (await rig.ok("GET", "/api/usage?groupBy=agent"))["items"]
-                assert [each["calls"] for each in rows if each["agent"] == "(judge)"] == [1]
+                assert [row["calls"] for row in rows if row["agent"] == "(judge)"] == [1]
         assert len(api.batches) == 1

@@ -132,12 +132,12 @@ def until(met: Callable[[], Any]) -> None:
 
 def replicas(server: Server) -> set[str]:
     """Return the names of the live processes, as the answering one knows them."""
-    return {each["id"] for each in server.call("GET", "/api/health")["replicas"]}
+    return {replica["id"] for replica in server.call("GET", "/api/health")["replicas"]}
 
 
 def meet(server: Server, names: set[str]) -> bool:
     """Return whether new connections have reached all workers; their names are collected."""
-    names |= {each["id"] for each in server.call("GET", "/api/health")["replicas"] if each["own"]}
+    names |= {replica["id"] for replica in server.call("GET", "/api/health")["replicas"] if replica["own"]}
     return len(names) == 2
 
 

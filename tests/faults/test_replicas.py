@@ -42,7 +42,11 @@ def test_changes_on_one_server_reach_the_others(three: Cluster) -> None:
     until(lambda: b.call("GET", path)["name"] == c.call("GET", path)["name"] == "changed")
     b.call("PUT", f"{path}/secrets/token", {"value": "a-secret-value-of-some-length"})
     until(lambda: "token" in str(c.call("GET", f"{path}/secrets")))
-    assert [each["id"] for each in a.call("GET", "/api/health")["replicas"]] == ["server-0", "server-1", "server-2"]
+    assert [replica["id"] for replica in a.call("GET", "/api/health")["replicas"]] == [
+        "server-0",
+        "server-1",
+        "server-2",
+    ]
 
 
 def test_a_turn_is_followed_and_interrupted_from_another_server(three: Cluster) -> None:
@@ -69,7 +73,7 @@ def test_messages_queue_in_arrival_order_despite_clock_differences(three: Cluste
                 assert other.send(f"Go {key} plain", key, onBusy="queue")["queued"]
         assert chat.finish(first)["type"] == "done"
     until(lambda: len(a.messages(conversation)) == 6)
-    asked = [each["content"] for each in a.messages(conversation) if each["role"] == "user"]
+    asked = [message["content"] for message in a.messages(conversation) if message["role"] == "user"]
     assert [key for each in asked for key in ("first", "second", "third") if key in str(each)] == [
         "first",
         "second",

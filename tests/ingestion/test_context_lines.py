@@ -79,7 +79,7 @@ async def handbook(rig: Rig, **settings: object) -> tuple[str, str]:
 async def found(rig: Rig, domain: str, query: str) -> list[str]:
     """Return the texts of the passages that a search returns."""
     hits = (await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query}))["hits"]
-    return [" ".join(each["text"] for each in hit["sentences"]) for hit in hits]
+    return [" ".join(sentence["text"] for sentence in hit["sentences"]) for hit in hits]
 
 
 async def progress(rig: Rig, domain: str, document: str) -> Json:
@@ -114,7 +114,7 @@ async def test_a_question_in_other_words_is_found_by_the_context_line_and_answer
         assert "Report a stolen laptop" in str(first["messages"][0]), "the model reads the document"
         assert all(each["messages"][:2] == first["messages"][:2] for each in rest), "a shared prefix is cached"
         assert "cache_control" in first["messages"][0]["content"][-1]
-        assert not any(each.get("tools") for each in api.requests)
+        assert not any(request.get("tools") for request in api.requests)
         await look(rig)
         assert len(api.requests) == 3, "a line is paid once"
 
@@ -193,7 +193,7 @@ async def test_context_lines_follow_document_index_and_setting_without_a_second_
         await rig.ok("POST", f"{path}/documents?replace=true", files=files)
         await rig.settled(domain, document)
         await look(rig)
-        asked = [asked_passage(each) for each in api.requests]
+        asked = [asked_passage(request) for request in api.requests]
         assert len(asked) == 4
         assert "within two hours" in asked[3]
         assert await progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
@@ -235,9 +235,9 @@ def _repacked(bundle: bytes, edit: Callable[[str], str]) -> bytes:
         members = {each: archive.read(each) for each in archive.namelist()}
     members[name] = edit(members[name].decode()).encode()
     manifest = json.loads(members["bundle.json"])
-    for each in manifest["files"]:
-        if each["path"] == name:
-            each.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
+    for file in manifest["files"]:
+        if file["path"] == name:
+            file.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
     members["bundle.json"] = json.dumps(manifest).encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

@@ -170,7 +170,9 @@ async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) ->
         endpoint.broken = False
         await rig.dense(domain, document["id"])  # a stored NaN would have counted as a vector, and stayed
         found = await until(lambda: search(rig, domain, "automobile"), lambda found: found["mode"] == "hybrid")
-        assert all(math.isfinite(each["dense"]) for each in found["candidates"] if each["dense"] is not None)
+        assert all(
+            math.isfinite(candidate["dense"]) for candidate in found["candidates"] if candidate["dense"] is not None
+        )
 
 
 async def test_a_changed_vector_size_is_reported_and_a_reindex_applies_it(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def inside(box: dict[str, float], others: list[dict[str, float]]) -> bool:
     """Return whether the middle of a box lies inside another one."""
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     return any(
-        each["x"] <= x <= each["x"] + each["width"] and each["y"] <= y <= each["y"] + each["height"] for each in others
+        other["x"] <= x <= other["x"] + other["width"] and other["y"] <= y <= other["y"] + other["height"]
+        for other in others
     )
 
 

@@ -36,18 +36,20 @@ async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_
         found = await tried(rig, domain, "paid leave", topK=1, fusion="rrf")
         assert (found["threshold"], found["topK"], found["fusion"], found["reranked"]) == (0, 1, "rrf", False)
         candidates = found["candidates"]
-        assert [each["fusedRank"] for each in candidates] == list(range(1, len(candidates) + 1))
-        assert [each["lexicalRank"] for each in candidates] == [1, 2, 3][: len(candidates)]
-        assert all("denseRank" not in each and each["dense"] is None for each in candidates)
-        assert [each.get("hit") for each in candidates] == [1] + [None] * (len(candidates) - 1)
+        assert [candidate["fusedRank"] for candidate in candidates] == list(range(1, len(candidates) + 1))
+        assert [candidate["lexicalRank"] for candidate in candidates] == [1, 2, 3][: len(candidates)]
+        assert all("denseRank" not in candidate and candidate["dense"] is None for candidate in candidates)
+        assert [candidate.get("hit") for candidate in candidates] == [1] + [None] * (len(candidates) - 1)
         assert candidates[0]["headingPath"] == ["Leave"]
         assert candidates[0]["snippet"].startswith("Paid leave")
-        assert all(each["aboveThreshold"] for each in candidates)
+        assert all(candidate["aboveThreshold"] for candidate in candidates)
         assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == candidates
-        scores = sorted(each["relevanceScore"] for each in candidates)
+        scores = sorted(candidate["relevanceScore"] for candidate in candidates)
         cut = await tried(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
-        assert [each["aboveThreshold"] for each in cut["candidates"]].count(True) == 1
-        assert [each["relevanceScore"] for each in cut["candidates"]] == [each["relevanceScore"] for each in candidates]
+        assert [candidate["aboveThreshold"] for candidate in cut["candidates"]].count(True) == 1
+        assert [candidate["relevanceScore"] for candidate in cut["candidates"]] == [
+            candidate["relevanceScore"] for candidate in candidates
+        ]
         assert len(cut["hits"]) == 1
         assert (await tried(rig, domain, "paid leave", threshold=1))["hits"] == []
 
@@ -59,9 +61,9 @@ async def test_the_playground_shows_the_rerankers_changes(tmp_path: Path) -> Non
         await rig.upload(domain, "a.md", TEXT)
         found = await tried(rig, domain, "paid leave", topK=2)
         assert (found["reranked"], "note" in found) == (True, False)
-        gold = next(each for each in found["candidates"] if each["headingPath"] == ["Gold"])
+        gold = next(candidate for candidate in found["candidates"] if candidate["headingPath"] == ["Gold"])
         assert gold["fusedRank"] > gold["rerankedRank"] == gold["hit"] == 1
-        assert gold["reranked"] == max(each["reranked"] for each in found["candidates"])
+        assert gold["reranked"] == max(candidate["reranked"] for candidate in found["candidates"])
         assert found["hits"][0]["headingPath"] == ["Gold"]
         assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == found["candidates"]
 
@@ -73,5 +75,5 @@ async def test_hits_beyond_the_budget_are_not_shown_to_the_model(tmp_path: Path)
         await rig.upload(domain, "a.md", long.encode())
         found = await tried(rig, domain, "paid leave")
         assert len(found["hits"]) < 4
-        seen = [each["hit"] for each in found["candidates"] if "hit" in each]
+        seen = [candidate["hit"] for candidate in found["candidates"] if "hit" in candidate]
         assert sorted(set(seen)) == list(range(1, len(found["hits"]) + 1))

@@ -197,7 +197,7 @@ async def test_a_domains_model_reads_scans_within_its_page_limit_with_cost_and_f
             "scanned pages 4 were only read in part: its text is longer than 8,192 tokens",
             "no text layer on 1 of 5 pages; the model reads 3 pages of a document",
         ]
-        assert [(max(each.size), each.format) for each in model.images] == [(1240, "PNG")] * 3
+        assert [(max(image.size), image.format) for image in model.images] == [(1240, "PNG")] * 3
         assert not any(request.tools for request in model.requests)
         path = f"/api/domains/{domain}/documents/{document['id']}"
         chunks = (await rig.ok("GET", f"{path}/chunks"))["items"]

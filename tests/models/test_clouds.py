@@ -66,7 +66,7 @@ class FakeCloud(FakeService):
         chunks = [each.split(b"data: ", 1)[1].strip() for each in written]
         if self._fails:
             chunks = chunks[:3]
-        parts = [event_frame("chunk", orjson.dumps({"bytes": base64.b64encode(each).decode()})) for each in chunks]
+        parts = [event_frame("chunk", orjson.dumps({"bytes": base64.b64encode(chunk).decode()})) for chunk in chunks]
         if self._fails:
             parts.append(event_frame("throttlingException", b'{"message": "Too many requests"}', "exception"))
         return Response(b"".join(parts), media_type="application/vnd.amazon.eventstream")

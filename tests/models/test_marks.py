@@ -114,13 +114,16 @@ def test_unknown_marks_are_removed_and_cite_nothing() -> None:
     events = read(["A [[3]] b [[0]]."])
     assert plain_text(blocks(events)) == "A b."
     assert all("citations" not in block for block in blocks(events))
-    assert [(each.search_result_index, each.start, each.end) for each in citations(events)] == [(2, 0, 0), (-1, 0, 0)]
+    assert [(citation.search_result_index, citation.start, citation.end) for citation in citations(events)] == [
+        (2, 0, 0),
+        (-1, 0, 0),
+    ]
 
 
 def test_a_citation_mark_before_any_text_cites_nothing() -> None:
     events = read(["[[1]] So."])
     assert plain_text(blocks(events)) == " So."
-    assert [(each.start, each.end) for each in citations(events)] == [(0, 0)]
+    assert [(citation.start, citation.end) for citation in citations(events)] == [(0, 0)]
 
 
 NO_MARKS = (
@@ -169,7 +172,7 @@ def test_variant_citation_marks_are_accepted(marks: str, cited: list[int]) -> No
     for pieces in ([f"25 days {marks}."], list(f"25 days {marks}.")):
         events = read(pieces)
         assert plain_text(blocks(events)) == "25 days."
-        assert [each.search_result_index for each in citations(events)] == cited
+        assert [citation.search_result_index for citation in citations(events)] == cited
 
 
 @pytest.mark.parametrize("marks", ["[[9]]", "[9]", "【9】", "[9, 10]"])
@@ -177,27 +180,27 @@ def test_nonexistent_marks_are_removed_and_reported(marks: str) -> None:
     events = read([f"25 days {marks}."])
     assert plain_text(blocks(events)) == "25 days."
     assert citations(events)
-    assert all(each.start == each.end for each in citations(events))
+    assert all(citation.start == citation.end for citation in citations(events))
 
 
 def test_without_passages_only_unambiguous_marks_are_removed() -> None:
     events = read(["The matrix [1, 2] is small [[3]]【4】."], ())
     assert plain_text(blocks(events)) == "The matrix [1, 2] is small."
-    assert [each.search_result_index for each in citations(events)] == [2, 3]
+    assert [citation.search_result_index for citation in citations(events)] == [2, 3]
 
 
 def test_citation_marks_after_code_are_read_again() -> None:
     text = "Use `x[1]` so [1].\n```py\ny[2]\n```\nParking costs 40 pounds [2]. A ` alone [1]\n\nends [1]."
     for pieces in ([text], list(text)):
         events = read(pieces)
-        assert [each.search_result_index for each in citations(events)] == [0, 1, 0]
+        assert [citation.search_result_index for citation in citations(events)] == [0, 1, 0]
         assert "`x[1]`" in plain_text(blocks(events))
         assert "y[2]" in plain_text(blocks(events))
 
 
 def test_a_claim_that_shares_no_word_with_its_passage_is_not_verified() -> None:
     events = read(["Parking costs 40 pounds [[2]]. The moon is made of cheese [[2]]. 新风机 [[1]]."])
-    assert [each.verified for each in citations(events)] == [True, False, False]
+    assert [citation.verified for citation in citations(events)] == [True, False, False]
 
 
 def test_an_earlier_answer_is_sent_back_with_its_citation_marks() -> None:
@@ -280,7 +283,7 @@ def test_scripts_without_spaces_are_matched_too() -> None:
 def test_a_passage_is_cited_once_after_a_statement() -> None:
     events = read(["Staff get 25 days of leave [[1]][[1]] [[2]]. [[1]] Parking costs 40 [[2]]"])
     assert [len(block.get("citations", ())) for block in blocks(events)] == [2, 1]
-    assert [each.cited_text for each in citations(events)] == [
+    assert [citation.cited_text for citation in citations(events)] == [
         "Staff get 25 days of leave. ",
         "Parking costs 40 pounds a month.",
         "Parking costs 40 pounds a month.",

@@ -233,7 +233,9 @@ async def test_reasoning_is_sent_back_where_supported_and_only_inside_a_turn() -
             await collected(model, replace(request, model="other"))
         api.refused.clear()
         await collected(model, request)
-        sent = [each.get("reasoning_content") for each in api.requests[-1]["messages"] if each.get("tool_calls")]
+        sent = [
+            message.get("reasoning_content") for message in api.requests[-1]["messages"] if message.get("tool_calls")
+        ]
         assert sent == [None, "I look."]
         assert api.refused == []
 

@@ -151,7 +151,7 @@ async def test_domains_choose_among_providers_and_fall_back_along_a_chain(tmp_pa
         domain = await rig.domain()
         place, conversation = f"/api/domains/{domain}", await rig.conversation(domain)
         events = await rig.say(conversation, "Hi")
-        assert [each["code"] for each in events if each["type"] == "notice"] == ["FALLBACK_MODEL"]
+        assert [event["code"] for event in events if event["type"] == "notice"] == ["FALLBACK_MODEL"]
         assert events[-1]["model"] == "two:other"
         assert "cache_control" not in str(second.requests[0])
         usage = await rig.ok("GET", "/api/usage?groupBy=model")

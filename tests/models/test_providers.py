@@ -89,7 +89,7 @@ async def test_an_installed_distribution_adds_a_provider_that_the_server_uses(tm
             assert (await rig.ok("GET", "/api/health"))["model"] == {"name": "acme", "state": "ready"}
             events = await rig.say(await rig.conversation(), "Who are you?")
             assert "no language model is configured" in "".join(
-                each["text"] for each in events if each["type"] == "text"
+                event["text"] for event in events if event["type"] == "text"
             )
 
 

@@ -60,7 +60,7 @@ def test_a_replaced_memory_is_not_recalled_and_stays_in_the_ledger(
     if again == "after a restart":
         memory.close()
     assert set(shown(reader, query)) <= {"lives in Paris"}
-    assert [each.content for each in memory.browse().engrams] == ["lives in Paris"]
+    assert [engram.content for engram in memory.browse().engrams] == ["lives in Paris"]
     [kept] = memory.browse(which="replaced").engrams
     assert (kept.id, kept.content, kept.replaced_by) == (old, "lives in Berlin", newest)
 
@@ -90,7 +90,7 @@ def test_bad_replacements_name_their_index_and_change_nothing(memory: Memory) ->
         memory.remember([new("c", replaces=old)], NOW)
     with pytest.raises(MemoryFull):
         memory.remember([new("c", replaces=newest)], NOW, limit=2)
-    assert [each.content for each in memory.browse(which="all").engrams] == ["lives in Paris", "lives in Berlin"]
+    assert [engram.content for engram in memory.browse(which="all").engrams] == ["lives in Paris", "lives in Berlin"]
 
 
 def test_forgetting_also_removes_replaced_versions_and_their_bytes(memory: Memory) -> None:
@@ -124,7 +124,7 @@ def test_identical_memories_are_not_duplicated_and_similar_ones_are_named(memory
     old = save(memory, new("The user lives in Berlin"))
     again = memory.remember([new("the user  LIVES in berlin", "HOME city"), new("likes tea", "tea green")], NOW + 1)
     assert [each.content for each in again.saved] == ["likes tea"]
-    assert [each.id for each in again.duplicates] == [old]
+    assert [duplicate.id for duplicate in again.duplicates] == [old]
     moved = memory.remember([new("The user lives in Paris")], NOW + 2)
     assert [(near.engram.content, [each.id for each in near.similar]) for near in moved.near] == [
         ("The user lives in Paris", [old])

@@ -37,7 +37,9 @@ def make(workspace: Path, name: str = "tables", text: str | None = None, **files
 
 
 def codes(workspace: Path) -> list[tuple[str, int, str, str]]:
-    return [(each.file, each.line, each.severity, each.code) for each in SkillLibrary(workspace).findings()]
+    return [
+        (finding.file, finding.line, finding.severity, finding.code) for finding in SkillLibrary(workspace).findings()
+    ]
 
 
 def test_a_skill_has_its_front_matter_body_and_files_with_digests(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_a_skill_has_its_front_matter_body_and_files_with_digests(tmp_path: Path
     assert (skill.name, skill.description, skill.findings) == ("tables", "Reads tables. Use it for tables.", ())
     assert skill.front_matter["metadata"] == {"version": 2}
     assert skill.body == "# Steps\n\nRead."
-    assert [each.path for each in skill.files] == [BODY, "scripts/run.py"]
+    assert [file.path for file in skill.files] == [BODY, "scripts/run.py"]
     assert skill.files[1].digest == f"sha256:{hashlib.sha256(b'print(1)').hexdigest()}"
     before = skill.digest
     (folder / "scripts" / "run.py").write_bytes(b"print(2)")
@@ -178,7 +180,7 @@ def test_huge_and_numerous_inputs_are_bounded(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_left_out_of_a_skill(tmp_path: Path) -> None:
     make(tmp_path, big=b"x" * (MAX_BODY_BYTES * 5))
     (skill,) = SkillLibrary(tmp_path).list()
-    assert [each.path for each in skill.files] == [BODY]
+    assert [file.path for file in skill.files] == [BODY]
     assert codes(tmp_path) == [("skills/tables/big", 1, "warning", "skill-link")]
     with pytest.raises(SkillUnreadable, match="more than"):
         SkillLibrary(tmp_path).read("tables", "big")

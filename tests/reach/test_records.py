@@ -35,7 +35,7 @@ async def test_a_bundle_carries_endpoints_and_schedules_without_secrets_and_impo
             assert secret not in json.dumps(listed)
         report = await bring(rig, bundle)
         other = report["domainId"]
-        added = [each for each in report["differences"] if each["kind"] in ("endpoint", "schedule")]
+        added = [difference for difference in report["differences"] if difference["kind"] in ("endpoint", "schedule")]
         assert sorted(each["subject"] for each in added) == ["By hook", "Hook", "Nightly"]
         (endpoint,) = (await rig.ok("GET", f"/api/domains/{other}/endpoints"))["items"]
         assert (endpoint["enabled"], endpoint["address"], endpoint["recipient"]) == (False, "", "")

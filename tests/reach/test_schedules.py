@@ -121,7 +121,7 @@ async def test_a_due_schedule_runs_as_a_turn_of_its_owner_and_its_answer_goes_to
         conversation = await rig.ok("GET", f"/api/conversations/{firing['conversationId']}")
         assert conversation["title"].startswith("Nightly 20")
         messages = (await rig.ok("GET", f"/api/conversations/{firing['conversationId']}/messages"))["items"]
-        assert [each["content"] for each in messages] == ["What is new?", "All calm."]
+        assert [message["content"] for message in messages] == ["What is new?", "All calm."]
         (sent,) = await receiver.wait_for(1)
         assert sent["type"] == "schedule.finished"
         assert (sent["data"]["answer"], sent["data"]["state"]) == ("All calm.", "done")

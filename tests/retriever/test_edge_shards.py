@@ -83,7 +83,8 @@ def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
     """Return the answers to all kinds of questions about a collection."""
     selections = [Selection(), Selection(document="a"), Selection(heading="Odd"), Selection(("a", "b"), heading="Even")]
     legs: list[LegResults] = [
-        index.search_legs(collection, "pumps", vectors(1).vectors[0], each, limit=10_000) for each in selections
+        index.search_legs(collection, "pumps", vectors(1).vectors[0], selection, limit=10_000)
+        for selection in selections
     ]
     found = [
         ({(each.chunk_id, round(each.score, 4)) for each in leg.lexical}, {each.chunk_id for each in leg.dense})
@@ -91,7 +92,7 @@ def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
     ]
     return [
         found,
-        [index.document_names(collection, each) for each in selections],
+        [index.document_names(collection, selection) for selection in selections],
         [index.count(collection, document) for document in (None, "a", "b", "c")],
         [index.chunks(collection, "a", offset, 7) for offset in (0, 3, 500)],
     ]

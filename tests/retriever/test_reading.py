@@ -219,7 +219,7 @@ async def test_documents_are_listed_in_pages_with_their_topics(index: EdgeIndex)
         ]
         assert result.structured_content["othersText"]
         only = await call(client, "list_documents", contains="sick")
-        assert [each["name"] for each in only.structured_content["documents"]] == ["handbook.md"]
+        assert [document["name"] for document in only.structured_content["documents"]] == ["handbook.md"]
         beyond = await call(client, "list_documents", **{"from": 3})
         assert "documents 1 to 2" in text_of(beyond)
 

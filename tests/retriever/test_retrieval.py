@@ -137,12 +137,12 @@ async def test_the_dense_leg_finds_passages_without_a_shared_word(index: EdgeInd
     best = retrieval.candidates[0]
     assert best.lexical is None
     assert (best.lexical_rank, best.dense_rank, best.fused_rank, best.hit) == (None, 1, 1, 1)
-    assert best.dense == pytest.approx(max(each.dense or 0 for each in retrieval.candidates))
+    assert best.dense == pytest.approx(max(candidate.dense or 0 for candidate in retrieval.candidates))
 
 
 async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex, embedder: FastEmbedder) -> None:
     goods = [chr(0x4E00 + 37 * number) for number in range(24)]
-    chinese = paragraphs("zh", *(f"运费由，{each}，{each}，{each}，承担。" for each in goods))
+    chinese = paragraphs("zh", *(f"运费由，{good}，{good}，{good}，承担。" for good in goods))
     await fill(index, [*chinese, *handbook()], embedder)
     retriever = Retriever(index, embedder)
     calibration = await retriever.calibrate(NAME)
@@ -261,12 +261,12 @@ class AngleEmbedder:
 
 async def test_the_subject_that_all_passages_share_does_not_decide(index: EdgeIndex) -> None:
     angles = (0, 1, 2, 3, 60)
-    chunks = [each for at, angle in enumerate(angles) for each in paragraphs(f"d{at}", f"text {angle}")]
+    chunks = [paragraph for at, angle in enumerate(angles) for paragraph in paragraphs(f"d{at}", f"text {angle}")]
     await fill(index, chunks, AngleEmbedder())
     questions = "question 30", "question 31"  # nearer to 3 than to 60 only before the subtraction
     for question in questions:
         found = await Retriever(index, AngleEmbedder()).search(NAME, question, 5)
-        dense = {each.chunk_id: each.dense or 0.0 for each in found.candidates}
+        dense = {candidate.chunk_id: candidate.dense or 0.0 for candidate in found.candidates}
         best = max(dense, key=lambda chunk_id: dense[chunk_id])
         assert best == chunks[-1].chunk_id
 
@@ -367,7 +367,7 @@ async def test_every_retrieval_has_its_candidates(index: EdgeIndex, embedder: Fa
         stored.append(await retriever.search(NAME, "paid leave", 1))
     assert len({each.retrieval_id for each in stored}) == 2
     for retrieval in stored:
-        assert {each.chunk_id for each in retrieval.candidates} == {chunk.chunk_id for chunk in handbook()}
+        assert {candidate.chunk_id for candidate in retrieval.candidates} == {chunk.chunk_id for chunk in handbook()}
         assert retrieval.candidates[0].lexical is not None
         assert retrieval.candidates[0].dense is not None
         assert retrieval.took_ms > 0

@@ -138,7 +138,7 @@ def test_known_memories_are_not_saved_again_and_similar_ones_are_named(ground: G
     memory = ground.memory()
     first = save(memory, new("Anna lives in Berlin", "Anna home Berlin"))
     again = memory.remember([new("Anna lives in Berlin", "Anna home Berlin")], NOW + 1)
-    assert ([each.id for each in again.duplicates], again.saved) == ([first], ())
+    assert ([duplicate.id for duplicate in again.duplicates], again.saved) == ([first], ())
     near = memory.remember([new("Anna lives in Berlin now", "Anna home Berlin")], NOW + 2)
     assert [[old.id for old in each.similar] for each in near.near] == [[first]]
 
@@ -258,7 +258,7 @@ def test_file_and_database_memories_stay_equal_under_any_operations(files: Groun
     for step in range(30):
         now = NOW + choose.choice([step, -step, 0])
         ids: list[str] = [each.id for each in twins.both(0, Memory.export)]
-        current = [each.id for each in twins.both(0, Memory.browse).engrams]
+        current = [engram.id for engram in twins.both(0, Memory.browse).engrams]
         cues = choose.choices(WORDS, k=choose.randint(2, 5))
         told = NewEngram(" ".join(choose.choices(WORDS, k=3)), " ".join(cues), choose.random(), "LINK")
         act = choose.random()
@@ -306,7 +306,7 @@ def test_a_workspace_file_is_imported_into_the_database_once(server: Ground, tmp
     assert shelf.roles(folder.parent) == [ROLE]
     assert (server.memory(shelf).export(), server.memory(shelf).frequencies()) == (engrams, counts)
     assert not has_memory(folder)
-    assert not [each.name for each in folder.entries() if not each.name.startswith(".")]
+    assert not [entry.name for entry in folder.entries() if not entry.name.startswith(".")]
     for name in ("engrams.db", "network.json"):  # the state after a kill between the commit and the file's removal
         shutil.copyfile(kept / name, folder.path / name)
     again = server.memory(server.shelf())

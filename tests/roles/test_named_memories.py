@@ -15,7 +15,7 @@ def remember(content: str, **more: Any) -> Step:
 
 
 def results_of(events: list[Json]) -> list[tuple[str, str]]:
-    return [(each["status"], each["content"]) for each in events if each["type"] == "tool_result"]
+    return [(event["status"], event["content"]) for event in events if event["type"] == "tool_result"]
 
 
 async def contents(rig: Rig, domain: str, role: str) -> list[str]:
@@ -76,7 +76,7 @@ async def test_a_recall_is_shown_as_cards_with_relevance_and_strength_even_witho
     )
     async with Rig(tmp_path, *steps) as rig:
         events = await rig.say(await rig.conversation(), "Tea?")
-        cards = [each["hits"][0] for each in events if each["type"] == "retrieval"]
+        cards = [event["hits"][0] for event in events if event["type"] == "retrieval"]
         assert [card["snippet"] for card in cards] == ["Anna likes sencha."] * 2
         assert [card["strength"] for card in cards] == [0.8, 0.8]
         assert [card["score"] for card in cards] == [1.0, 0.0]

@@ -30,14 +30,14 @@ async def test_a_draft_shows_its_effect_on_the_prompt_and_changes_nothing(tmp_pa
         ]
         settings = {"primaryRoleId": "nuwa", "expertise": "tax law", "contextTokens": 50_000}
         shown = await drafted(rig, domain, settings=settings, components=components)
-        assert [each["name"] for each in shown["components"]] == ["10-who.md", "15-new.md"]
+        assert [component["name"] for component in shown["components"]] == ["10-who.md", "15-new.md"]
         assert shown["components"][0]["text"] == "You are the judge. obey"
         assert "[truncated: kept 8000 of " in shown["components"][1]["text"]
         assert (shown["roleId"], shown["contextTokens"], shown["counted"]) == ("nuwa", 50_000, "estimate")
         assert shown["bootstrap"]["text"] != before["bootstrap"]["text"]
         assert shown["tools"] != before["tools"], "nuwa writes roles"
         parts = [shown["bootstrap"], *shown["components"], shown["present"]]
-        assert shown["system"]["tokens"] == sum(each["tokens"] for each in parts)
+        assert shown["system"]["tokens"] == sum(part["tokens"] for part in parts)
         assert shown["toolTokens"] > before["toolTokens"] > 0
         assert shown["requestTokens"] == shown["system"]["tokens"] + shown["toolTokens"]
         assert await rig.ok("GET", f"{path}/effective-prompt") == before
@@ -66,7 +66,7 @@ async def test_a_drafts_servers_are_not_started_and_their_secrets_not_stored(tmp
         answer = await rig.http.post(f"/api/domains/{domain}/effective-prompt", json={"settings": drafts})
         assert answer.status_code == 200, answer.text
         assert "hush" not in answer.text
-        (cost,) = [each for each in answer.json()["servers"] if each["name"] == "x"]
+        (cost,) = [server for server in answer.json()["servers"] if server["name"] == "x"]
         assert cost == {"name": "x", "tools": 0, "tokens": 0, "deferred": False}
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"].keys() == {"promptx"}
     assert not any(b"hush" in path.read_bytes() for path in rig.settings.data.glob("agentic-rag.db*"))

@@ -32,11 +32,11 @@ async def test_a_role_is_shown_with_its_text_findings_and_raw_files(tmp_path: Pa
         shown = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
         assert shown["source"] == "workspace"
         assert "## thought: memory-sense" in shown["text"]
-        assert [(each["code"], each["line"], each["column"]) for each in shown["findings"]] == [
+        assert [(finding["code"], finding["line"], finding["column"]) for finding in shown["findings"]] == [
             ("missing-reference", 3, 1)
         ]
         assert shown["findings"][0]["hint"]
-        assert [(each["kind"], each["id"], each["source"]) for each in shown["files"]] == [
+        assert [(file["kind"], file["id"], file["source"]) for file in shown["files"]] == [
             ("role", "clerk", "workspace"),
             ("thought", "memory-sense", "builtin"),
         ]
@@ -142,8 +142,8 @@ async def test_the_effective_prompt_is_the_prompt_sent_to_the_model(tmp_path: Pa
         assert types_of(await rig.say(await rig.conversation(domain), "Hi"))[-1] == "done"
         told = [block["text"] for block in rig.model.requests[0].system]
         parts = [shown["bootstrap"], *shown["components"], shown["present"]]
-        assert [each["text"] for each in parts] == told
-        assert [each["name"] for each in shown["components"]] == ["10-identity.md"]
+        assert [part["text"] for part in parts] == told
+        assert [component["name"] for component in shown["components"]] == ["10-identity.md"]
         assert shown["problems"] == [{"name": "20-rules.md", "problem": "not UTF-8 at byte 0"}]
         assert shown["system"]["characters"] == sum(map(len, told))
         assert shown["system"]["tokens"] > 0
@@ -158,13 +158,13 @@ async def test_the_effective_prompt_has_the_token_cost_of_each_servers_tools(tmp
     async with Rig(tmp_path, say("Hi."), say("Hi."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": few})
         path = f"/api/domains/{domain}/effective-prompt"
-        costs = {each["name"]: each for each in (await rig.ok("GET", path))["servers"]}
+        costs = {server["name"]: server for server in (await rig.ok("GET", path))["servers"]}
         assert costs["a"] == {"name": "a", "tools": 0, "tokens": 0, "deferred": False}, "it was started"
         assert costs["promptx"]["tools"] >= 4
         assert costs["promptx"]["tokens"] > 300
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
-        (cost,) = [each for each in shown["servers"] if each["name"] == "a"]
+        (cost,) = [server for server in shown["servers"] if server["name"] == "a"]
         assert 0 < cost["tools"] < 30
         assert (cost["deferred"], shown["catalogue"]) == (False, None)
         assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
@@ -172,7 +172,7 @@ async def test_the_effective_prompt_has_the_token_cost_of_each_servers_tools(tmp
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": many}}})
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
-        deferred = {each["name"]: each["tools"] for each in shown["servers"] if each["deferred"]}
+        deferred = {server["name"]: server["tools"] for server in shown["servers"] if server["deferred"]}
         assert deferred["b"] > 30
         assert f"- b ({deferred['b']}): asks_widely, batch, chatter" in shown["catalogue"]["text"]
         assert set(shown["tools"]) == {

@@ -34,7 +34,7 @@ async def count_rows(rig: Rig) -> list[int]:
     """Return the number of memory rows in each table."""
     tables = [MEMORIES, ENGRAMS, ENGRAM_CUES]
     return await rig.application.database.read(
-        lambda conn: [conn.execute(select(func.count()).select_from(each)).scalar_one() for each in tables]
+        lambda conn: [conn.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
     )
 
 

@@ -99,7 +99,7 @@ async def test_skills_are_listed_beside_roles_with_their_problems(tmp_path: Path
         tables = items[2]
         digest = f"sha256:{hashlib.sha256(TABLES.encode()).hexdigest()}"
         assert tables["files"][0] == {"path": "SKILL.md", "size": len(TABLES), "digest": digest}
-        assert [(each["file"], each["line"], each["code"]) for each in items[1]["findings"]] == [
+        assert [(finding["file"], finding["line"], finding["code"]) for finding in items[1]["findings"]] == [
             ("skills/broken/SKILL.md", 1, "skill-description")
         ]
         found = (await rig.ok("GET", f"/api/domains/{domain}/role-findings"))["items"]

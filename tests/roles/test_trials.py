@@ -29,18 +29,18 @@ async def test_a_draft_is_rendered_and_checked_without_a_write(tmp_path: Path) -
         domain = await rig.domain()
         path = f"/api/domains/{domain}/roles/clerk"
         template = await rig.ok("POST", f"{path}/check", {})
-        assert [each["kind"] for each in template["files"]] == ["role", "thought", "execution"]
+        assert [file["kind"] for file in template["files"]] == ["role", "thought", "execution"]
         assert template["findings"] == []
         shown = await rig.ok("POST", f"{path}/check", {"files": files()})
         assert "I am the drafted one." in shown["text"]
         assert "Count twice." in shown["text"]
-        assert [each["file"] for each in shown["files"]] == [
+        assert [file["file"] for file in shown["files"]] == [
             ".promptx/resource/role/clerk/clerk.role.md",
             ".promptx/resource/role/clerk/thought/clerk-thought.thought.md",
         ]
         broken = await rig.ok("POST", f"{path}/check", {"files": files("<role>\n<personality>x")})
         assert broken["text"] is None
-        assert {(each["file"], each["severity"]) for each in broken["findings"]} >= {
+        assert {(finding["file"], finding["severity"]) for finding in broken["findings"]} >= {
             (".promptx/resource/role/clerk/clerk.role.md", "error")
         }
         assert (await rig.refused("POST", f"{path}/check", {"files": files()[1:]}))[0] == 422
@@ -128,7 +128,7 @@ async def test_viewing_a_memory_does_not_count_as_recall(tmp_path: Path) -> None
         found = await rig.ok("GET", f"{base}/recall?role=assistant&cue=tea&mode=creative")
         assert (found["center"], found["mode"]) == ("tea", "creative")
         assert {"tea", "four"} <= set(found["activated"])
-        assert {each["source"] for each in found["edges"]} <= set(found["activated"])
+        assert {edge["source"] for edge in found["edges"]} <= set(found["activated"])
         assert {each["content"] for each in found["engrams"]} == {"Anna likes sencha.", "Tea is at four."}
         assert (await rig.ok("GET", f"{base}/recall?role=assistant"))["overview"]
         assert await rig.ok("GET", f"{base}/export?role=assistant") == before

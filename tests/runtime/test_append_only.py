@@ -310,7 +310,9 @@ async def test_after_another_models_answer_the_first_one_gets_its_thinking(tmp_p
             await ask(b, world, f"And {model}?")
     assert api.refused == []
     assert api.dropped == [], "no model is sent another's"
-    thinking = [[str(each["content"]).count("'thinking'") for each in request["messages"]] for request in api.requests]
+    thinking = [
+        [str(message["content"]).count("'thinking'") for message in request["messages"]] for request in api.requests
+    ]
     assert sum(thinking[-1]) > 0
 
 

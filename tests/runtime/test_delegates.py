@@ -88,7 +88,7 @@ async def test_untrusted_text_read_by_one_agent_affects_the_others(
         only_patterns = leading(tool_policy={"*": "allow"}, effects_allowed_by_default=False)
         events = await b.say("Ask them", definition=only_patterns)
         refused = [
-            each.fields() for each in events if each.type == "tool_result" and each.fields()["status"] == "denied"
+            event.fields() for event in events if event.type == "tool_result" and event.fields()["status"] == "denied"
         ]
         assert [each.get("agent", "") for each in refused] == ([] if denied is None else [denied])
         assert all(each["toolName"] == "send" and "others-text" in each["content"] for each in refused)

@@ -68,7 +68,7 @@ async def test_small_structured_results_are_sent_inline_and_large_ones_by_ref(tm
     calls = Step(tuple(Use("lookup", {"query": name}) for name in given))
     async with ScriptedModel(calls, say("Seen.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         events = await b.say("Look")
-        fields = [each.fields() for each in events]
+        fields = [event.fields() for event in events]
         names = {e["toolCallId"]: e["arguments"]["query"] for e in fields if e["type"] == "tool_call"}
         results = {names[e["toolCallId"]]: e for e in fields if e["type"] == "tool_result"}
         assert results["small"]["structured"]["rows"][0] == 1

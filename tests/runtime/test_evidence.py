@@ -61,7 +61,7 @@ async def test_a_parent_cites_the_documents_that_its_delegate_cited(tmp_path: Pa
         assert (found := Passage.of(passage)) is not None
         assert (found.chunk_ids, found.agent) == (("doc_gold-c0", "doc_gold-c0"), "digger")
         assert (await b.turn(events[0].turn_id)).references[0].agent == "digger"
-        shown = [each.fields() for each in events if each.type == "source_reference"]
+        shown = [event.fields() for event in events if event.type == "source_reference"]
         assert [each.get("agent", "") for each in shown] == ["digger", "", ""]
 
 
@@ -145,8 +145,8 @@ async def test_passages_beyond_the_budget_are_left_out_completely(tmp_path: Path
         events = await b.say("Ask them", definition=leading())
         (result,) = await results_in(b)
         text, *passages = result["content"]
-        assert [each["source"] for each in passages] == ["doc_a", "doc_b"]
-        assert all(sentence.strip() in each["content"][0]["text"] for each in passages)
+        assert [passage["source"] for passage in passages] == ["doc_a", "doc_b"]
+        assert all(sentence.strip() in passage["content"][0]["text"] for passage in passages)
         assert "2 further passages" in text["text"]
         assert [each[0] for each in references_of(events)] == ["doc_b"]
 
@@ -183,7 +183,7 @@ async def test_evidence_is_cited_by_marks(tmp_path: Path) -> None:
     async with crew(tmp_path, script, Marking, search_documents=search) as b:
         events = await b.say("Ask them", definition=leading())
         assert references_of(events) == [("doc_gold", "doc_gold-c0", DEEP, "digger")]
-        assert text_of([each for each in events if "agent" not in each.fields()]) == "It lies deep."
+        assert text_of([event for event in events if "agent" not in event.fields()]) == "It lies deep."
 
 
 def test_the_extractive_model_quotes_a_delegates_passages() -> None:

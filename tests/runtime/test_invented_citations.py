@@ -54,6 +54,6 @@ async def test_invented_citations_of_an_endpoint_are_not_sent_back(first: list[C
     sent = [block for message in model.requests[-1]["messages"] for block in message["content"]]
     texts = [each for block in sent for each in block.get("citations") or () if block["type"] == "text"]
     assert texts
-    for each in texts:
-        quoted = "".join(SENTENCES[each["start_block_index"] : each["end_block_index"]])
-        assert " ".join(each["cited_text"].split()) in quoted
+    for text in texts:
+        quoted = "".join(SENTENCES[text["start_block_index"] : text["end_block_index"]])
+        assert " ".join(text["cited_text"].split()) in quoted

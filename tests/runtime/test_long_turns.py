@@ -202,7 +202,7 @@ async def test_a_turn_that_was_compacted_and_killed_resumes_with_steps_and_refer
         with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].type == "done"
-        assert [each["chunkId"] for each in events[-1].fields()["references"]] == ["doc_1-c0"]
+        assert [reference["chunkId"] for reference in events[-1].fields()["references"]] == ["doc_1-c0"]
     assert again.refused == []
     assert "[summary of the earlier conversation]" in str(again.requests[0]["messages"][0])
     assert "How much does it hold?" in str(again.requests[0]["messages"][0])

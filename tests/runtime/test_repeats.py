@@ -222,7 +222,7 @@ async def test_a_second_search_is_short_and_its_answer_cites_earlier_passages(tm
         for question in ("What?", "Really?"):
             events = await b.say(question, definition=definition(model=NAME))
             references = [event.fields() for event in events if event.type == "source_reference"]
-            assert [each["chunkId"] for each in references] == ["c0-0"]
+            assert [reference["chunkId"] for reference in references] == ["c0-0"]
             assert [event.fields()["hits"][0]["id"] for event in events if event.type == "retrieval"] == ["c0-0"]
     assert model.refused == []
     assert str(model.requests[-1]["messages"]).count("Document 0 says 1.") == 1
@@ -239,7 +239,7 @@ async def test_a_search_repeats_passages_that_left_the_context(tmp_path: Path) -
     plan = ["search_documents", *["dump"] * 8, "search_documents"]
 
     def brain(body: dict[str, Any]) -> Step:
-        asked = sum(block["type"] == "tool_use" for each in body["messages"] for block in each["content"])
+        asked = sum(block["type"] == "tool_use" for message in body["messages"] for block in message["content"])
         if asked < len(plan):
             return Step((Think("More."), Use(plan[asked], {"query": "x"})))
         return Step((Think("Enough."), Say("It says 0.", (Cite(0),))))

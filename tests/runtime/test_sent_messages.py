@@ -106,10 +106,10 @@ class Talk:
     def results(self) -> None:
         """Append results for the last calls, except for some that a crash has lost, or for a call that was not made."""
         kinds = {
-            each: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "role", "")
-            for each in self.calls
+            call: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "role", "")
+            for call in self.calls
         }
-        drawn = {each: self.data.draw(st.lists(runs, max_size=2)) for each in self.calls}
+        drawn = {call: self.data.draw(st.lists(runs, max_size=2)) for call in self.calls}
         results = [result_of(kind, each, drawn[each], self.count) for each, kind in kinds.items() if kind]
         self.say("user", [*results, text_block("And?")][self.draw(0, 0, 0, 1) :])
 
@@ -170,7 +170,7 @@ class Talk:
             window_start=talk.window_start,
             head=talk.head,
         )
-        assert talk.in_window() == fresh.in_window() == [each for each in talk.entries if talk.is_sent(each)]
+        assert talk.in_window() == fresh.in_window() == [entry for entry in talk.entries if talk.is_sent(entry)]
         assert talk.pictures == fresh.pictures == refs_of_images(window)
         assert talk.cited == fresh.cited == cited_chunks(window)
         assert talk.lost_documents(self.deleted) == lost_anew(window, self.deleted)
@@ -193,8 +193,8 @@ class Talk:
         assert whole_body(others.request) == whole_body(built.request)
         assert (others.passages, others.call_ids) == (built.passages, built.call_ids)
         assert marked.transcript.tokens(5) == self.transcript.tokens(5)
-        assert [each.tokens for each in marked.transcript.turn_sizes()] == [
-            each.tokens for each in self.transcript.turn_sizes()
+        assert [turn_size.tokens for turn_size in marked.transcript.turn_sizes()] == [
+            turn_size.tokens for turn_size in self.transcript.turn_sizes()
         ]
 
     def build(self, before: Any) -> BuiltRequest:

@@ -65,7 +65,7 @@ async def run(folder: Path, api: FakeChatAPI, tools: MemoryToolset, model: str, 
         try:
             async with bench(folder, pool, services=Services(pool, tools)) as b:
                 settings = definition(model=model, max_tokens=2_000)
-                return [event for each in questions for event in await b.say(each, definition=settings)]
+                return [event for question in questions for event in await b.say(question, definition=settings)]
         finally:
             await pool.aclose()
 

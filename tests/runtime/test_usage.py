@@ -104,9 +104,11 @@ async def test_invented_marks_are_removed_and_unverified_claims_are_marked_and_c
     ):
         events = await b.say("How much?")
         assert text_of(events) == "The pump holds 3 litres. Cats sleep. `x[1]` it weighs 2 kg."
-        sources = [each.fields() for each in events if each.type == "source_reference"]
-        assert [(each["number"], each.get("verified")) for each in sources] == [(1, None), (2, False), (3, None)]
-        shown = [(each["number"], each.get("verified", True)) for each in events[-1].fields()["references"]]
+        sources = [event.fields() for event in events if event.type == "source_reference"]
+        assert [(source["number"], source.get("verified")) for source in sources] == [(1, None), (2, False), (3, None)]
+        shown = [
+            (reference["number"], reference.get("verified", True)) for reference in events[-1].fields()["references"]
+        ]
         assert shown == [(1, True), (2, False), (3, True)]
         assert [(row.dropped_citations, row.unverified_citations) for row in await rows_of(b)] == [(0, 0), (1, 1)]
 

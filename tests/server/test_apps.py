@@ -30,7 +30,7 @@ async def test_an_apps_page_has_no_origin_and_no_network(tmp_path: Path) -> None
     async with Rig(tmp_path, calls, say("There it is."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy={"charts__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "Show the sales")
-        chart, plain = (each for each in events if each["type"] == "tool_call")
+        chart, plain = (event for event in events if event["type"] == "tool_call")
         pages = [f"/api/turns/{each['turnId']}/tool-calls/{each['toolCallId']}/app" for each in (chart, plain)]
         assert (await rig.refused("GET", pages[0]))[:2] == (403, "MCP_APP_NOT_ALLOWED")
         assert "apps" not in await rig.ok("GET", f"/api/domains/{domain}")
@@ -56,7 +56,7 @@ async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> Async
         domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy=rules, mcpApps=["charts"], **settings)
         assert (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/charts/restart"))["state"] == "ready"
         events = await rig.say(await rig.conversation(domain), "Show the sales")
-        (call,) = (each for each in events if each["type"] == "tool_call")
+        (call,) = (event for event in events if event["type"] == "tool_call")
         yield rig, domain, f"/api/turns/{call['turnId']}/tool-calls/{call['toolCallId']}/app"
 
 
@@ -141,7 +141,7 @@ async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path
         long = {"name": "big", "arguments": {"title": "x" * 70_000}}
         assert (await rig.refused("POST", f"{app}/tools", long))[:2] == (422, "VALIDATION_ERROR")
         answers = [await rig.http.post(f"{app}/tools", json={"name": "nothing"}) for _ in range(40)]
-        assert {each.status_code for each in answers} == {404, 429}
+        assert {answer.status_code for answer in answers} == {404, 429}
 
 
 async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversation(tmp_path: Path) -> None:

@@ -66,14 +66,14 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
                 "passages": 2,
             }
         ]
-        (reference,) = [each for each in events if each["type"] == "source_reference"]
+        (reference,) = [event for event in events if event["type"] == "source_reference"]
         assert (reference["documentName"], reference["citedText"].strip()) == ("contract.md", QUOTE)
         told = rig.model.requests[0].messages[0]["content"]
         assert "attached the file 'contract.md'" in told[-2]["text"]
         assert told[-1]["text"] == "How long is the notice?"
         question, answer = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert (question["content"], len(question["blocks"])) == ("How long is the notice?", 1)
-        assert [each["name"] for each in question["attachments"]] == ["contract.md"]
+        assert [attachment["name"] for attachment in question["attachments"]] == ["contract.md"]
         base = f"/api/attachments/{item['id']}"
         chunk = answer["references"][0]["chunkId"]
         place = await rig.ok("GET", f"{base}/chunks/{chunk}/place", params={"text": QUOTE, "format": "html"})

@@ -107,8 +107,8 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
             assert (await rig.refused(method, place, body))[:2] == (409, "TURN_IN_PROGRESS")
         await rig.ok("DELETE", path)
         tables = (sessions.SESSIONS, sessions.MESSAGES, turns.TURNS, branches.CONTEXTS)
-        for each in tables:
-            count = sa.select(sa.func.count()).select_from(each)
+        for table in tables:
+            count = sa.select(sa.func.count()).select_from(table)
             assert await rig.application.database.read(lambda conn, query=count: conn.execute(query).scalar()) == 0  # type: ignore[misc]
 
 

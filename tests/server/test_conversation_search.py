@@ -23,7 +23,7 @@ async def test_a_search_finds_titles_questions_and_answers_and_shows_the_newest_
         "Yes.",
         "上海办公室的年假。",
     )
-    async with Rig(tmp_path, *(say(each) for each in answers)) as rig:
+    async with Rig(tmp_path, *(say(answer) for answer in answers)) as rig:
         domain = await rig.domain()
         first, second = await rig.conversation(domain, title="Bypass in summer"), await rig.conversation(domain)
         events = await rig.say(first, "When does it open?")

@@ -107,8 +107,8 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
         (child,) = (await rig.ok("GET", f"/api/turns/{events[0]['turnId']}/children"))["items"]
         assert (child["agent"], child["parentToolCallId"]) == ("researcher", call)
         assert child["turn"]["status"] == "done"
-        assert [each["content"] for each in child["messages"]] == ["Dig", "Gold."]
-        assert [each["toolName"] for each in child["toolCalls"]] == ["promptx_discover"]
+        assert [message["content"] for message in child["messages"]] == ["Dig", "Gold."]
+        assert [tool_call["toolName"] for tool_call in child["toolCalls"]] == ["promptx_discover"]
         assert (await rig.ok("GET", f"/api/turns/{child['turn']['id']}/children"))["items"] == []
         path = f"/api/conversations/{conversation}/tool-calls"
         assert [each["toolName"] for each in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]

@@ -265,7 +265,7 @@ async def test_roles_are_listed_rendered_and_checked(tmp_path: Path) -> None:
         assert broken["text"] is None
         assert broken["findings"]
         findings = (await rig.ok("GET", f"/api/domains/{domain}/role-findings"))["items"]
-        assert {Path(each["file"]).name for each in findings} >= {"clerk.role.md", "broken.role.md"}
+        assert {Path(finding["file"]).name for finding in findings} >= {"clerk.role.md", "broken.role.md"}
         for unknown in ("nobody", "..%2F..%2Fetc", "%00"):
             assert (await rig.refused("GET", f"{path}/{unknown}"))[0] == 404
         assert (await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "clerk"}}))[

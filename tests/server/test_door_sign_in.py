@@ -306,7 +306,7 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(race)
-        good = [each for each in answers if each.status_code == 200]
+        good = [answer for answer in answers if answer.status_code == 200]
         assert len(good) <= 1
         for each in good:
             assert (await rig.call(each.json()["access_token"])).status_code == 401
@@ -569,7 +569,7 @@ async def test_expired_rows_and_rows_of_an_erased_person_are_deleted(tmp_path: P
 async def _counts(rig: Rig) -> tuple[int, ...]:
     tables = [each.name for each in (AUTHORIZATIONS, TOKENS, CODES)]
     return await rig.application.database.read(
-        lambda conn: tuple(conn.exec_driver_sql(f"SELECT count(*) FROM {each}").scalar_one() for each in tables)
+        lambda conn: tuple(conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables)
     )
 
 

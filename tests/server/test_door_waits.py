@@ -120,7 +120,7 @@ async def test_a_wait_in_a_chat_is_a_part_and_the_stream_continues_after_its_ans
             await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept", "content": {"choices": ["tea"]}})
         told = chunks_of(texts[0])
         parts = [each for each in told if each["type"] == "data-input-required"]
-        assert [(each["id"], each["data"].get("action")) for each in parts] == [
+        assert [(part["id"], part["data"].get("action")) for part in parts] == [
             (wait["id"], None),
             (wait["id"], "accept"),
         ]

@@ -52,7 +52,7 @@ class Stuck:
 async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) -> None:
     turns = act == "remember"
     engrams = [{**ENGRAM, "content": f"Shelf {number} is empty."} for number in range(MANY if turns else 0)]
-    hanging: list[Scripted] = [use("promptx_remember", engrams=[each]) for each in engrams]
+    hanging: list[Scripted] = [use("promptx_remember", engrams=[engram]) for engram in engrams]
     recall = use("promptx_recall", query="archive")
     rest: list[Scripted] = [say("Kept.")] * len(hanging)
     steps = [REMEMBER, say("Kept."), REMEMBER, say("Kept."), *hanging, recall, say("At five."), *rest]

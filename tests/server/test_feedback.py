@@ -73,9 +73,9 @@ async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path:
         path = f"/api/conversations/{conversation}/messages?format=html"
         question, answer = (await rig.ok("GET", path))["items"]
         assert "parts" not in question
-        blocks = [answer["blocks"][each["block"]] for each in answer["parts"]]
+        blocks = [answer["blocks"][part["block"]] for part in answer["parts"]]
         assert [block["text"] for block in blocks] == ["I look it up.\n", "There are "]
-        first, last = (each["html"] for each in answer["parts"])
+        first, last = (part["html"] for part in answer["parts"])
         assert first == "<p>I look it up.</p>\n"
         assert "There are <strong>25</strong> days<sup" in last
         assert first + last == answer["html"]

@@ -49,9 +49,13 @@ async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) ->
             {"path": "url", "before": "https://one.example/mcp", "after": "https://two.example/mcp"}
         ]
         shown = await rig.ok("GET", f"{path}/history/{renamed}")
-        assert {each["path"] for each in shown["changes"]} == {"name", "settings.language", "settings.retrievalTopK"}
+        assert {change["path"] for change in shown["changes"]} == {
+            "name",
+            "settings.language",
+            "settings.retrievalTopK",
+        }
         back = await rig.ok("GET", f"{path}/history/{made}", params={"against": renamed})
-        assert {(each["path"], each["after"]) for each in back["changes"]} >= {("name", "Law")}
+        assert {(change["path"], change["after"]) for change in back["changes"]} >= {("name", "Law")}
         status, code, _ = await rig.refused("GET", f"{path}/history/{made}", params={"against": newest})
         assert (status, code) == (422, "VALIDATION_ERROR")
         await rig.ok("POST", f"{path}/history/{made}/restore")
@@ -67,7 +71,7 @@ async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) ->
         assert gone["gone"] is True
         status, code, message = await rig.refused("POST", f"{path}/history/{first}/restore")
         assert (status, code, "give the value" in message) == (422, "VALIDATION_ERROR", True), "its secret is gone"
-        assert [each["n"] for each in await lines(rig, domain, kind="settings", limit=2)] == [5, 2]
+        assert [line["n"] for line in await lines(rig, domain, kind="settings", limit=2)] == [5, 2]
         actions = [row["action"] for row in (await rig.ok("GET", "/api/audit"))["items"]]
         assert actions.count("history.restore") == 2
         rows = read_rows(rig.settings.data / "agentic-rag.db")
@@ -86,7 +90,7 @@ async def test_files_changed_by_api_and_on_disk_are_recorded_once_with_authors(t
         (workspace / PLACE).write_text(ROLE.format("Quick."))
         (workspace / "prompt" / "none.md").write_bytes(b"\xff\xfe no text")
         await lines(rig, domain)
-        found = [(each["kind"], each["subject"], each["author"]) for each in await lines(rig, domain)]
+        found = [(line["kind"], line["subject"], line["author"]) for line in await lines(rig, domain)]
         assert found[:4] == [
             ("role", PLACE, "disk"),
             ("prompt", "a.md", "disk"),
@@ -141,7 +145,7 @@ async def test_components_and_roles_are_restored_through_the_same_checks(tmp_pat
         await rig.ok("POST", f"{path}/history/{one_text['n']}/restore")
         assert (workspace / PLACE).read_text() == ROLE.format("One.")
         assert (workspace / "prompt" / "a.md").read_text() == "One.\n"
-        assert [each["author"] for each in await lines(rig, domain, limit=2)] == ["local", "local"]
+        assert [line["author"] for line in await lines(rig, domain, limit=2)] == ["local", "local"]
         await rig.ok("DELETE", f"{path}/roles/lawyer")
         removed, *_ = await lines(rig, domain)
         assert removed["gone"] is True

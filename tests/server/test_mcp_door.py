@@ -292,7 +292,10 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
         listed: Json = (await client.session.send_request(everything, ANY))["skills"][0]
         assert listed["frontmatter"] == {"name": "tables", "description": "Reads tables.", "license": "MIT"}
         assert listed["uri"] == "skill://tables/SKILL.md"
-        assert [each["uri"] for each in listed["resources"]] == [listed["uri"], "skill://tables/assets/a%20b.bin"]
+        assert [resource["uri"] for resource in listed["resources"]] == [
+            listed["uri"],
+            "skill://tables/assets/a%20b.bin",
+        ]
         for each, data in zip(listed["resources"], files.values(), strict=True):
             (contents,) = (await client.read_resource(each["uri"])).contents
             got = contents.text.encode() if isinstance(contents, TextResourceContents) else b64decode(contents.blob)

@@ -251,7 +251,7 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
 
         async def waiting() -> bool:
             await rig.application.machinery.pool.connections()[-1].tools(5)
-            return "grown" in str([each.name for each in rig.application.machinery.pool.connections()[-1].known_tools])
+            return "grown" in str([tool.name for tool in rig.application.machinery.pool.connections()[-1].known_tools])
 
         await until(waiting)
         await rig.say(await rig.conversation(domain), "Again")
@@ -262,7 +262,7 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
         assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
         pending = await rig.ok("GET", f"{path}/mcp-servers/a/pending")
-        assert [(each["name"], each["before"], each["now"]["name"]) for each in pending["tools"]] == [
+        assert [(tool["name"], tool["before"], tool["now"]["name"]) for tool in pending["tools"]] == [
             ("grown", None, "grown")
         ]
         stale = {"fingerprint": "0" * 64}
@@ -298,7 +298,9 @@ async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: 
             await rig.ok(method, place, body)
             events = await rig.say(conversation, "Go")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-            assert [each.retired for each in rig.application.machinery.pool.connections() if each.domain] == [
+            assert [
+                connection.retired for connection in rig.application.machinery.pool.connections() if connection.domain
+            ] == [
                 False,
                 *[True] * (started - 1),
             ]

@@ -190,8 +190,8 @@ def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) ->
 def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
     citations = [ShownCitation(end, place + 1) for place, end in enumerate(ends)]
-    reader = read(to_html(text, citations, [reference(each.number) for each in citations]))
-    assert {int(number) for number in reader.numbers} == {each.number for each in citations}
+    reader = read(to_html(text, citations, [reference(citation.number) for citation in citations]))
+    assert {int(number) for number in reader.numbers} == {citation.number for citation in citations}
     assert not [link for link in reader.links if "%F0%92%91" in link or "\U00012473" in link]
 
 

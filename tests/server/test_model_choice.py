@@ -81,7 +81,7 @@ async def test_a_model_that_is_no_longer_offered_is_replaced_with_a_notice(tmp_p
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"allowedModels": ["claude-haiku-5-5"]}})
         events = await rig.say(conversation, "Still there?")
         assert rig.model.requests[-1].model == "claude-sonnet-5-5"
-        (notice,) = [each for each in events if each["type"] == "notice"]
+        (notice,) = [event for event in events if event["type"] == "notice"]
         assert notice["message"] == "claude-opus-5-5 can no longer be chosen in this domain; claude-sonnet-5-5 answers."
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"allowedModels": None}})
         await rig.say(conversation, "And now?")
@@ -96,7 +96,7 @@ async def test_an_effort_unsupported_by_the_model_is_left_out(tmp_path: Path) ->
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "One?")
         await rig.say(conversation, "Two?", model="claude-haiku-4-5")
-        assert [each.effort for each in rig.model.requests] == ["max", None]
+        assert [request.effort for request in rig.model.requests] == ["max", None]
 
 
 async def test_members_see_the_models_without_the_settings(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ async def test_a_new_domain_can_name_sub_roles_before_they_exist(tmp_path: Path)
         resource.mkdir(parents=True, exist_ok=True)
         (resource / "hr-clerk.role.md").write_text(CLERK)
         events = await rig.say(await rig.conversation(checked["id"]), "How much leave?")
-        assert [each["content"] for each in events if each["type"] == "tool_result" and not each.get("agent")] == [
+        assert [event["content"] for event in events if event["type"] == "tool_result" and not event.get("agent")] == [
             "27 days."
         ]
 
@@ -113,7 +113,7 @@ async def test_the_effective_prompt_names_components_that_are_cut(tmp_path: Path
         for name, size in (("10-long", 8_001), ("20-fits", 8_000), ("30", 8_000), ("40", 7_999), ("50-late", 100)):
             (folder / f"{name}.md").write_text("x" * size)
         prompt = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
-        problems = {each["name"]: each["problem"] for each in prompt["problems"]}
+        problems = {problem["name"]: problem["problem"] for problem in prompt["problems"]}
         assert problems == {
             "10-long.md": "cut: 8,000 of 8,001 characters are used; the limit of one file is 8,000",
             "50-late.md": "cut: 1 of 100 characters are used; the limit of all files together is 32,000",

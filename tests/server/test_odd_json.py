@@ -46,7 +46,7 @@ async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int)
     async with Rig(tmp_path, scripted=False) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        endpoints = [each.endpoint for each in rig.application.app.routes if isinstance(each, Route)]
+        endpoints = [route.endpoint for route in rig.application.app.routes if isinstance(route, Route)]
         declared = [each.declared for each in endpoints if isinstance(each, RouteEndpoint)]
         taking = [each for each in declared if "body" in each.reads]
         assert len(taking) > 15

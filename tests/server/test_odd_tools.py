@@ -299,7 +299,7 @@ async def test_a_tool_refused_by_the_service_is_left_out_until_its_server_change
         (dropped,) = (await shown(rig, domain))["droppedTools"]
         assert dropped["name"] == "bad"
         assert f"the service of {MODEL} refused it" in dropped["reason"]
-        (health,) = [each for each in (await rig.ok("GET", "/api/health"))["servers"] if each["name"] == "case"]
+        (health,) = [server for server in (await rig.ok("GET", "/api/health"))["servers"] if server["name"] == "case"]
         assert health["droppedTools"] == [dropped]
         assert ended(await rig.say(conversation, "again")) == "done"
         assert ended(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"

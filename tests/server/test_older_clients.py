@@ -84,8 +84,8 @@ class ChatClient:
                 final = data["final_message"]
                 if final["content"]:
                     held.messages.append({"role": final["role"], "content": final["content"]})
-                held.sources = [each["document_name"] for each in data["references"]]
-                assert [each["tool_name"] for each in data["tool_calls"]] == self.calls
+                held.sources = [reference["document_name"] for reference in data["references"]]
+                assert [tool_call["tool_name"] for tool_call in data["tool_calls"]] == self.calls
                 assert data["session_id"] == self.conversation
                 held.streaming = ""
             case "error":
@@ -132,7 +132,7 @@ class KnowledgeClient:
         match name:
             case "context_ready":
                 self.references = orjson.loads(data)["references"]
-                self.shown.append([each["entityName"] for each in self.references])
+                self.shown.append([reference["entityName"] for reference in self.references])
                 held.sources = self.shown[-1]
             case "chunk":
                 assert self.shown, "the references come before the first words"
@@ -230,7 +230,7 @@ class AgentXClient:
                 self.tools[data["toolCallId"]] = kind.removeprefix("tool_")
             case "message_complete":
                 held.messages.append({"id": data["messageId"], "role": "assistant", "content": held.streaming})
-                held.sources = [each["documentName"] for each in data["references"]]
+                held.sources = [reference["documentName"] for reference in data["references"]]
                 held.streaming = ""
             case "error":
                 held.error = data
@@ -277,7 +277,7 @@ class ObservableClient:
                 self.cards += [card["name"] for card in event["cards"]]
             case "done":
                 held.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
-                held.sources = [each["document_name"] for each in event["references"]]
+                held.sources = [reference["document_name"] for reference in event["references"]]
                 held.ended = True
             case "interrupted" | "error":
                 held.error, held.streaming, held.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True

@@ -54,7 +54,7 @@ async def test_a_knowledge_client_has_its_own_path(tmp_path: Path) -> None:
         answer = "".join(each.data for each in said if each.event == "chunk")
         assert answer == "You have 27 days of paid leave.[[Leave.md]]"
         done = orjson.loads(said[-1].data)
-        assert (said[-1].event, [each["entityName"] for each in done["references"]]) == ("done", ["Leave.md"])
+        assert (said[-1].event, [reference["entityName"] for reference in done["references"]]) == ("done", ["Leave.md"])
         assert "27 days" in done["references"][0]["snippet"]
         question, shown = await rig.ok("GET", f"{path}/messages")
         assert question["id"] == orjson.loads(said[0].data)["id"]
@@ -65,7 +65,7 @@ async def test_a_knowledge_client_has_its_own_path(tmp_path: Path) -> None:
         assert (await rig.ok("GET", path))["messageCount"] == 2
         for n in range(MORE):
             await rig.say(made["id"], f"Question {n}")
-        later = [each["content"] for each in await rig.ok("GET", f"{path}/messages")][2:]
+        later = [message["content"] for message in await rig.ok("GET", f"{path}/messages")][2:]
         assert later == [text for n in range(MORE) for text in (f"Question {n}", f"Answer {n}.")]
         await rig.ok("DELETE", path)
         assert await rig.ok("GET", "/api/conversation") == []
@@ -97,7 +97,7 @@ async def test_context_entities_of_a_message_limit_its_own_searches_only(tmp_pat
         names = []
         for context in ([other["id"]], []):
             said = await ask(rig, path, content="How much leave?", contextEntityIds=context)
-            names.append({each["entityName"] for each in orjson.loads(said[1].data)["references"]})
+            names.append({reference["entityName"] for reference in orjson.loads(said[1].data)["references"]})
         assert "Leave.md" not in names[0]
         assert "Leave.md" in names[1]
         body = {"content": "Hi", "contextEntityIds": ["doc_nowhere"]}

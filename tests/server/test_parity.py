@@ -70,7 +70,7 @@ WITHOUT_CHUNKS = {"message", "knowledge", "chat"}
 def answer(scripts: Scripts, request: ModelRequest) -> Step:
     """Return the next step of the task in a request. Delegates ask in parallel."""
     first = plain_text(request.messages[0]["content"])
-    (task,) = [each for each in scripts if first.startswith(each)]
+    (task,) = [script for script in scripts if first.startswith(script)]
     return scripts[task][sum(message["role"] == "assistant" for message in request.messages)]
 
 
@@ -89,7 +89,7 @@ class Told:
 
 
 def cited_by(references: Iterable[Json], document: str = "documentId", chunk: str = "chunkId") -> set[Any]:
-    return {(each[document], each.get(chunk)) for each in references}
+    return {(reference[document], reference.get(chunk)) for reference in references}
 
 
 def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
@@ -142,7 +142,7 @@ def from_knowledge(said: list[tuple[str, Any]]) -> Told:
     kind, done = said[-1]
     assert kind == "done"
     text = "".join(data for kind, data in said if kind == "chunk")
-    marked = {f"[[{each['entityName']}]]" for each in done["references"]}
+    marked = {f"[[{reference['entityName']}]]" for reference in done["references"]}
     assert {mark for mark in marked if text.count(mark) == 1} == marked
     for mark in marked:
         text = text.replace(mark, "")
@@ -153,23 +153,23 @@ def from_chat(said: list[tuple[str, Any]]) -> Told:
     parts = [data for _, data in said[:-1]]
     assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
     done = parts[-1]["data"]
-    text = "".join(each["data"]["content"] for each in parts if each["type"] == "text")
+    text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
     assert done["final_message"] == {"role": "assistant", "content": text}
-    calls = [(each["tool_name"], each["arguments"]) for each in done["tool_calls"]]
+    calls = [(tool_call["tool_name"], tool_call["arguments"]) for tool_call in done["tool_calls"]]
     return Told(text, None, cited_by(done["references"], "document_id"), calls)
 
 
 def from_ag_ui(said: list[tuple[str, Any]]) -> Told:
     events = own((data for _, data in said), "subagentRunId")
     assert events[-1]["type"] == "RUN_FINISHED"
-    names = {each["toolCallId"]: each["toolCallName"] for each in events if each["type"] == "TOOL_CALL_START"}
+    names = {event["toolCallId"]: event["toolCallName"] for event in events if event["type"] == "TOOL_CALL_START"}
     arguments = dict.fromkeys(names, "")
-    for each in events:
-        if each["type"] == "TOOL_CALL_ARGS":
-            arguments[each["toolCallId"]] += each["delta"]
+    for event in events:
+        if event["type"] == "TOOL_CALL_ARGS":
+            arguments[event["toolCallId"]] += event["delta"]
     return Told(
         "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT"),
-        cited_by(each["value"] for each in events if each.get("name") == "source_reference"),
+        cited_by(event["value"] for event in events if event.get("name") == "source_reference"),
         cited_by(events[-1]["result"]["references"]),
         [(name, orjson.loads(arguments[call])) for call, name in names.items()],
     )
@@ -179,14 +179,14 @@ def from_ui_message(said: list[tuple[str, Any]]) -> Told:
     parts = [data for _, data in said[:-1]]
     assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "finish")
     cited = [
-        citation["source"] for each in parts if each["type"] == "text-end" for citation in each.get("citations", ())
+        citation["source"] for part in parts if part["type"] == "text-end" for citation in part.get("citations", ())
     ]
-    sources = [each for each in parts if each["type"] == "source-document"]
+    sources = [part for part in parts if part["type"] == "source-document"]
     return Told(
-        "".join(each["delta"] for each in parts if each["type"] == "text-delta"),
+        "".join(part["delta"] for part in parts if part["type"] == "text-delta"),
         cited_by(each["providerMetadata"]["agentic-rag"] for each in cited),
-        cited_by(each["providerMetadata"]["agentic-rag"] for each in sources),
-        [(each["toolName"], each["input"]) for each in parts if each["type"] == "tool-input-available"],
+        cited_by(source["providerMetadata"]["agentic-rag"] for source in sources),
+        [(part["toolName"], part["input"]) for part in parts if part["type"] == "tool-input-available"],
     )
 
 
@@ -211,7 +211,7 @@ def from_response(said: list[tuple[str, Any]]) -> Told:
     text = "".join(data["delta"] for kind, data in said if kind == "response.output_text.delta")
     assert "".join(part["text"] for part in parts) == text
     assert {note["file_id"] for part in parts for note in part["annotations"]} <= {
-        each["documentId"] for each in response["agentic_rag"]["references"]
+        reference["documentId"] for reference in response["agentic_rag"]["references"]
     }
     made = [item for item in response["output"] if item["type"] == "mcp_call"]
     assert len(made) == len(response["agentic_rag"]["toolCalls"])
@@ -325,7 +325,7 @@ async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:
     assert told.structured_content["answer"] == text.text
     citations = told.structured_content["citations"]
     linked = {link.uri.rpartition("/")[2] for link in links if isinstance(link, ResourceLink)}
-    assert linked == {each["chunk_id"] for each in citations}
+    assert linked == {citation["chunk_id"] for citation in citations}
     return Told(text.text, cited_by(citations, "document_id", "chunk_id"))
 
 
@@ -382,7 +382,7 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
     asked, answered = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
     calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
     names = ("documentId", "chunkId", "documentName", "citedText", "score", "page", "agent", "verified")
-    references = [{name: each.get(name) for name in names} for each in answered["references"]]
+    references = [{name: reference.get(name) for name in names} for reference in answered["references"]]
     return (
         [(each["role"], each["content"]) for each in (asked, answered)],
         sorted(references, key=orjson.dumps),
@@ -412,7 +412,7 @@ async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path,
             assert kept == first, door.__name__
             assert said == [("user", QUESTION), ("assistant", ANSWER)]
             assert calls == STORED_CALLS[name]
-            passages = {(each["documentId"], each["chunkId"]) for each in references}
+            passages = {(reference["documentId"], reference["chunkId"]) for reference in references}
             assert sorted(document for document, _ in passages) == sorted(documents[each] for each in SOURCES[name])
             check_told(told, passages, name, door.__name__)
 

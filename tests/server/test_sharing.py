@@ -30,7 +30,7 @@ async def test_a_conversation_is_exported_in_three_forms_with_its_sources(tmp_pa
         assert "They have **25 days** <script>x</script>. [1]" in markdown.text
         assert "1. handbook.md: “Full-time staff have twenty-five days of paid leave a year.”" in markdown.text
         exported = await rig.ok("GET", path, params={"format": "json"})
-        assert (exported["domainId"], [each["role"] for each in exported["messages"]]) == (
+        assert (exported["domainId"], [message["role"] for message in exported["messages"]]) == (
             domain,
             ["user", "assistant"],
         )

@@ -21,7 +21,7 @@ async def test_starters_are_drafted_from_headings_and_a_setting_replaces_them(tm
         await rig.upload(domain, "员工手册.md", CHINESE)
         await rig.upload(domain, "notes.txt", b"Nothing but text without a heading.")
         drafts = await starters(rig, domain)
-        assert [(each["text"], each["documentName"]) for each in drafts] == [
+        assert [(draft["text"], draft["documentName"]) for draft in drafts] == [
             ("What is “notes” about?", "notes.txt"),
             ("What does “people handbook” say about “Annual leave”?", "people_handbook.md"),
             ("《员工手册》关于“年假”是怎么说的？", "员工手册.md"),

@@ -46,7 +46,7 @@ async def test_names_that_are_not_text_are_ignored(tmp_path: Path) -> None:
             answer = await rig.http.get(f"{path}/{each}")
             assert answer.status_code in (200, 404, 405), answer.text
         done = await bring_over(rig, domain, await export(rig, domain), removeOthers="true")
-        assert {each["action"] for each in done["differences"]} <= {"add"}
+        assert {difference["action"] for difference in done["differences"]} <= {"add"}
 
 
 async def test_one_unreadable_domain_does_not_block_the_scan_of_others(tmp_path: Path) -> None:

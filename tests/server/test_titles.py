@@ -43,7 +43,7 @@ async def test_a_model_names_a_conversation_after_its_first_turn_and_only_once(t
         domain = await rig.domain(model="claude-of-the-domain")
         talk = await rig.conversation(domain)
         events = await rig.say(talk, QUESTION)
-        assert [each["title"] for each in events if each["type"] == "title"] == [QUESTION]
+        assert [event["title"] for event in events if event["type"] == "title"] == [QUESTION]
         await name(rig)
         found = await rig.ok("GET", f"/api/conversations/{talk}")
         assert (found["title"], found["titleSource"]) == ("Paid leave of full-time staff", "auto")
@@ -259,7 +259,7 @@ async def test_a_title_is_a_separate_call_of_the_messages_api(
             await name(rig)
             assert await title(rig, talk) == "Paid leave"
         assert not api.requests[1].get("tools")
-        sent = ["format" in each.get("output_config", {}) for each in api.requests]
+        sent = ["format" in request.get("output_config", {}) for request in api.requests]
         assert sent == ([False, True, False] if unknown else [False, True])
 
 

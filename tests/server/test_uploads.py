@@ -157,7 +157,7 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents"
         for files in ([("a.exe", b"MZ")], [("a.exe", b"MZ"), ("b.dll", b"MZ")]):
-            refused = await rig.refused("POST", path, files=[("f", each) for each in files])
+            refused = await rig.refused("POST", path, files=[("f", file) for file in files])
             assert refused[:2] == (415, "DOCUMENT_UNSUPPORTED")
             assert "a.exe" in refused[2]
 

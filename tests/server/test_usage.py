@@ -150,7 +150,7 @@ async def test_the_services_reason_for_a_cache_miss_is_in_the_usage(tmp_path: Pa
         assert rows[""]["calls"] == rows["model_changed"]["calls"] == 1
         assert rows["model_changed"]["cacheMissed"] > 0
         assert "cacheMissed" not in rows[""]
-        first, second = (each["diagnostics"]["previous_message_id"] for each in api.requests)
+        first, second = (request["diagnostics"]["previous_message_id"] for request in api.requests)
         assert (first, second[:4]) == (None, "msg_")
         csv = (await rig.http.get("/api/usage?groupBy=cacheMiss&format=csv")).text
         assert csv.startswith("cacheMiss,calls,")
@@ -164,7 +164,7 @@ async def test_an_unchanged_prompt_has_no_cache_miss(tmp_path: Path) -> None:
     ):
         (row,) = await ask_twice(rig)
         assert (row["cacheMiss"], row["calls"]) == ("", 2)
-    assert all("diagnostics" in each for each in api.requests)
+    assert all("diagnostics" in request for request in api.requests)
 
 
 @pytest.mark.parametrize("reports", [True, False], ids=["reports its models", "does not"])

@@ -284,7 +284,7 @@ async def test_a_registered_secret_is_sent_only_to_its_authorization_server(tmp_
         found.guarded.scopes["tools/list"] = "more"
         found.granting.refresh.clear()
         await restart(rig, domain)
-        assert not any("a-very-secret-word" in str(each) for each in evil.granting.requests)
+        assert not any("a-very-secret-word" in str(request) for request in evil.granting.requests)
 
 
 async def test_an_entry_with_an_invalid_client_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -215,10 +215,12 @@ async def test_a_server_that_needs_more_scopes_keeps_the_granted_ones(tmp_path: 
                 assert (wait["kind"], wait["server"]) == ("url", "web")
                 assert wait["url"].endswith((await rig.ok("GET", place))["items"][0]["id"])
                 await sign_in(rig, (await rig.ok("GET", place))["items"][0])
-        assert any(each["type"] == "tool_result" and each["status"] == "ok" for each in events), "it went on by itself"
+        assert any(event["type"] == "tool_result" and event["status"] == "ok" for event in events), (
+            "it went on by itself"
+        )
         assert [each.form["scope"] for each in found.granting.find("/authorize")] == ["read", "read write"]
         events = await rig.say(conversation, "Go")
-        assert any(each["type"] == "tool_result" and each["status"] == "ok" for each in events), events
+        assert any(event["type"] == "tool_result" and event["status"] == "ok" for event in events), events
 
 
 async def test_endlessly_growing_scopes_are_requested_a_limited_number_of_times(tmp_path: Path) -> None:

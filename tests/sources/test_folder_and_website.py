@@ -75,7 +75,7 @@ def page(words: str) -> str:
 
 
 def sitemap(site: Site, *entries: str, tag: str = "url", around: str = "urlset") -> Page:
-    inner = "".join(f"<{tag}>{each}</{tag}>" for each in entries)
+    inner = "".join(f"<{tag}>{entry}</{tag}>" for entry in entries)
     text = f'<?xml version="1.0"?><{around} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{inner}</{around}>'
     return lambda request: Response(text, media_type="application/xml")
 

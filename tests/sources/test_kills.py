@@ -52,10 +52,10 @@ async def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, place: str) -> N
         assert (source["counts"]["unchanged"], source["counts"]["fetched"]) == (6, 0)
         await rig.taken_up(domain)
         documents = await documents_of(rig, domain)
-        assert sorted(each["name"] for each in documents) == [f"{number}.md" for number in (0, 1, 2, 3, 4, 6)]
-        assert all((each["labels"], each["status"]) == (["board"], "indexed") for each in documents)
+        assert sorted(document["name"] for document in documents) == [f"{number}.md" for number in (0, 1, 2, 3, 4, 6)]
+        assert all((document["labels"], document["status"]) == (["board"], "indexed") for document in documents)
         assert {each["documentId"] for each in await items_of(rig, domain, source)} == {
-            each["id"] for each in documents
+            document["id"] for document in documents
         }
         for words, count in (("lion1q", 1), ("zebra1q", 0), ("zebra6q", 1), ("zebra5q", 0)):
             found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": words, "threshold": 0})

@@ -336,11 +336,11 @@ async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_pa
         wanted = {each["id"]: ADDRESSES[each["sourceUri"]] for each in await documents_of(rig, domain)}
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "What is the title?")
-        cited = [each for each in events if each["type"] == "source_reference"]
+        cited = [event for event in events if event["type"] == "source_reference"]
         assert {each["documentId"]: each.get("sourceUri") for each in cited} == wanted
         messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         references = messages[-1]["references"]
-        assert {each["documentId"]: each.get("sourceUri") for each in references} == wanted
+        assert {reference["documentId"]: reference.get("sourceUri") for reference in references} == wanted
         for each in references:
             place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{each['chunkId']}/place")
             assert place.get("sourceUri") == wanted[each["documentId"]]
@@ -367,7 +367,7 @@ async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_pa
             told = await client.call_tool("ask", {"question": "What?"})
             assert told.structured_content is not None
             citations = told.structured_content["citations"]
-            assert {each["document_id"]: each.get("source_uri") for each in citations} == wanted
+            assert {citation["document_id"]: citation.get("source_uri") for citation in citations} == wanted
             for each in citations:
                 (contents,) = (await client.read_resource(each["uri"])).contents
                 assert (contents.meta or {}).get("source_uri") == wanted[each["document_id"]]

@@ -21,7 +21,9 @@ async def test_a_bundle_imports_sources_disabled_and_without_an_erased_owner(tmp
         as_operator(rig)
         bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
         report = await bring(rig, bundle)
-        assert [each["subject"] for each in report["differences"] if each["kind"] == "source"] == ["Manual"]
+        assert [difference["subject"] for difference in report["differences"] if difference["kind"] == "source"] == [
+            "Manual"
+        ]
         (copied,) = (await rig.ok("GET", f"/api/domains/{report['domainId']}/sources"))["items"]
         assert (copied["enabled"], copied["labels"], copied["website"]) == (False, ["board"], made.json()["website"])
         assert "disabled until an admin completes it" in copied["notes"][0]

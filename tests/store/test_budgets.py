@@ -123,7 +123,7 @@ async def test_account_locks_are_reentrant_and_block_others(database: Database) 
     assert caught.value.retryable
     await compaction.aclose()
     rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
-    assert [each.turn_id for each in rows] == ["turn_1"] * 2, "what the turn has reserved stays"
+    assert [row.turn_id for row in rows] == ["turn_1"] * 2, "what the turn has reserved stays"
     await turn.aclose()
     await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
 
@@ -174,7 +174,7 @@ async def test_a_reservation_expires(database: Database) -> None:
     assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
     await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
     rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.USER, "mia"))
-    assert [(each.sent, each.received) for each in rows] == [(0, 500)]
+    assert [(row.sent, row.received) for row in rows] == [(0, 500)]
 
 
 async def test_daily_sums_equal_the_rows(database: Database) -> None:

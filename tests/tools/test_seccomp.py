@@ -19,7 +19,7 @@ def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = 
     known = MACHINES[machine]
     number = known.calls[call] if isinstance(call, str) else call
     registers = [*arguments, *[ANYTHING] * (6 - len(arguments))]
-    masked = [each & 0xFFFF_FFFF_FFFF_FFFF for each in registers]
+    masked = [register & 0xFFFF_FFFF_FFFF_FFFF for register in registers]
     data = struct.pack("<IIQ6Q", number, known.audit if audit is None else audit, 0, *masked)
     return run(list(struct.iter_unpack("<HBBI", filter_program(machine, network=network))), data)
 

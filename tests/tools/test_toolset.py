@@ -228,7 +228,7 @@ def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
 def test_cleaning_removes_exactly_the_hidden_characters(text: str) -> None:
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     lines = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
-    assert clean(text) == "".join(each for each in lines if each in "\n\t" or unicodedata.category(each) not in hidden)
+    assert clean(text) == "".join(line for line in lines if line in "\n\t" or unicodedata.category(line) not in hidden)
 
 
 def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
@@ -290,7 +290,7 @@ async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: A
         assert 200 < len(toolset.tools) < LIST_BYTES // 1_000
         [state] = [each for each in hub.status() if each.name == "ours"]
         assert len(state.dropped_tools) == 300 - len(toolset.tools)
-        assert all("longer than 262144 bytes" in each.reason for each in state.dropped_tools)
+        assert all("longer than 262144 bytes" in dropped_tool.reason for dropped_tool in state.dropped_tools)
         assert len(state.tools) == len(toolset.tools)
 
 

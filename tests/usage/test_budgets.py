@@ -139,7 +139,7 @@ async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp
             async with anyio.create_task_group() as tasks:
                 for number in range(50):
                     tasks.start_soon(ask, number)
-        assert all("BUDGET_EXCEEDED" in each for each in ends if each != "done")
+        assert all("BUDGET_EXCEEDED" in end for end in ends if end != "done")
         assert ends.count("done") == len(ran) <= 10, "each costs a hundred of a thousand"
         while len(ran) < 10:  # on a slow machine some did not wait that long for the reservations of others
             assert types_of(await rig.say(await rig.conversation(domain), "Now?"))[-1] == "done"
@@ -157,7 +157,7 @@ async def test_a_turn_does_not_wait_for_its_own_reservation(tmp_path: Path) -> N
         domain = await rig.domain()
         await set_budget(rig, "domain", domain, hard="200")
         events = await rig.say(await rig.conversation(domain), "Hi")
-        assert [each["type"] for each in events if each["type"] in ("retrying", "done", "error")] == [
+        assert [event["type"] for event in events if event["type"] in ("retrying", "done", "error")] == [
             "retrying",
             "retrying",
             "done",
@@ -217,7 +217,7 @@ async def test_a_delegate_is_refused_and_its_parent_too(tmp_path: Path) -> None:
         domain = await rig.domain(subRoleIds=["researcher"])
         await set_budget(rig, "user", "*", hard="100")
         events = await rig.say(await rig.conversation(domain), "Hi")
-        (result,) = [each for each in events if each["type"] == "tool_result"]
+        (result,) = [event for event in events if event["type"] == "tool_result"]
         assert result["status"] == "error"
         assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_EXCEEDED")
 

@@ -45,15 +45,15 @@ async def traced(tmp_path: Path, collector: Collector, *, content: bool = False)
 async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     with collecting() as collector:
         conversation = await traced(tmp_path, collector)
-    assert {each.trace for each in collector.spans} == {GIVEN.split("-")[1]}
+    assert {span.trace for span in collector.spans} == {GIVEN.split("-")[1]}
     turn = collector.named("invoke_agent assistant")
     assert turn.above == GIVEN.split("-")[2]
     assert turn.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert turn.attributes["gen_ai.conversation.id"] == conversation
     assert turn.attributes["agentic_rag.turn.end"] == "end_turn"
-    steps = [each for each in collector.spans if each.name.startswith("chat ")]
-    assert [collector.above(each) for each in steps] == ["invoke_agent assistant"] * 2
-    first = next(each for each in steps if each.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
+    steps = [span for span in collector.spans if span.name.startswith("chat ")]
+    assert [collector.above(step) for step in steps] == ["invoke_agent assistant"] * 2
+    first = next(step for step in steps if step.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
     assert first.kind == 3, "CLIENT"
     asked = first.attributes
     assert asked["gen_ai.operation.name"] == "chat"
@@ -73,7 +73,7 @@ async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     assert collector.above(retrieval) == tool.name
     assert retrieval.attributes["agentic_rag.retrieval.hits"] == 1
     assert retrieval.attributes["gen_ai.retrieval.top_k"] > 0
-    assert not any(each.failed for each in collector.spans)
+    assert not any(span.failed for span in collector.spans)
     assert "Twenty-five" not in str(collector.spans), "nothing of what was said"
 
 
@@ -84,7 +84,7 @@ async def test_content_is_recorded_only_by_setting_and_without_secrets(tmp_path:
             domain = await rig.domain()
             await rig.ok("PUT", f"/api/domains/{domain}/secrets/word", {"value": "hunter2-hunter2"})
             await rig.say(await rig.conversation(domain), "What is hunter2-hunter2?")
-    asked = [each for each in collector.spans if each.name.startswith("chat ")]
+    asked = [span for span in collector.spans if span.name.startswith("chat ")]
     said = json.loads(asked[-1].attributes["gen_ai.input.messages"])
     assert said[0]["role"] == "user"
     assert {part["type"] for each in said for part in each["parts"]} >= {"text", "tool_call", "tool_call_response"}
@@ -109,7 +109,7 @@ async def test_calls_outside_turns_belong_to_their_domain_and_show_no_secret(tmp
             await rig.application.business.extraction.run(0)
             await rig.ok("POST", f"/api/conversations/{conversation}/compact")
             metrics = (await rig.http.get("/metrics")).text
-    alone = [each for each in collector.spans if each.name.startswith("chat ") and not each.above]
+    alone = [span for span in collector.spans if span.name.startswith("chat ") and not span.above]
     assert [each.attributes.get("agentic_rag.domain.id") for each in alone] == [domain] * 3
     assert all("gen_ai.input.messages" in each.attributes for each in alone)
     assert "hunter2" not in str(collector.spans)
@@ -136,8 +136,8 @@ async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> N
             await rig.say(await rig.conversation(domain), "Hi")
     child = collector.named("invoke_agent researcher")
     assert collector.above(child) == "execute_tool delegate"
-    assert len({each.trace for each in collector.spans}) == 1
-    assert len([each for each in collector.spans if collector.above(each) == child.name]) == 1
+    assert len({span.trace for span in collector.spans}) == 1
+    assert len([span for span in collector.spans if collector.above(span) == child.name]) == 1
 
 
 async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_its_own(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_it
     with collecting() as collector:
         async with Rig(tmp_path, refused, otlp_endpoint=collector.url) as rig:
             await rig.say(await rig.conversation(), "Hi")
-    step = next(each for each in collector.spans if each.name.startswith("chat "))
-    turn = next(each for each in collector.spans if each.name.startswith("invoke_agent"))
+    step = next(span for span in collector.spans if span.name.startswith("chat "))
+    turn = next(span for span in collector.spans if span.name.startswith("invoke_agent"))
     assert (step.failed, step.attributes["error.type"]) == (True, "authentication_error")
     assert (turn.failed, turn.attributes["error.type"], turn.above) == (True, "LLM_SERVICE_ERROR", "")
 
@@ -162,8 +162,8 @@ async def test_each_socket_frame_can_carry_a_trace_context(tmp_path: Path) -> No
                 for given in (GIVEN, "not one"):
                     await socket.say("message", conversationId=conversation, content="Hi", traceparent=given)
                     await socket.hear_turn()
-    turns = [each for each in collector.spans if each.name.startswith("invoke_agent")]
-    assert [each.above for each in turns] == [GIVEN.split("-")[2], ""]
+    turns = [span for span in collector.spans if span.name.startswith("invoke_agent")]
+    assert [turn.above for turn in turns] == [GIVEN.split("-")[2], ""]
 
 
 @pytest.mark.parametrize("refusing", [503, 400])
@@ -185,7 +185,7 @@ async def test_requests_to_mcp_servers_carry_the_trace(tmp_path: Path) -> None:
         async with Rig(tmp_path, asked, say("Done."), any_command=True, otlp_endpoint=collector.url) as rig:
             domain = await rig.domain(mcpServers={"notes": entry})
             events = await rig.say(await rig.conversation(domain), "Hi")
-    (result,) = [each for each in events if each["type"] == "tool_result"]
+    (result,) = [event for event in events if event["type"] == "tool_result"]
     request = collector.named("tools/call show_trace")
     assert f"called with 00-{request.trace}-{request.ident}-01" in str(result["content"])
 

@@ -151,7 +151,7 @@ def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
 
 
 def test_a_delegate_is_a_subagent_of_its_call() -> None:
-    (begun, second) = [each for each in chunks(AgUi(), FULL) if each["type"] == "SUBAGENT_STARTED"]
+    (begun, second) = [chunk for chunk in chunks(AgUi(), FULL) if chunk["type"] == "SUBAGENT_STARTED"]
     assert begun == {
         "type": "SUBAGENT_STARTED",
         "subagentRunId": "msg_a/researcher",
@@ -166,7 +166,7 @@ def test_a_delegate_is_a_subagent_of_its_call() -> None:
 def test_truncated_arguments_are_sent_completely_at_the_end_of_the_call() -> None:
     cut = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
     fed = events(started(), IterationStart(1), *cut)
-    (end,) = [each for each in chunks(AgUi(), fed) if each["type"] == "TOOL_CALL_END"]
+    (end,) = [chunk for chunk in chunks(AgUi(), fed) if chunk["type"] == "TOOL_CALL_END"]
     assert end["metadata"] == {"arguments": {}}
 
 

@@ -261,7 +261,9 @@ def test_agentx_reports_the_agents_activity() -> None:
     }
     assert said["tool_executing"]["data"]["arguments"] == {"query": "leave"}
     assert said["turn_response"]["data"]["duration"] == 1500
-    assert [each["documentName"] for each in said["message_complete"]["data"]["references"]] == ["Leave policy.md"]
+    assert [reference["documentName"] for reference in said["message_complete"]["data"]["references"]] == [
+        "Leave policy.md"
+    ]
     assert sent("agentx", turn)[-1]["data"]["reason"] == "completed"
 
 

@@ -49,7 +49,7 @@ def test_citations_count_as_javascript_does() -> None:
     text = "🚆 By train. "
     reference = SourceReference(1, 1, 2, 10, "doc_1", "Travel.pdf", "chunk_1", "train", 0.5, 3)
     fed = events(started(), IterationStart(1), Text(text), reference, Text("Yes."), done())
-    (end,) = [each for each in chunks(fed) if each["type"] == "text-end"]
+    (end,) = [chunk for chunk in chunks(fed) if chunk["type"] == "text-end"]
     (citation,) = end["citations"]
     cut = text.encode("utf-16-le")[2 * citation["startIndex"] : 2 * citation["endIndex"]].decode("utf-16-le")
     assert cut == text[2:10]
@@ -57,8 +57,8 @@ def test_citations_count_as_javascript_does() -> None:
 
 
 def test_each_cited_passage_is_one_source_with_those_of_delegates_last() -> None:
-    sources = [each for each in chunks(FULL) if each["type"] == "source-document"]
-    assert [each["sourceId"] for each in sources] == ["1:chunk_1", "2:chunk_2"]
+    sources = [chunk for chunk in chunks(FULL) if chunk["type"] == "source-document"]
+    assert [source["sourceId"] for source in sources] == ["1:chunk_1", "2:chunk_2"]
     assert sources[1]["providerMetadata"]["agentic-rag"]["agent"] == OF_DELEGATE.agent
     assert sources[0]["providerMetadata"]["agentic-rag"]["citedText"] == CITED.cited_text
 
@@ -67,7 +67,7 @@ def test_a_retracted_source_is_sent_again() -> None:
     reference = SourceReference(1, 1, 0, 2, "doc_1", "Travel.md", "chunk_1", "train", 0.5)
     again = (Text("By train."), reference)
     fed = events(started(), IterationStart(1), *again, StepReset(1), IterationStart(1), *again, done(CITED))
-    said = [each["type"] for each in chunks(fed)]
+    said = [chunk["type"] for chunk in chunks(fed)]
     assert said.count("source-document") == 2
     assert said.count("start-step") == said.count("reset-step") == said.count("finish-step") == 1
 
@@ -100,4 +100,4 @@ def test_an_early_answer_is_used_when_the_rest_of_the_step_has_ended() -> None:
 
 
 def test_an_interrupt_aborts() -> None:
-    assert [each["type"] for each in chunks(INTERRUPTED)][-3:] == ["finish-step", "abort", "finish"]
+    assert [chunk["type"] for chunk in chunks(INTERRUPTED)][-3:] == ["finish-step", "abort", "finish"]
