@@ -64,7 +64,7 @@ PURE = (
     "agentic_rag/conversations/message_html.py",
     "agentic_rag/server/limits.py",
     "agentic_rag/base/token_bucket.py",
-    "agentic_rag/server/frames.py",
+    "agentic_rag/server/ws/frames.py",
     "agentic_rag/tools/entries",
     "agentic_rag/tools/launch/addresses.py",
     "agentic_rag/tools/launch/catalogue.py",

@@ -123,10 +123,10 @@ from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
 from agentic_rag.server.auth import DoorTokens, Gate, KeyUse
 from agentic_rag.server.dialects import get_dialect
+from agentic_rag.server.doors.mcp import McpDoor
 from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
 from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import KeyLimits
-from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
 from agentic_rag.server.web_files import WebFiles
 from agentic_rag.sources.folder import AllowedFolders

@@ -7,7 +7,7 @@ available. It knows no route. Settings come from the environment, as for ``agent
     hypercorn agentic_rag.app.asgi:app --bind 127.0.0.1:8000
     granian --interface asgi agentic_rag.app.asgi:app
     uvicorn agentic_rag.app.asgi:app --http agentic_rag.server.http_protocol:ENTRANCE \
-        --ws agentic_rag.server.fast_socket:SocketProtocol
+        --ws agentic_rag.server.ws.fast_socket:SocketProtocol
 
 Use one worker only: a data folder belongs to one process, and a second one refuses to start. The ASGI server's own
 options define its address. ``AGENTIC_RAG_HOST`` and ``AGENTIC_RAG_PORT`` must have the same values, because addresses

@@ -24,10 +24,10 @@ from agentic_rag.base import garbage
 from agentic_rag.base.errors import ServerStopping
 from agentic_rag.base.settings import Settings
 from agentic_rag.base.startup_errors import BadConfiguration, PortInUse
-from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.hosts import hosts_of, url_of
 from agentic_rag.server.http_protocol import ConnectionLimits, Entrance, descriptor_limit, raise_descriptor_limit
 from agentic_rag.server.startup_app import make_waiting_app
+from agentic_rag.server.ws.fast_socket import UVICORN_OPTIONS
 
 log = logging.getLogger(__name__)
 

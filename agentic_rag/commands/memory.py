@@ -162,7 +162,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         InvalidInput: the folder cannot be read.
     """
     from agentic_rag.base.forms import read_form
-    from agentic_rag.server.role_routes import EngramForm
+    from agentic_rag.server.routes.roles import EngramForm
 
     place = Folder(folder.absolute())
     locked_before = place.is_file(LOCK_FILE)

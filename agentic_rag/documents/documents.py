@@ -197,7 +197,7 @@ class Documents:
     async def page(
         self, domain_id: str, document_id: DocumentId, page: int, width: int, view: DocumentView
     ) -> PageImage:
-        """Return a page of a PDF as an image, as `Pages.image` does.
+        """Return a page of a PDF as an image, as `PageImages.image` does.
 
         Raises:
             NotFound: the domain has no such document, or the document has no such page.

@@ -38,7 +38,6 @@ from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.base.errors import AgenticRagError, Forbidden, Unauthenticated
 from agentic_rag.base.telemetry import continuing
 from agentic_rag.base.terminal import log_under
-from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.cookies import SIGN_IN, check_own_page, is_secure, read_cookie
 from agentic_rag.server.hosts import (
     ORIGIN_ADVICE,
@@ -55,6 +54,7 @@ from agentic_rag.server.limits import KeyLimits, Load
 from agentic_rag.server.peer_credentials import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.server.root_path import root_path_of
+from agentic_rag.server.ws.connection import arrival_of
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.logins import LoginRecord
 

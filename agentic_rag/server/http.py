@@ -22,47 +22,54 @@ from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import Health, HealthReport
 from agentic_rag.operations.metrics import Exposition
 from agentic_rag.reach.links import PATH as ANSWERS
-from agentic_rag.server.a2a_routes import AgentRoutes
-from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, AgUiRuns
-from agentic_rag.server.ag_ui_socket import run_socket_endpoint
-from agentic_rag.server.answer_routes import AnswerRoutes
-from agentic_rag.server.app_routes import AppRoutes
-from agentic_rag.server.attachment_routes import AttachmentRoutes
 from agentic_rag.server.auth import RESOURCE_METADATA, Gate, Guard
-from agentic_rag.server.authorization_routes import FOLDER as OAUTH
-from agentic_rag.server.authorization_routes import OPENID_METADATA, SERVER_METADATA, AuthorizationRoutes, OwnServer
-from agentic_rag.server.backup_routes import BackupRoutes
-from agentic_rag.server.budget_routes import BudgetRoutes
-from agentic_rag.server.bundle_routes import BundleRoutes
-from agentic_rag.server.catalogue_routes import CatalogueRoutes
 from agentic_rag.server.compression import Compression
-from agentic_rag.server.conversation_answers import MessagePages
-from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
 from agentic_rag.server.dialects import DEFAULT_DIALECT
-from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
-from agentic_rag.server.domain_routes import DomainRoutes
-from agentic_rag.server.durable_streams import DurableStreamRoutes
-from agentic_rag.server.endpoint_routes import EndpointRoutes
-from agentic_rag.server.evaluation_routes import CaseRoutes, EvaluationRoutes
-from agentic_rag.server.feedback_routes import FeedbackRoutes
-from agentic_rag.server.history_routes import HistoryRoutes
-from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
-from agentic_rag.server.launch_request_routes import LaunchRequestRoutes
-from agentic_rag.server.legacy_routes import ChatRoutes, KnowledgeRoutes
-from agentic_rag.server.login_routes import LoginRoutes
-from agentic_rag.server.mcp_door import McpDoor, McpRoutes
-from agentic_rag.server.oauth_routes import OAuthRoutes
-from agentic_rag.server.oidc_routes import OidcRoutes, ProviderDepartures
-from agentic_rag.server.openai_routes import OpenAiRoutes
+from agentic_rag.server.doors.a2a import AgentRoutes
+from agentic_rag.server.doors.ag_ui import AG_UI, AgUiRoutes, AgUiRuns
+from agentic_rag.server.doors.ag_ui_socket import run_socket_endpoint
+from agentic_rag.server.doors.authorization import FOLDER as OAUTH
+from agentic_rag.server.doors.authorization import OPENID_METADATA, SERVER_METADATA, AuthorizationRoutes, OwnServer
+from agentic_rag.server.doors.durable_streams import DurableStreamRoutes
+from agentic_rag.server.doors.legacy import ChatRoutes, KnowledgeRoutes
+from agentic_rag.server.doors.mcp import McpDoor, McpRoutes
+from agentic_rag.server.doors.openai import OpenAiRoutes
+from agentic_rag.server.doors.ui_message import UiMessageRoutes
 from agentic_rag.server.openapi import OpenApi
-from agentic_rag.server.place_routes import PlaceRoutes
-from agentic_rag.server.render_routes import RenderRoutes
 from agentic_rag.server.replies import MetricsText, Replies, answer
-from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
 from agentic_rag.server.root_path import RootPath
-from agentic_rag.server.routes import HttpEdge, declarations_of, route
-from agentic_rag.server.schedule_routes import TRIGGERS, ScheduleRoutes
-from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
+from agentic_rag.server.routes.answer_links import AnswerRoutes
+from agentic_rag.server.routes.apps import AppRoutes
+from agentic_rag.server.routes.attachments import AttachmentRoutes
+from agentic_rag.server.routes.backups import BackupRoutes
+from agentic_rag.server.routes.budgets import BudgetRoutes
+from agentic_rag.server.routes.bundles import BundleRoutes
+from agentic_rag.server.routes.catalogue import CatalogueRoutes
+from agentic_rag.server.routes.console import FOLDER, WebRoutes
+from agentic_rag.server.routes.conversation_answers import MessagePages
+from agentic_rag.server.routes.conversations import ConversationRoutes, TurnRoutes
+from agentic_rag.server.routes.documents import CollectionRoutes, DocumentRoutes
+from agentic_rag.server.routes.domains import DomainRoutes
+from agentic_rag.server.routes.endpoints import EndpointRoutes
+from agentic_rag.server.routes.evaluation import CaseRoutes, EvaluationRoutes
+from agentic_rag.server.routes.feedback import FeedbackRoutes
+from agentic_rag.server.routes.history import HistoryRoutes
+from agentic_rag.server.routes.keys import AuditRoutes, KeyRoutes, TicketRoutes
+from agentic_rag.server.routes.launch_requests import LaunchRequestRoutes
+from agentic_rag.server.routes.logins import LoginRoutes
+from agentic_rag.server.routes.oauth import OAuthRoutes
+from agentic_rag.server.routes.oidc import OidcRoutes, ProviderDepartures
+from agentic_rag.server.routes.places import PlaceRoutes
+from agentic_rag.server.routes.render import RenderRoutes
+from agentic_rag.server.routes.roles import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
+from agentic_rag.server.routes.schedules import TRIGGERS, ScheduleRoutes
+from agentic_rag.server.routes.servers import SecretRoutes, ServerRoutes
+from agentic_rag.server.routes.sharing import SHARED_FOLDER, SharingRoutes
+from agentic_rag.server.routes.sources import SourceRoutes
+from agentic_rag.server.routes.usage import UsageRoutes
+from agentic_rag.server.routes.users import UserRoutes
+from agentic_rag.server.routes.waits import WaitRoutes
+from agentic_rag.server.routing import HttpEdge, declarations_of, route
 from agentic_rag.server.services import (
     AccessServices,
     ConversationServices,
@@ -76,15 +83,8 @@ from agentic_rag.server.services import (
     RouteServices,
     ServerServices,
 )
-from agentic_rag.server.sharing_routes import SHARED_FOLDER, SharingRoutes
-from agentic_rag.server.source_routes import SourceRoutes
-from agentic_rag.server.ui_message_routes import UiMessageRoutes
-from agentic_rag.server.usage_routes import UsageRoutes
-from agentic_rag.server.user_routes import UserRoutes
-from agentic_rag.server.wait_routes import WaitRoutes
 from agentic_rag.server.web_files import WebFiles
-from agentic_rag.server.web_routes import FOLDER, WebRoutes
-from agentic_rag.server.ws import websocket_endpoint
+from agentic_rag.server.ws.socket import websocket_endpoint
 
 if TYPE_CHECKING:
     from agentic_rag.access.oidc.logins import ProviderLogins

@@ -26,9 +26,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from agentic_rag.base.errors import AgenticRagError, HeadersTooLarge, MalformedRequest, RequestTimeout, ServerBusy
-from agentic_rag.server.connection import ARRIVAL
 from agentic_rag.server.peer_credentials import uid_of
 from agentic_rag.server.replies import HEADERS, refusal
+from agentic_rag.server.ws.connection import ARRIVAL
 from agentic_rag.store.clock import new_id
 
 RETRY_SECONDS = 5.0

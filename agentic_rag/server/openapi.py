@@ -19,17 +19,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from agentic_rag import __version__
 from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.base.json_form import Json, camel
-from agentic_rag.server.bundle_routes import BundleStream
-from agentic_rag.server.durable_streams import StreamAnswer
+from agentic_rag.server.doors.durable_streams import StreamAnswer
+from agentic_rag.server.doors.mcp import RpcAnswer
 from agentic_rag.server.error_shapes import keeps_error_form
 from agentic_rag.server.json_response import CollectedAnswer
-from agentic_rag.server.mcp_door import RpcAnswer
-from agentic_rag.server.originals import OriginalFile
-from agentic_rag.server.page_images import PageFile
 from agentic_rag.server.replies import Attachment, CsvTable, ErrorAnswer, Headed, Items, MetricsText, Redacted
-from agentic_rag.server.routes import FREE_NAMES, Declaration
+from agentic_rag.server.routes.bundles import BundleStream
+from agentic_rag.server.routes.console import PageAnswer
+from agentic_rag.server.routes.originals import OriginalFile
+from agentic_rag.server.routes.page_images import PageFile
+from agentic_rag.server.routing import FREE_NAMES, Declaration
 from agentic_rag.server.sse import EventStream
-from agentic_rag.server.web_routes import PageAnswer
 
 REFS = "#/components/schemas/{model}"
 FILES: Json = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}

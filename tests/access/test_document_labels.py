@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from agentic_rag.base.messages import without_private
 from agentic_rag.models.base import ModelEvent, ModelRequest
-from agentic_rag.server.routes import RouteEndpoint
+from agentic_rag.server.routing import RouteEndpoint
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say
 from tests.access.issuer import issuing

@@ -5,22 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.server import (
-    backup_routes,
-    catalogue_routes,
-    conversation_routes,
-    document_routes,
-    domain_routes,
-    http,
-    key_routes,
-    login_routes,
-    role_routes,
-    server_routes,
-    usage_routes,
-    user_routes,
-)
-from agentic_rag.server import legacy_routes as older_routes
-from agentic_rag.server.routes import Declaration, declarations_of
+from agentic_rag.server import http
+from agentic_rag.server.doors import legacy as older_routes
+from agentic_rag.server.routes import backups as backup_routes
+from agentic_rag.server.routes import catalogue as catalogue_routes
+from agentic_rag.server.routes import conversations as conversation_routes
+from agentic_rag.server.routes import documents as document_routes
+from agentic_rag.server.routes import domains as domain_routes
+from agentic_rag.server.routes import keys as key_routes
+from agentic_rag.server.routes import logins as login_routes
+from agentic_rag.server.routes import roles as role_routes
+from agentic_rag.server.routes import servers as server_routes
+from agentic_rag.server.routes import usage as usage_routes
+from agentic_rag.server.routes import users as user_routes
+from agentic_rag.server.routing import Declaration, declarations_of
 from agentic_rag.testing.steps import Step, Use, say
 from agentic_rag.tools.system import SYSTEM_TOOLS
 from tests.access.tenants import audited

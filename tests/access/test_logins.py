@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from agentic_rag.access.keys import KEYLESS, Access, Entrant, new_secret
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import LOCAL
-from agentic_rag.server.login_routes import WRONG_AT_ONCE
+from agentic_rag.server.routes.logins import WRONG_AT_ONCE
 from agentic_rag.store.database import Database
 from tests.access.tenants import as_operator, audited, make_key, socket
 from tests.access.test_users import ticket_opens

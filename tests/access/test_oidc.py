@@ -22,7 +22,7 @@ from agentic_rag.access.oidc.tokens import OidcProvider, ProviderClient
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import ProviderUnavailable, Unauthenticated
 from agentic_rag.base.startup_errors import BadConfiguration
-from agentic_rag.server.oidc_routes import BEGUN_AT_ONCE
+from agentic_rag.server.routes.oidc import BEGUN_AT_ONCE
 from agentic_rag.store import logins
 from agentic_rag.store.logins import BegunRecord
 from tests.access.issuer import CLIENT, Claims, Issuer, issuing

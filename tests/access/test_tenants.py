@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
-from agentic_rag.server.frames import FRAMES
-from agentic_rag.server.routes import RouteEndpoint, Rule
+from agentic_rag.server.routing import RouteEndpoint, Rule
+from agentic_rag.server.ws.frames import FRAMES
 from tests.access.tenants import SECRET_WORDS, Tenants, audited, count_refused, make_key, socket, tenants
 from tests.ws.serving import serving
 

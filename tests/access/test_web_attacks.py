@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from agentic_rag.server.auth import MAX_TICKETS
-from agentic_rag.server.ws import MAX_REFUSED_FRAMES
+from agentic_rag.server.ws.socket import MAX_REFUSED_FRAMES
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
 from tests.access.tenants import as_operator, audited, bearer, count_refused, make_key, socket, tenants

@@ -22,7 +22,7 @@ ENTRY = {"server": "a", "target": "b", "secrets": ["c"]}
 SAMPLES = {int: 7, float: 1.5, bool: True, str: "abc", tuple[str, ...]: ("a", "b"), tuple[Json, ...]: (ENTRY,)}
 UNTOLD = {
     "agentic_rag.archive.zips.ZipTooLarge",
-    "agentic_rag.server.connection.ConnectionGone",
+    "agentic_rag.server.ws.connection.ConnectionGone",
     "agentic_rag.backup.program.ProgramFailed",
     "agentic_rag.bundles.contents.ContentChanged",
     "agentic_rag.store.engrams.TooMany",
@@ -31,7 +31,7 @@ UNTOLD = {
     "agentic_rag.tools.exchange.UnreadableAnswer",
     "agentic_rag.access.authorizations.GrantNotValid",
     "agentic_rag.access.oauth_clients.ClientRefused",
-    "agentic_rag.server.a2a_routes.RpcError",
+    "agentic_rag.server.doors.a2a.RpcError",
     "agentic_rag.sources.items.ItemGone",
     "agentic_rag.sources.runs.Superseded",
     "agentic_rag.tools.remote_tasks.UnreadableTask",

@@ -16,9 +16,9 @@ from agentic_rag.base.errors import AgenticRagError, NotFound
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.chat.screen import Screen
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.fast_socket import SocketProtocol
 from agentic_rag.server.replies import Replies
-from agentic_rag.server.ws import websocket_endpoint
+from agentic_rag.server.ws.fast_socket import SocketProtocol
+from agentic_rag.server.ws.socket import websocket_endpoint
 from tests.ws.memory import Desk, NoWaits
 from tests.ws.serving import serving
 

@@ -158,7 +158,7 @@ def add_settings(copy: Copy) -> None:
 
 def add_route(copy: Copy) -> None:
     copy.end_class(
-        "agentic_rag/server/usage_routes.py",
+        "agentic_rag/server/routes/usage.py",
         "UsageRoutes",
         '\n    @route("GET", "/api/domains/{domain}/greetings", allow="member")\n'
         "    async def list_greetings(self, domain: str) -> Items[str]:\n"
@@ -172,7 +172,7 @@ def add_error(copy: Copy) -> None:
         '\n\nclass GreetingRefused(AgenticRagError, code="GREETING_REFUSED", status=409, facts=("name",)):\n'
         '    """A person who is not greeted."""\n\n    name: str\n    text = "{self.name} is not greeted."\n',
     )
-    routes = "agentic_rag/server/usage_routes.py"
+    routes = "agentic_rag/server/routes/usage.py"
     copy.before(routes, "class UsageRoutes", "from agentic_rag.base.errors import GreetingRefused  # noqa: E402\n\n")
     copy.end_class(
         routes,
@@ -246,7 +246,7 @@ def add_dialect(copy: Copy) -> None:
 
 def add_record_field(copy: Copy) -> None:
     copy.add_field("agentic_rag/store/feedback.py", "FeedbackRecord", '    mood: str = "merry"')
-    copy.add_field("agentic_rag/server/feedback_routes.py", "GivenFeedback", "    mood: Absent[str] = None")
+    copy.add_field("agentic_rag/server/routes/feedback.py", "GivenFeedback", "    mood: Absent[str] = None")
     copy.script("make_migration", "agentic_rag/store/migrations/versions/v1000_initial_tables.py", "--initial")
 
 
@@ -309,6 +309,6 @@ async def test_each_recipe_works_with_the_files_that_it_names(tmp_path: Path) ->
 
 
 def test_a_changed_file_that_a_recipe_does_not_name_is_detected() -> None:
-    assert outside("A route", {"agentic_rag/server/usage_routes.py", "agentic_rag/server/auth.py"}) == [
+    assert outside("A route", {"agentic_rag/server/routes/usage.py", "agentic_rag/server/auth.py"}) == [
         "agentic_rag/server/auth.py"
     ]

@@ -34,7 +34,7 @@ COMMANDS = {
     "uvicorn, fast": [
         *(*MODULE, "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"),
         *("--http", "agentic_rag.server.http_protocol:ENTRANCE"),
-        *("--ws", "agentic_rag.server.fast_socket:SocketProtocol"),
+        *("--ws", "agentic_rag.server.ws.fast_socket:SocketProtocol"),
     ],
     "hypercorn": [*MODULE, "hypercorn", "agentic_rag.app.asgi:app", "--bind", "127.0.0.1:{port}"],
     "granian": [*MODULE, "granian", "--interface", "asgi", "--port", "{port}", "agentic_rag.app.asgi:app"],

@@ -24,7 +24,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from agentic_rag.server.dialects import dialect_names
-from agentic_rag.server.frames import FRAMES
+from agentic_rag.server.ws.frames import FRAMES
 from agentic_rag.testing.steps import Say, Step, Think, Use
 from tests.faults.outside import PATIENCE
 from tests.faults.sweep import Rig

@@ -31,7 +31,7 @@ from agentic_rag.app.serving import address_of, bind, serve
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import StorageFull
 from agentic_rag.base.settings import load_settings
-from agentic_rag.server.connection import EXTENSION, SocketConnection
+from agentic_rag.server.ws.connection import EXTENSION, SocketConnection
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 

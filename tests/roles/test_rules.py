@@ -4,8 +4,8 @@ import pytest
 
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import Forbidden
-from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
-from agentic_rag.server.routes import Rule, declarations_of
+from agentic_rag.server.routes.roles import MemoryRoutes, RoleRoutes
+from agentic_rag.server.routing import Rule, declarations_of
 
 BASE = "/api/domains/{domain}"
 MEMBER = User("mara", domains=frozenset({"dom_1"}))

@@ -21,7 +21,7 @@ from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.models.base import Model
 from agentic_rag.operations.maintenance import SCAN_SECONDS
 from agentic_rag.server.openapi import documented_statuses
-from agentic_rag.server.routes import RouteEndpoint
+from agentic_rag.server.routing import RouteEndpoint
 from agentic_rag.store import documents
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.migrations import OWN, Revisions

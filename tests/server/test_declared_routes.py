@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Match, Route
 
 from agentic_rag.access.users import User
-from agentic_rag.server.routes import DeclaredRoute, RouteEndpoint, declarations_of, route
+from agentic_rag.server.routing import DeclaredRoute, RouteEndpoint, declarations_of, route
 
 
 class Places:

@@ -9,8 +9,8 @@ import anyio.from_thread
 from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.access.users import LOCAL
 from agentic_rag.base.threads import one_thread
-from agentic_rag.server.document_routes import DocumentFilter, DocumentRoutes
 from agentic_rag.server.replies import Items
+from agentic_rag.server.routes.documents import DocumentFilter, DocumentRoutes
 from tests.server.rig import Rig
 from tests.waiting import pause
 

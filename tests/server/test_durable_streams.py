@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.server.durable_streams import next_cursor, offset_of
+from agentic_rag.server.doors.durable_streams import next_cursor, offset_of
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import say, use
 from tests.clients.live import delegated

@@ -30,8 +30,8 @@ from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from agentic_rag.server.auth import Gate
+from agentic_rag.server.doors.mcp import SESSIONS, McpDoor
 from agentic_rag.server.http import make_app
-from agentic_rag.server.mcp_door import SESSIONS, McpDoor
 from agentic_rag.testing.scripted import Broken, Scripted, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.access.tenants import bearer, make_key

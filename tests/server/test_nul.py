@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.server.frames import MessageFrame, read_frame
+from agentic_rag.server.ws.frames import MessageFrame, read_frame
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig, types_of
 from tests.store.conftest import needs_postgresql, postgresql_server

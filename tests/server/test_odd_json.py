@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from agentic_rag.base.ids import ConversationId
-from agentic_rag.server.routes import Declaration, RouteEndpoint
+from agentic_rag.server.routing import Declaration, RouteEndpoint
 from agentic_rag.store.conversations import update
 from tests.server.rig import Rig
 

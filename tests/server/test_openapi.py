@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag.access.users import User
-from agentic_rag.server.routes import Declaration, RouteEndpoint, route
+from agentic_rag.server.routing import Declaration, RouteEndpoint, route
 from agentic_rag.testing.steps import say
 from tests.server.rig import Json, Rig
 

@@ -24,9 +24,11 @@ from agentic_rag.domains.sign_in_source import SignInSource
 from agentic_rag.domains.sign_ins import SignIns
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.log.runlog import Stall
-from agentic_rag.server import ag_ui_socket, frames, replies
+from agentic_rag.server import replies
 from agentic_rag.server.auth import Caller
-from agentic_rag.server.oauth_routes import OAuthRoutes
+from agentic_rag.server.doors import ag_ui_socket
+from agentic_rag.server.routes.oauth import OAuthRoutes
+from agentic_rag.server.ws import frames
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of

@@ -8,8 +8,8 @@ import pytest
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import Form, read_form
-from agentic_rag.server.frames import AnswerFrame
-from agentic_rag.server.wait_routes import WaitAnswerForm
+from agentic_rag.server.routes.waits import WaitAnswerForm
+from agentic_rag.server.ws.frames import AnswerFrame
 from agentic_rag.testing.steps import say, use
 from tests.access.tenants import as_operator, audited, bearer, make_key, socket, tenants
 from tests.server.rig import Json, Rig

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import MAX_VALUES, Form, read_form
 from agentic_rag.base.json_form import Json
-from agentic_rag.server.frames import MessageFrame
-from agentic_rag.server.openai_requests import ChatCall
-from agentic_rag.server.role_routes import NewMemories
+from agentic_rag.server.doors.openai_requests import ChatCall
+from agentic_rag.server.routes.roles import NewMemories
+from agentic_rag.server.ws.frames import MessageFrame
 from tests.server.rig import Rig
 
 TOO_MANY = f"more than {MAX_VALUES} items of lists and members of objects."

@@ -17,9 +17,9 @@ from websockets.typing import Subprotocol
 
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.http_protocol import Entrance
-from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
+from agentic_rag.server.ws.fast_socket import UVICORN_OPTIONS
+from agentic_rag.server.ws.socket import ConversationService, Turns, websocket_endpoint
 from tests.ws.memory import NoWaits
 
 PATIENCE = 240.0

@@ -10,8 +10,8 @@ from websockets.typing import Subprotocol
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.events import Text
-from agentic_rag.server import ws
 from agentic_rag.server.dialects import choose_dialect
+from agentic_rag.server.ws import socket as ws
 from tests.ws.memory import Desk
 from tests.ws.serving import application, client, serving, types
 

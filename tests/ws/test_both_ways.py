@@ -8,7 +8,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from agentic_rag.base.events import Text
-from agentic_rag.server.connection import BUFFER_BYTES, ConnectionGone, PlainConnection
+from agentic_rag.server.ws.connection import BUFFER_BYTES, ConnectionGone, PlainConnection
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, serving
 

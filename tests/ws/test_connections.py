@@ -15,7 +15,7 @@ from websockets.protocol import State
 
 from agentic_rag.base.events import Text
 from agentic_rag.base.ids import SessionId
-from agentic_rag.server.fast_socket import SocketProtocol
+from agentic_rag.server.ws.fast_socket import SocketProtocol
 from tests.waiting import pause
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving

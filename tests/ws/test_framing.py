@@ -3,7 +3,7 @@
 import pytest
 from websockets.frames import Frame, Opcode
 
-from agentic_rag.server.fast_socket import frame_texts
+from agentic_rag.server.ws.fast_socket import frame_texts
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536, 100_000])

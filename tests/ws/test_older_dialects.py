@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from agentic_rag.base.events import IterationStart, StepReset, Text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.ws import websocket_endpoint
+from agentic_rag.server.ws.socket import websocket_endpoint
 from tests.ws.memory import DONE, Desk, NoWaits
 from tests.ws.serving import Client, application, client, serving, types
 

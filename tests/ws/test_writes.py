@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.server.fast_socket import SocketProtocol
+from agentic_rag.server.ws.fast_socket import SocketProtocol
 from tests.ws.memory import Desk
 from tests.ws.serving import Client, application, client, serving
 

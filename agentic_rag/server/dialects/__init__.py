@@ -22,7 +22,7 @@ from agentic_rag.server.dialects.native import Native
 from agentic_rag.server.dialects.observable import Observable, ObservableFrames
 from agentic_rag.server.dialects.openai_chat import OpenAiChat
 from agentic_rag.server.dialects.ui_message import UiMessage
-from agentic_rag.server.frames import NativeFrames
+from agentic_rag.server.ws.frames import NativeFrames
 
 __all__ = [
     "DEFAULT_DIALECT",

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.json_form import Json
-from agentic_rag.server.frames import ClientFrame, Reply
+from agentic_rag.server.ws.frames import ClientFrame, Reply
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Header lines in ASGI's form: lower-case names."""

@@ -16,7 +16,7 @@ from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.ids import ConversationId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, AnswerText, Item
-from agentic_rag.server.frames import (
+from agentic_rag.server.ws.frames import (
     MAX_ID,
     AcceptedReply,
     AnsweredReply,

@@ -1,7 +1,7 @@
 """The native dialect: the events as the run log stores them.
 
 Only adds the SSE framing. The JSON of an event is made once, in ``agentic_rag.runtime.log.runlog``; a socket's other
-frames are in ``agentic_rag.server.frames``.
+frames are in ``agentic_rag.server.ws.frames``.
 """
 
 from agentic_rag.base.events import AgentEvent

@@ -10,7 +10,7 @@ from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.native import sse_id
-from agentic_rag.server.frames import ClientFrame, Reply, read_frame, reply_fields
+from agentic_rag.server.ws.frames import ClientFrame, Reply, read_frame, reply_fields
 
 OWN = frozenset({"arguments", "schema", "structured", "timings"})
 """Fields whose inner keys belong to tools."""

@@ -1,0 +1,1 @@
+"""The REST API: one module for each family of routes."""

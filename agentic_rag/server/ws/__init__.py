@@ -1,0 +1,1 @@
+"""The WebSocket `/ws`: frames, connections, and uvicorn's protocol for them."""
