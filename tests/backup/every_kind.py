@@ -59,7 +59,7 @@ from tests.runtime.test_pictures import png
 from tests.server.rig import Rig
 from tests.server.test_attachments import attach
 from tests.server.test_waits import open_wait
-from tests.sign_in.places import places, sign_in
+from tests.sign_in.support import places, sign_in
 
 from .making import ANSWER, DOCUMENT, SECRET
 

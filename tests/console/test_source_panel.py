@@ -151,7 +151,7 @@ async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
         await expect(panel.locator("blockquote")).to_contain_text("carried over")
 
 
-@pytest.mark.nightly("the citation of a PDF is opened, and ingestion/test_places.py finds cells every time")
+@pytest.mark.nightly("the citation of a PDF is opened, and ingestion/test_citation_places.py finds cells every time")
 async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_path: Path) -> None:
     address = "https://wiki.example/rates?page=1"
     library = Library(tmp_path)

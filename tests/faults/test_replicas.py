@@ -81,7 +81,7 @@ def test_messages_queue_in_arrival_order_despite_clock_differences(three: Cluste
     ]
 
 
-@pytest.mark.nightly("store/test_homes.py waits for a dead home every time")
+@pytest.mark.nightly("store/test_server_affinity.py waits for a dead home every time")
 def test_a_stateful_server_moves_when_its_home_is_killed(three: Cluster, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     command = {"command": sys.executable, "args": [str(SERVERS / "keeping.py")], "stateful": True}

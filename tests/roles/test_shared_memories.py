@@ -20,8 +20,8 @@ from mcp_servers.promptx.new_engrams import NewEngram
 from tests.backup.making import fill
 from tests.server.rig import Rig
 from tests.store.conftest import needs_postgresql, postgresql_url
+from tests.store.test_database_moves import fresh_url, private_files
 from tests.store.test_leases import store
-from tests.store.test_moves import fresh_url, private_files
 from tests.store.test_several_servers import two
 
 from .test_memories import browse, recall, remember, turn

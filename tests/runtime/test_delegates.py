@@ -18,7 +18,17 @@ from agentic_rag.testing.scripted import Plain, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from mcp_servers.delegate.server import ChildRequest
-from tests.runtime.crews import Crew, agents_of, calls_of, children_of, crew, followed, handed, leading, results_of
+from tests.runtime.delegate_rig import (
+    Crew,
+    agents_of,
+    calls_of,
+    children_of,
+    crew,
+    followed,
+    handed,
+    leading,
+    results_of,
+)
 from tests.runtime.harness import SESSION, kinds, ok, text_of
 
 

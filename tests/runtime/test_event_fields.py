@@ -10,7 +10,7 @@ from agentic_rag.runtime.log.encoder import _FIELDS
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.crews import Crew, crew, handed, leading
+from tests.runtime.delegate_rig import Crew, crew, handed, leading
 from tests.runtime.harness import MemoryToolset, bench, hits, info, ok, toolset
 
 PROMISED = {

@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.results import RESULT_BUDGET
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import Cite, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.crews import Crew, calls_of, crew, followed, handed, leading, results_of
+from tests.runtime.delegate_rig import Crew, calls_of, crew, followed, handed, leading, results_of
 from tests.runtime.harness import Bench, hits, ok, text_of
 
 GOLD, DEEP, SILVER = "Gold lies in the north.", "It lies 30 metres deep.", "Silver lies in the south."

@@ -23,7 +23,7 @@ from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
 from agentic_rag.store.run_events import EventBatch
 from tests.databases import POSTGRESQL
-from tests.runtime.desk import DONE, Desk, running
+from tests.runtime.log_rig import DONE, Desk, running
 from tests.store.records import turn
 
 needs_groups = pytest.mark.skipif(POSTGRESQL, reason="PostgreSQL takes a group as rows")

@@ -38,7 +38,7 @@ from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.window import TranscriptEntry, choose_to_shed, cited_chunks, last_activation, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
-from tests.runtime.test_repeats import chunks_in, hit, runs
+from tests.runtime.test_passage_dedup import chunks_in, hit, runs
 
 MODELS = ("claude-sonnet-5-5", "claude-opus-4-8", "local", "anthropic:claude-sonnet-5-5")
 TOOLS = (info("search_documents", origin="builtin"), info("fs__read"))

@@ -23,7 +23,7 @@ from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputNeeded, ProgressSink
 from tests.databases import database_at
-from tests.runtime.crews import Crew, crew, handed, leading
+from tests.runtime.delegate_rig import Crew, crew, handed, leading
 from tests.runtime.harness import SESSION, Disk, MemoryToolset, bench, definition, kinds, ok, text_of, toolset
 from tests.runtime.test_waits import ASKING, answer, asked, echo, events_of, fields_of, open_waits, put_down
 from tests.waiting import pause

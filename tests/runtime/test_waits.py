@@ -26,7 +26,7 @@ from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, InputNeeded
 from tests.databases import database_at
-from tests.runtime.crews import Crew, crew, handed, leading
+from tests.runtime.delegate_rig import Crew, crew, handed, leading
 from tests.runtime.harness import (
     SESSION,
     Bench,

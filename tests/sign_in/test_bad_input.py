@@ -20,8 +20,8 @@ from agentic_rag.tools.oauth import web as checked
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import CheckedWeb
 from tests.server.rig import Rig
-from tests.sign_in.places import CALLBACK, Places, entered, places, sign_in, try_entry, visit
-from tests.sign_in.test_walk import restart
+from tests.sign_in.support import CALLBACK, Places, entered, places, sign_in, try_entry, visit
+from tests.sign_in.test_sign_in import restart
 
 
 async def refused(folder: Path, habits: Habits, **settings: Any) -> tuple[str, Places]:

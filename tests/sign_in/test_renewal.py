@@ -20,8 +20,8 @@ from agentic_rag.tools.entries.entry import HttpTarget, McpEntry
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.oauth.errors import SignInNeeded
 from tests.server.rig import Rig
-from tests.sign_in.places import Places, entered, places, sign_in, visit
-from tests.sign_in.test_walk import restart
+from tests.sign_in.support import Places, entered, places, sign_in, visit
+from tests.sign_in.test_sign_in import restart
 
 
 def spec_for(domain: str, found: Places) -> LaunchSpec:

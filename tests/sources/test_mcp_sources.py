@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from agentic_rag.testing.steps import Cite, Step, Use, say
 from tests.server.rig import Rig
-from tests.sign_in.places import entered, places, sign_in
+from tests.sign_in.support import entered, places, sign_in
 from tests.sources.support import Library, documents_of, items_of, make_source, resource, run_again
 
 

@@ -13,7 +13,7 @@ from tests.access.tenants import audited, bearer, make_key
 from tests.server.rig import Json, Rig, types_of
 from tests.server.test_mcp_servers import accept_waiting, calling
 from tests.server.test_waits import open_wait
-from tests.sign_in.places import CALLBACK, entered, places, sign_in, try_entry, visit
+from tests.sign_in.support import CALLBACK, entered, places, sign_in, try_entry, visit
 
 
 async def restart(rig: Rig, domain: str, **options: Any) -> dict[str, Any]:

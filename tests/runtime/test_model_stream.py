@@ -30,7 +30,7 @@ from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.runtime.model_stream import ModelStream
-from tests.runtime.desk import Desk, running
+from tests.runtime.log_rig import Desk, running
 
 IDLE = 60.0
 END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0, 0, 1)))

@@ -17,7 +17,7 @@ from agentic_rag.runtime.payload_reader import with_own_tools
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import BY_NAME
 from tests.tools.many import many_tools
-from tests.tools.test_own_words import NEWER, own_tools
+from tests.tools.test_own_texts import NEWER, own_tools
 
 RECORD = Path(__file__).parent / "many_tools.json"
 COUNTS = (10, 30, 100, 300)
