@@ -13,7 +13,7 @@ from pathlib import Path
 from agentic_rag.base import failpoints
 from mcp_servers.promptx.new_engrams import NewEngram
 
-from .stocks import Ground
+from .memory_stores import Ground
 
 BATCHES = 1000
 SIZE = 3

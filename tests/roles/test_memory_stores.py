@@ -25,8 +25,8 @@ from tests.programs import Program
 from tests.promptx.conftest import DATA
 from tests.store.conftest import needs_postgresql, postgresql_url
 
+from .memory_stores import ROLE, Ground, prepare
 from .memory_victim import SIZE
-from .stocks import ROLE, Ground, prepare
 
 __all__ = ["postgresql_url"]
 PATIENCE = 240
