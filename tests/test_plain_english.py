@@ -21,11 +21,21 @@ TEXT = r'"""(?:\\.|[^\\])*?"""' + r"|'''(?:\\.|[^\\])*?'''" + r'|"(?:\\.|[^"\\\n
 COMMENT = re.compile(TEXT + r"|(#[^\n]*)", re.DOTALL)
 """A comment, or a text, which may contain the sign that begins a comment. `tokenize` takes twenty times as long."""
 
+DOCSTRING = re.compile(r'^ *r?"""(.*?)"""', re.DOTALL | re.MULTILINE)
+"""A text that begins a line. The tests are not parsed, because that takes seconds."""
+
 
 def docstrings_and_comments() -> Iterator[str]:
     for path in sources():
         yield from (comment for comment in COMMENT.findall(text(path)) if comment)
         yield from (docstring for _, docstring in docstrings(path))
+
+
+def docstrings_and_comments_of_tests() -> Iterator[str]:
+    for path in ROOT.glob("tests/**/*.py"):
+        written = path.read_text(encoding="utf-8")
+        yield from (comment for comment in COMMENT.findall(written) if comment)
+        yield from DOCSTRING.findall(written)
 
 
 def texts_in_code() -> Iterator[str]:
@@ -47,7 +57,9 @@ def console_texts() -> Iterator[str]:
         yield from re.findall(r': "((?:[^"\\]|\\.)*)"', path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("kind", [docstrings_and_comments, texts_in_code, pages, console_texts])
+@pytest.mark.parametrize(
+    "kind", [docstrings_and_comments, docstrings_and_comments_of_tests, texts_in_code, pages, console_texts]
+)
 def test_texts_use_few_phrases_of_the_old_dialect(kind: object) -> None:
     assert callable(kind)
     words = phrases = 0
