@@ -146,7 +146,7 @@ async def test_the_api_reference_shows_each_operation_and_schema_as_text(tmp_pat
         assert operations | {f"schema-{name}" for name in schemas} <= set(ids)
         links = await desk.page.evaluate("[...document.querySelectorAll('a')].map((each) => each.getAttribute('href'))")
         assert {link.removeprefix("#") for link in links} - {"/api/openapi.json"} <= set(ids)
-        bodies = {"Conversation_send": "NewMessage", "Document_search": "Search", "Key_create": "NewKey"}
+        bodies = {"Conversation_send": "MessageForm", "Document_search": "Search", "Key_create": "NewKey"}
         for operation, name in bodies.items():
             shown = await desk.page.locator(f"article:has(#{operation}) pre").first.inner_text()
             schema = {**schemas[name], "components": document["components"]}
