@@ -82,6 +82,8 @@ async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         await expect(page.locator(".score").first).to_be_visible()
         await check_quiet(desk)
         await desk.follow(f"#/domains/{domain}/servers")
+        row = page.get_by_label("Servers", exact=True).locator(".rows-item").filter(has_text="evil")
+        await expect(row).to_be_visible()  # the list moves the editor below it
         await (
             page.get_by_label("Servers of this domain")
             .get_by_role("textbox")
@@ -90,7 +92,6 @@ async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         await page.get_by_role("button", name="Test", exact=True).click()
         await expect(page.locator(".notice-bad")).to_be_visible()
         await check_quiet(desk)
-        row = page.get_by_label("Servers", exact=True).locator(".rows-item").filter(has_text="evil")
         await row.get_by_role("button", name="Restart").click()
         await expect(row.locator(".rows-end .badge")).to_have_text("Ready")
         await row.get_by_role("button", name="tool").click()
