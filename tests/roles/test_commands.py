@@ -2,10 +2,13 @@
 
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.safe_files import Folder
+from tests.e2e.serving import environment
+from tests.programs import run_program
 from tests.server.test_cli import assert_one_line, run, serving
 
 HERE = Path(__file__).parent
@@ -18,10 +21,15 @@ def engrams(folder: Path) -> list[tuple[str, ...]]:
         return found.fetchall()
 
 
+def check(folder: Path, roles: str) -> subprocess.CompletedProcess[str]:
+    """Check the roles below a folder, which gets no data folder."""
+    return run_program(("roles", "check", roles), cwd=folder, env=environment())
+
+
 def test_twenty_broken_roles_print_the_expected_lines_and_exit_with_1() -> None:
     files = [path for path in (HERE / "broken").rglob("*") if path.is_file()]
     assert len({path.name[:2] for path in files}) == 20
-    checked = run(HERE, "roles", "check", "./broken")
+    checked = check(HERE, "./broken")
     assert (checked.returncode, checked.stderr) == (1, "")
     assert checked.stdout == (HERE / "broken.txt").read_text("utf-8")
 
@@ -30,13 +38,13 @@ def test_a_folder_is_checked_without_a_data_folder(tmp_path: Path) -> None:
     resource = tmp_path / "work" / ".promptx" / "resource"
     resource.mkdir(parents=True)
     (resource / "clerk.role.md").write_text("<role><personality>@!thought://memory-sense</personality></role>")
-    clean = run(tmp_path, "roles", "check", "work")
+    clean = check(tmp_path, "work")
     assert (clean.returncode, clean.stdout) == (0, "")
     (resource / "clerk.role.md").write_text("half")
-    broken = run(tmp_path, "roles", "check", "./work")
+    broken = check(tmp_path, "./work")
     assert broken.returncode == 1
     assert broken.stdout.startswith("work/.promptx/resource/clerk.role.md:1:1: error no-tag: ")
-    assert_one_line(run(tmp_path, "roles", "check", "./nowhere"), 1, "no folder 'nowhere'")
+    assert_one_line(check(tmp_path, "./nowhere"), 1, "no folder 'nowhere'")
     assert not (tmp_path / "data").exists()
 
 
