@@ -16,8 +16,7 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.access.document_views import DocumentReader, DocumentView, DocumentViews
-from agentic_rag.base.errors import NotFound, StorageError
-from agentic_rag.base.errors import SearchUnavailable as SearchUnavailable
+from agentic_rag.base.errors import NotFound, SearchUnavailable, StorageError
 from agentic_rag.base.health_signals import Outcomes
 from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.base.json_form import from_json, to_json

@@ -284,7 +284,9 @@ class LaunchRequests:
             failpoints.reached("launch.allowed")
         except StorageError:
             raise
-        except (AgenticRagError, OSError) as exc:
+        except Exception as exc:  # boundary: one package must not end the installation of all others
+            if not isinstance(exc, (AgenticRagError, OSError)):
+                log.error("the approved request %s failed", request_id, exc_info=exc)
             # The operator sees the reason and can approve again.
             await self._give_back(record, str(exc) or type(exc).__name__)
             return

@@ -27,6 +27,7 @@ from agentic_rag.base.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    StorageError,
     VersionConflict,
 )
 from agentic_rag.base.forms import Form
@@ -427,8 +428,12 @@ class ChangeGate:
         while True:
             run = await self._runs.next_run(tier)
             await self._runs.carry_out(run)
-            if run.draft_id:
-                await insist(partial(self.settle, run.domain_id, run.draft_id))
+            if not run.draft_id:
+                continue
+            # Two steps, as a refused write of the second must not repeat the first.
+            decided = await insist(partial(self._decide_ended, run.domain_id, run.draft_id))
+            if decided is not None:
+                await insist(partial(self._apply_tried, *decided))
 
     async def work_searches(self) -> None:
         """Run the queued runs of the retrieval tier."""
@@ -446,32 +451,38 @@ class ChangeGate:
 
     async def settle(self, domain_id: str, draft_id: str) -> None:
         """Decide about a change whose runs have ended, and apply the change if its draft asks for that."""
+        decided = await self._decide_ended(domain_id, draft_id)
+        if decided is not None:
+            await self._apply_tried(*decided)
+
+    async def _decide_ended(self, domain_id: str, draft_id: str) -> tuple[DraftRecord, DraftState] | None:
+        """Decide about a change whose runs have ended. Return the draft and its state if it is to be applied."""
         draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
         if draft is None or draft.state is not DraftState.TRYING:
-            return
+            return None
         ids = [draft.before_run, draft.after_run, *draft.decision.get("again", ())]
         loaded = [
             await self._db.read(partial(evaluation.get_run, domain_id=domain_id, run_id=run_id)) for run_id in ids
         ]
         runs = [run for run in loaded if run is not None]
         if any(run.state not in RUN_ENDED for run in runs):
-            return
+            return None
         broken = next((run for run in runs if run.state is RunState.FAILED), None)
         if len(runs) < len(ids) or broken is not None:
             reason = broken.reason if broken is not None else "a run of the trial was removed"
             await self._decide(draft, DraftState.FAILED, {"decision": "unknown", "sentence": reason})
-            return
+            return None
         comparison = await self.compare(runs[:2], again=runs[2:])
         if not draft.decision.get("again") and await self._ask_again(draft, runs, comparison):
-            return
+            return None
         state = {Decision.PASS: DraftState.PASSED, Decision.WARN: DraftState.WARNED, Decision.HOLD: DraftState.HELD}
         decided = state[comparison.decision]
         stopped = next((run.reason for run in runs if run.state is RunState.STOPPED), "")
         if stopped and decided is DraftState.PASSED:  # passed on the judged cases only; the others are unknown
             decided = DraftState.WARNED
         shown = decision_json(comparison, stopped) | {"again": [run.id for run in runs[2:]]}
-        if await self._decide(draft, decided, shown) and draft.then_apply:
-            await self._apply_tried(draft, decided)
+        is_decided = await self._decide(draft, decided, shown)
+        return (draft, decided) if is_decided and draft.then_apply else None
 
     async def _decide(self, draft: DraftRecord, state: DraftState, decision: Json) -> bool:
         fields: DraftFields = {"state": state, "decision": decision, "updated_at": now()}
@@ -604,6 +615,8 @@ class ChangeGate:
         with acting_for(draft.author):  # history and audit rows name the author, not the server
             try:
                 await self._make(draft)
+            except StorageError:
+                raise
             except AgenticRagError as exc:
                 log.warning("the draft %s cannot be applied: %s", draft.id, exc)
                 decision = {**draft.decision, "sentence": f"it could not be applied: {exc}"}

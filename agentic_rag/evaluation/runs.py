@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 import anyio
 from sqlalchemy import Connection
@@ -49,6 +50,7 @@ from agentic_rag.store.evaluation import (
     Tier,
 )
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 GROUP = {"retrieval": 16, "answers": 1}
@@ -274,7 +276,7 @@ class Runs:
             if isinstance(cause, StorageError):
                 log.warning("the run %s continues later: %s", run.id, cause)
                 await anyio.sleep(RETRY_SECONDS)
-                await insist(partial(self._update, run, {"state": RunState.QUEUED}))
+                await insist(partial(self._requeue, run))
             elif isinstance(cause, NotFound):
                 log.info("the run %s ends: its domain was deleted", run.id)
             elif cause is not None:
@@ -295,6 +297,10 @@ class Runs:
                 fields["scoring"] = Scoring.PLANNED
         await insist(partial(self._update, run, fields))
         failpoints.reached("evaluation.ended")
+
+    async def _requeue(self, run: RunRecord) -> None:
+        # Only while it is ours: another replica may have taken it over meanwhile.
+        await self._db.write(lambda conn: evaluation.requeue_run(conn, run.id, self._owner), durable=True)
 
     async def _update(self, run: RunRecord, fields: RunFields) -> None:
         await self._db.write(lambda conn: evaluation.update_run(conn, run.id, **fields), durable=True)
@@ -455,10 +461,11 @@ class Runs:
                 await self._db.write(lambda conn: evaluation.update_run(conn, run.id, beat_at=now()))
 
 
-async def insist(write: Callable[[], Awaitable[None]]) -> None:
+async def insist(write: Callable[[], Awaitable[T]]) -> T:
     """Repeat a write until the store accepts it.
 
-    A claimed run and a trial whose runs have ended wait for this process: without the write they would never end.
+    A claimed run and a trial whose runs have ended wait for this process. Without the write they would end only after
+    the next start.
     """
     while True:
         try:

@@ -95,6 +95,7 @@ class ReindexGate:
         run_id, began, results = new_id("run"), now(), list[ResultRecord]()
         limiter = anyio.CapacityLimiter(AT_ONCE)
         failures: list[AgenticRagError] = []
+        tasks = anyio.create_task_group()
 
         async def judge(case: CaseRecord) -> None:
             async with limiter:
@@ -104,6 +105,7 @@ class ReindexGate:
                     verdict, observed = await tier.judge(domain_id, settings, subject, view, case.questions, expect)
                 except AgenticRagError as exc:  # raised again outside, so that the task group does not wrap it
                     failures.append(exc)
+                    tasks.cancel_scope.cancel()
                     return
             results.append(
                 ResultRecord(
@@ -123,7 +125,7 @@ class ReindexGate:
                 )
             )
 
-        async with anyio.create_task_group() as tasks:
+        async with tasks:
             for case in cases:
                 tasks.start_soon(judge, case)
         if failures:

@@ -143,10 +143,10 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
     """
     model_name = operator_file.default or settings.model
     provider, colon, name = model_name.partition(":")
-    built_in = {*OWN, *operator_file.providers}
-    declared = _find_declared() if colon and provider not in built_in else {}
+    configured_names = {*OWN, *operator_file.providers}
+    declared = _find_declared() if colon and provider not in configured_names else {}
     # Names of models may contain a colon too (``qwen3:8b``): only a known provider's name counts as one.
-    if not colon or provider not in {*built_in, *declared}:
+    if not colon or provider not in {*configured_names, *declared}:
         provider = (
             "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
         )

@@ -31,7 +31,7 @@ class KeptImages:
     def __init__(self, files: PayloadFiles, images: Sequence[SentImage]) -> None:
         self._files = files
         self._images = images
-        self._are_stored = not images
+        self._are_kept = not images
 
     async def __aenter__(self) -> Self:
         try:
@@ -47,9 +47,9 @@ class KeptImages:
 
     def keep(self) -> None:
         """Keep the images, because the message was accepted."""
-        self._are_stored = True
+        self._are_kept = True
 
     async def _remove(self) -> None:
-        if not self._are_stored:
+        if not self._are_kept:
             with anyio.CancelScope(shield=True):
                 await self._files.remove([image.image.ref for image in self._images])

@@ -134,7 +134,7 @@ class McpReader:
         return await self._list_resources(most)
 
     async def _list_resources(self, most: int) -> Listing:
-        pages = _Pages(most)
+        listed = _ListedItems(most)
         cursor: str | None = None
         while True:
             answer, cursor = await self._server.list_resources(cursor)
@@ -142,23 +142,23 @@ class McpReader:
             if problem:
                 raise SourceUnreadable(problem)
             for note in left_out:
-                pages.notes.add(note)
+                listed.notes.add(note)
             for resource in listed:
                 if self._wanted.match(resource.uri):
-                    pages.add(
+                    listed.add(
                         SourceItem(
                             resource.uri, resource.name, resource.media_type, resource.version, resource.modified
                         )
                     )
-            if not pages.has_more(cursor):
+            if not listed.has_more(cursor):
                 break
         for uri in self._form.resources:  # an address that the admin named is read even if it is not listed
-            if not is_pattern(uri) and uri not in pages.items:
-                pages.add(SourceItem(uri))
-        return pages.listing()
+            if not is_pattern(uri) and uri not in listed.items:
+                listed.add(SourceItem(uri))
+        return listed.listing()
 
     async def _list_by_tool(self, tool: ListTool, most: int) -> Listing:
-        pages = _Pages(most)
+        listed = _ListedItems(most)
         arguments: Json = dict(tool.arguments or {})
         while True:
             blocks, structured = await self._server.call(tool.tool, arguments)
@@ -166,12 +166,12 @@ class McpReader:
             for number, member in enumerate(_list_in(result, tool.items), 1):
                 item = self._item_of(member, tool)
                 if item is None:
-                    pages.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
-                elif pages.add(item):
+                    listed.notes.add(f"item {number} of a page has no id: {json.dumps(member, default=str)[:150]}")
+                elif listed.add(item):
                     self._members[item.uri] = _short_members(member)
             cursor = _first(result, tool.cursor, _CURSORS) if tool.cursor_argument else ""
-            if not pages.has_more(cursor):
-                return pages.listing()
+            if not listed.has_more(cursor):
+                return listed.listing()
             arguments[tool.cursor_argument] = cursor
 
     def _item_of(self, member: Any, tool: ListTool) -> SourceItem | None:
@@ -233,7 +233,7 @@ class McpReader:
         return ItemContent(item.name, media_type, one_chunk(data), is_text=True)
 
 
-class _Pages:
+class _ListedItems:
     """The items of the pages that were listed so far, at most ``most``."""
 
     def __init__(self, most: int) -> None:

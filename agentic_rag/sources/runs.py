@@ -357,25 +357,25 @@ class _Run:
         self, items: Sequence[SourceItem], rows: Mapping[str, SourceItemRecord]
     ) -> list[SourceItem]:
         """Return the items that have to be read; those that failed before come last, so that others do not wait."""
-        new, failed_before = list[SourceItem](), list[SourceItem]()
+        to_read, failed_before = list[SourceItem](), list[SourceItem]()
         unchanged, failed = list[str](), 0
         for item in items:
             row = rows.get(item.uri)
             if row is None or not item.version or row.version != item.version:
-                (failed_before if row is not None and row.error_code else new).append(item)
+                (failed_before if row is not None and row.error_code else to_read).append(item)
             elif row.error_code:  # this version can never be read: see `_LASTING`
                 unchanged.append(item.uri)
                 failed += 1
             elif self._is_current(row):
                 unchanged.append(item.uri)
             else:
-                new.append(item)
+                to_read.append(item)
         at = now()
         self._counts = replace(self._counts, unchanged=len(unchanged) - failed, failed=failed)
         for start in range(0, len(unchanged), ROWS):
             uris = unchanged[start : start + ROWS]
             await self._write(partial(sources.note_seen, source_id=self._source.id, uris=uris, at=at))
-        return [*new, *failed_before]
+        return [*to_read, *failed_before]
 
     def _is_current(self, row: SourceItemRecord) -> bool:
         """Return whether the domain still has the document with the bytes of an item."""

@@ -391,6 +391,12 @@ def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: st
     return run
 
 
+def requeue_run(conn: Connection, run_id: str, owner: str) -> None:
+    """Queue a run again, if the given process still runs it."""
+    ours = (_runs.id == run_id, _runs.state == RunState.RUNNING, _runs.owner == owner)
+    conn.execute(sa.update(RUNS).where(*ours).values(state=RunState.QUEUED))
+
+
 def free_runs(conn: Connection) -> None:
     """Queue the runs of an earlier process again. Only for a database that one process uses."""
     conn.execute(sa.update(RUNS).where(_runs.state == RunState.RUNNING).values(state=RunState.QUEUED))

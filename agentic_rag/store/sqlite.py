@@ -6,7 +6,7 @@ Writes requested while others run share a transaction: one commit and one fsync 
 event loop with their results. Each write is still atomic (a savepoint), and its result is delivered after the commit.
 
 Pythons that bundle SQLite < 3.51.3 can corrupt a write-ahead log when two connections write or checkpoint concurrently.
-Therefore one connection does both, in the thread that owns it. The readers are closed before the writer, because the
+Therefore one connection does both, used by one thread at a time. The readers are closed before the writer, because the
 last connection to close also checkpoints.
 """
 
@@ -62,11 +62,12 @@ class SqliteFile:
             poolclass=NullPool,
             json_serializer=to_text,
             json_deserializer=from_text,
-            # no implicit BEGIN; a reader is closed by another thread than the one that used it
+            # no implicit BEGIN; connections are opened and closed by other threads than those that use them
             connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_SECONDS},
             execution_options={"compiled_cache": _STATEMENTS},
         )
-        # a thread of its own: an executor takes longer to wake its thread than a statement takes
+        # A thread of its own, because an executor takes longer to wake its thread than a statement takes. A daemon, so
+        # that a program that forgets `aclose` can end; `aclose` waits for all writes.
         self._writing = threading.Thread(target=self._serve_until_closed, daemon=True, name="store-write")
         self._wake: SimpleQueue[bool] = SimpleQueue()
         """True: there are writes to serve. False: end the thread."""
@@ -91,10 +92,10 @@ class SqliteFile:
         self = cls(path, revisions)
         try:
             await asyncio.to_thread(self._start)
+            self._writing.start()
         except BaseException:
             self._reading.shutdown(wait=False)
             raise
-        self._writing.start()
         return self
 
     def _connect(self, *pragmas: str) -> Connection:

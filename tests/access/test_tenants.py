@@ -42,7 +42,7 @@ NAME_A_DOMAIN = {
 NOUNS = (*("domain", "conversation", "turn", "response", "ref", "image", "wait", "attachment"),)
 """Path parameters with an id of another tenant."""
 SOCKETS = {"/ws", "/api/ag-ui/{domain}"}
-"""Sockets with separate tests: here, and in ``tests/server/test_ag_ui.py``."""
+"""Sockets with separate tests: here, and in ``tests/server/test_modern_doors.py``."""
 LISTS = {
     "/",
     "/web/{path:path}",

@@ -2,6 +2,9 @@
 
 import gzip
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,20 @@ async def test_a_model_folder_gives_vectors_in_the_order_of_the_texts(tmp_path: 
     assert cosine(vectors[0], vectors[1]) < 0.5
     assert embedder.name == "local:tiny"
     await embedder.aclose()
+
+
+def test_a_local_model_reports_no_usage_to_its_runtimes_maker(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys; from pathlib import Path; from mcp_servers.retriever.fast_embedder import FastEmbedder; "
+        "folder = Path(sys.argv[1]); asyncio.run(FastEmbedder(folder, folder.parent).embed_query('car'))"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script, str(write_model(tmp_path / "tiny"))]
+    subprocess.run(command, env=environment, check=True, timeout=240)
+    # With reports, onnxruntime stores an id of the machine and its database of events here.
+    assert list(home.rglob("*")) == []
 
 
 async def test_a_missing_folder_or_model_is_named(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ _COMPLETE = frozenset({"content", "headers", "timeout"})
 class ModelHttpClient(DefaultAioHttpClient):
     """The SDK's aiohttp client, which does not merge its own defaults into a request that the SDK has completed.
 
-    The SDK gives a URL and all headers. Merging them with the client's costs a tenth of all that the SDK does for a
-    request, and each first token waits for that.
+    The SDK gives a URL and its headers; aiohttp adds ``Accept-Encoding``. Headers that were set on this client are not
+    sent. Merging the client's defaults costs a tenth of all that the SDK does for a request, and each first token waits
+    for that.
     """
 
     def build_request(self, method: str, url: httpx2.URL | str, **parts: Any) -> httpx2.Request:

@@ -77,12 +77,13 @@ class ChatDecoder:
     """Decodes the events of one answer, in order, to model events. Call `end` at the end of the stream.
 
     ``model``: the requested model. ``prefix``: put before the name of the model that answered.
-    ``finished``: the finish reason is known; only the usage should follow. ``completed``: nothing follows.
+    ``completed``: nothing follows.
     """
 
     def __init__(self, model: str, prefix: str = "") -> None:
         self.completed = False
-        self.finished = False
+        self.has_reason = False
+        """Whether the service has given a finish reason."""
         self._model, self._prefix = model, prefix
         self._started = False
         self._blocks = 0
@@ -99,6 +100,11 @@ class ChatDecoder:
     def working(self) -> bool:
         """Whether bytes may arrive without events: hidden reasoning, or calls that wait for an earlier call."""
         return self._started and self._open is None
+
+    @property
+    def finished(self) -> bool:
+        """Whether only the usage should follow: a finish reason was given, and no later piece is open."""
+        return self.has_reason and self._open is None and self._live is None
 
     def decode(self, data: bytes) -> Iterator[ModelEvent]:
         """Decode one event's data and yield its model events.
@@ -257,7 +263,7 @@ class ChatDecoder:
 
         May be called again: some endpoints send a piece of the answer behind the finish reason, or the reason twice.
         """
-        self.finished = True
+        self.has_reason = True
         yield from self._close()
         for call in self._calls:
             if call.closed:

@@ -249,7 +249,7 @@ def _last(decoder: ChatDecoder) -> list[ModelEvent]:
     Raises:
         ModelError: the stream ended without a finish reason.
     """
-    if not decoder.finished:
+    if not decoder.has_reason:
         raise broken_stream("ended before it was complete", "incomplete_stream")
     return list(decoder.end())
 

@@ -55,7 +55,7 @@ LEFT_OUT = "[{left} more passages were left out: there is no room. Ask for what 
 OTHERS_TEXT = "othersText"
 """Key in structured content of our own servers. True if the text contains words written by others than the user."""
 
-# Before a Markdown heading or an opening tag, or after a closing tag: roles are written in both.
+# Before a Markdown heading or an opening tag, or after a tag: roles are written in both.
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _LINE = re.compile(r"\n")

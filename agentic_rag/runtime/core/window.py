@@ -45,7 +45,7 @@ def tokens_of(value: Any) -> int:
 
 
 def _tokens_of_sent(value: Any) -> int:
-    # Three bytes a token is a low estimate of what fits for English, and a fair one for Chinese.
+    # English has about four bytes a token and Chinese three, so the count is rather too high than too low.
     return (len(to_text(value).encode("utf-8", "replace")) + 2) // 3
 
 

@@ -20,10 +20,11 @@ from agentic_rag.base.redaction import Redactor
 from agentic_rag.reach.links import PATH, AnswerLinks, LinkedWait, LinkState
 from agentic_rag.server.routing import read_body, route
 from agentic_rag.store.waits import WaitRecord, WaitState
+from agentic_rag.tools.elicited_forms import FIELDS, OPTIONS
 
 MAX_BODY = 256 * 1024
-MAX_FIELDS = 200
-"""Maximum fields of the form: each choice of a question is one."""
+MAX_FIELDS = FIELDS * OPTIONS + 8
+"""Maximum fields of the page's form: each ticked option is one, and a few belong to the page itself."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
     "content-security-policy": POLICY,

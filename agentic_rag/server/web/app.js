@@ -281,8 +281,7 @@ async function begin() {
   buildRail();
   watchConnection();
   addEventListener("hashchange", () => {
-    // a dialog belongs to the page that opened it
-    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+    for (const dialog of document.querySelectorAll("dialog[open]:not([data-lasting])")) dialog.close();
     route().catch(toastError);
   });
   document.addEventListener("keydown", pressKey);

@@ -85,6 +85,7 @@ export async function signInDialog(before) {
   const who = await presence();
   if (who.name !== null) return settle(before, who);
   const dialog = openDialog(t("shell.ended"), {
+    lasting: true,
     build: (close) => {
       const end = onPresence(() => close(true));
       const form = signInForm(who.provider, () => close(true), { name: before?.name ?? "", beside: true });

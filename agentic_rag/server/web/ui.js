@@ -83,8 +83,9 @@ export function doLater(text, { act, undo, seconds = 6 }) {
 }
 
 /** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with.
- * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined. */
-export function openDialog(title, { build, actions, wide = false, side = false, onclose } = {}) {
+ * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does another
+ * address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
+export function openDialog(title, { build, actions, wide = false, side = false, lasting = false, onclose } = {}) {
   const heading = newId("dialog");
   let resolve;
   const closed = new Promise((done) => (resolve = done));
@@ -95,7 +96,7 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   };
   const element = h(
     "dialog",
-    { class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "), "aria-labelledby": heading },
+    { class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "), "aria-labelledby": heading, "data-lasting": lasting },
     h(
       "div",
       { class: "dialog-frame" },

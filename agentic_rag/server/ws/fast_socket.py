@@ -97,7 +97,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
             raise ClientDisconnected
 
-    # Direct sending: a `Connection`
+    # Direct sending: a `SocketConnection`
 
     def data_received(self, data: bytes) -> None:
         """Read data, and reject an invalid handshake, for which uvicorn would wait forever."""

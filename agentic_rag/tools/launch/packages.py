@@ -568,6 +568,6 @@ class Installations:
                 log.warning("%s was not installed: %s", package, exc, exc_info=not isinstance(exc, AgenticRagError))
                 if len(self._failures) >= MAX_REMEMBERED:
                     self._failures.clear()
-                self._failures[package] = str(exc)
+                self._failures[package] = str(exc) or type(exc).__name__
             finally:
                 self._under_way.discard(package)

@@ -131,5 +131,5 @@ export async function showEndpoints(place, { base, app }) {
 export function showSecret(secret, address = "") {
   const shown = h("code", { class: "wrap", dir: "ltr" }, secret);
   const build = () => [h("p", {}, t("notifications.secretText")), address && h("p", {}, h("code", { class: "wrap", dir: "ltr" }, address)), h("div", { class: "row" }, shown, copyButton(t("notifications.copySecret"), () => secret))].filter(Boolean);
-  openDialog(t("notifications.secretTitle"), { build, actions: (close) => [button(t("shell.close"), { kind: "primary", onclick: () => close() })] });
+  openDialog(t("notifications.secretTitle"), { lasting: true, build, actions: (close) => [button(t("shell.close"), { kind: "primary", onclick: () => close() })] });
 }

@@ -87,6 +87,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
 function revealDialog(made, own) {
   const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
   const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
+    lasting: true,
     build: () => [
       notice("warn", t("operator.keyOnce")),
       h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })),
