@@ -37,28 +37,28 @@ class Looker:
         assert self.look is not None, "nobody looked"
         await asyncio.wrap_future(self.look)
         items = (await self.rig.ok("GET", f"/api/domains/{self.domain}/history", params={"kind": "prompt"}))["items"]
-        return {(each["subject"], each["author"]) for each in items}
+        return {(item["subject"], item["author"]) for item in items}
 
 
 @pytest.mark.sqlite("holds the thread that writes")
 async def test_a_component_has_its_writers_version_during_concurrent_scans(tmp_path: Path) -> None:
-    looker = Looker("commit.ready")
-    async with Rig(tmp_path, failpoint=looker) as rig:
-        looker.rig, looker.domain = rig, await rig.domain()
-        file = rig.settings.workspaces / looker.domain / "prompt" / "a.md"
-        place = f"/api/domains/{looker.domain}/prompt-components/a.md"
-        looker.due = file.exists
+    reader = Looker("commit.ready")
+    async with Rig(tmp_path, failpoint=reader) as rig:
+        reader.rig, reader.domain = rig, await rig.domain()
+        file = rig.settings.workspaces / reader.domain / "prompt" / "a.md"
+        place = f"/api/domains/{reader.domain}/prompt-components/a.md"
+        reader.due = file.exists
         await rig.ok("PUT", place, {"content": "One.\n"})
-        assert await looker.authors() == {("a.md", "local")}
-        looker.look, looker.due = None, lambda: not file.exists()
+        assert await reader.authors() == {("a.md", "local")}
+        reader.look, reader.due = None, lambda: not file.exists()
         await rig.ok("DELETE", place)
-        assert await looker.authors() == {("a.md", "local")}
+        assert await reader.authors() == {("a.md", "local")}
 
 
 @pytest.mark.sqlite("holds the thread that writes")
 async def test_files_of_an_import_have_its_author_despite_concurrent_scans(tmp_path: Path) -> None:
-    looker = Looker("bundle.file")
-    async with Rig(tmp_path, failpoint=looker) as rig:
-        looker.rig, looker.domain, looker.due = rig, await rig.domain(), lambda: True
-        await bring_over(rig, looker.domain, pack({**plain(), "prompt/a.md": b"A.\n"}))
-        assert await looker.authors() == {("a.md", "local")}
+    reader = Looker("bundle.file")
+    async with Rig(tmp_path, failpoint=reader) as rig:
+        reader.rig, reader.domain, reader.due = rig, await rig.domain(), lambda: True
+        await bring_over(rig, reader.domain, pack({**plain(), "prompt/a.md": b"A.\n"}))
+        assert await reader.authors() == {("a.md", "local")}

@@ -84,8 +84,10 @@ def test_a_watched_folder_is_scanned_until_ctrl_c(tmp_path: Path) -> None:
         assert watch.stop() == 130
         assert "Traceback" not in watch.said
     assert names_of(tmp_path, domain) == ["late.md", "note (2).md", "note.md"]
-    kept = {path.read_text() for path in (tmp_path / "data" / "workspaces" / domain / "documents").iterdir()}
-    assert kept == {path.read_text() for path in files.rglob("*.md")}, "each document is the newest state of its file"
+    stored_texts = {path.read_text() for path in (tmp_path / "data" / "workspaces" / domain / "documents").iterdir()}
+    assert stored_texts == {path.read_text() for path in files.rglob("*.md")}, (
+        "each document is the newest state of its file"
+    )
     assert '"documentCount": 3' in run(tmp_path, "domains", "show", domain).stdout, "the folder is free again"
 
 
@@ -129,12 +131,12 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
             watch.until("late.md", "indexed")
             assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout, "the server answers others"
             assert watch.stop() == 130
-        made = run(tmp_path, "reindex", domain)
-        assert (made.returncode, made.stderr) == (0, "The documents are being re-indexed.\n")
+        result = run(tmp_path, "reindex", domain)
+        assert (result.returncode, result.stderr) == (0, "The documents are being re-indexed.\n")
     back = run(tmp_path, "reindex", domain, "--rollback")
     assert (back.returncode, back.stderr) == (0, "The collection before is back.\n")
-    made = run(tmp_path, "reindex", domain)
-    assert made.returncode == 0, made.stderr
+    result = run(tmp_path, "reindex", domain)
+    assert result.returncode == 0, result.stderr
     assert_one_line(run(tmp_path, "reindex", "nope"), 1, "nope")
 
 
@@ -148,17 +150,17 @@ def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.Complet
 def test_a_failed_download_is_one_attempt_and_one_error(tmp_path: Path) -> None:
     attempts: list[str] = []
     with hub(tmp_path, attempts, status=503) as url:
-        failed = fetching(tmp_path, url)
-    assert failed.returncode == 1
-    assert "could not be fetched" in failed.stderr
-    assert url in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert "sleeping" not in failed.stderr
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        closed = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    failed = fetching(tmp_path, closed, "Xenova/ms-marco-MiniLM-L-6-v2")
-    assert failed.returncode == 1
-    assert "refused" in failed.stderr
+        result = fetching(tmp_path, url)
+    assert result.returncode == 1
+    assert "could not be fetched" in result.stderr
+    assert url in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "sleeping" not in result.stderr
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    result = fetching(tmp_path, closed_url, "Xenova/ms-marco-MiniLM-L-6-v2")
+    assert result.returncode == 1
+    assert "refused" in result.stderr
 
 
 def test_an_unknown_model_and_a_folder_without_a_model_have_different_errors(tmp_path: Path) -> None:
@@ -167,25 +169,25 @@ def test_an_unknown_model_and_a_folder_without_a_model_have_different_errors(tmp
     (tmp_path / "empty").mkdir()
     assert "there is no model.onnx" in fetching(tmp_path, "http://127.0.0.1:9", "./empty").stderr
     write_model(tmp_path / "local")
-    made = fetching(tmp_path, "http://127.0.0.1:9", "./local")
-    assert (made.returncode, "local:local is here" in made.stderr) == (0, True)
+    result = fetching(tmp_path, "http://127.0.0.1:9", "./local")
+    assert (result.returncode, "local:local is here" in result.stderr) == (0, True)
 
 
 def test_a_model_is_downloaded_with_progress_and_then_used_offline(tmp_path: Path) -> None:
     name = write_reranker(tmp_path / "source")
     (files,) = (tmp_path / "source").glob("*/snapshots/*")
-    asked: list[str] = []
-    with hub(files, asked) as url:
-        made = fetching(tmp_path, url, name)
-    assert made.returncode == 0, made.stderr
-    assert any(path.endswith("onnx/model.onnx") for path in asked)
-    assert "MiB" in made.stderr
-    again = fetching(tmp_path, "http://127.0.0.1:9", name)
-    assert (again.returncode, f"{name} is here" in again.stderr) == (0, True)
+    requested_paths: list[str] = []
+    with hub(files, requested_paths) as url:
+        result = fetching(tmp_path, url, name)
+    assert result.returncode == 0, result.stderr
+    assert any(path.endswith("onnx/model.onnx") for path in requested_paths)
+    assert "MiB" in result.stderr
+    second_result = fetching(tmp_path, "http://127.0.0.1:9", name)
+    assert (second_result.returncode, f"{name} is here" in second_result.stderr) == (0, True)
 
 
 @contextmanager
-def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
+def hub(folder: Path, requested_paths: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
     """Serve a model folder as huggingface.co serves every repository, or fail always or the first few times."""
     revision = "0" * 40
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
@@ -199,8 +201,8 @@ def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) ->
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            asked.append(path)
-            if status != 200 or len(asked) <= failures:
+            requested_paths.append(path)
+            if status != 200 or len(requested_paths) <= failures:
                 self.answer(503, b"{}")
             elif "/tree/" in path:
                 rows = [

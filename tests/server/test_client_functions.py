@@ -37,9 +37,9 @@ def output(call: Any, text: str) -> Json:
 
 
 async def refused(ask: Any, **given: Any) -> tuple[str, str]:
-    with pytest.raises(openai.BadRequestError) as caught:
+    with pytest.raises(openai.BadRequestError) as exc_info:
         await ask(**given)
-    return caught.value.param, str(caught.value)
+    return exc_info.value.param, str(exc_info.value)
 
 
 async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Path) -> None:
@@ -337,9 +337,9 @@ async def test_an_answer_that_violates_its_form_is_an_error(tmp_path: Path) -> N
     async with live(tmp_path, *([say("About twelve.")] * 3)) as rig:
         domain = await rig.domain()
         asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}
-        with pytest.raises(openai.InternalServerError) as failed:
+        with pytest.raises(openai.InternalServerError) as exc_info:
             await rig.openai.chat.completions.create(**asked)
-        assert (failed.value.status_code, failed.value.code) == (502, "ANSWER_NOT_IN_FORM")
+        assert (exc_info.value.status_code, exc_info.value.code) == (502, "ANSWER_NOT_IN_FORM")
         with pytest.raises(openai.APIError) as broken:
             await read(await rig.openai.chat.completions.create(**asked, stream=True))
         assert broken.value.code == "ANSWER_NOT_IN_FORM"

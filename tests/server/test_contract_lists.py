@@ -70,8 +70,8 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
         assert (before.json(), before.headers["x-has-more"]) == (whole[:2], "false")
         foreign = (await rig.ok("GET", f"/api/conversation/{others}/messages"))[0]["id"]
         for reference in (foreign, "msg_none"):
-            refused = await rig.http.get(path, params={"before": reference})
-            assert (refused.status_code, refused.json()["code"]) == (404, "MESSAGE_NOT_FOUND")
+            refusal = await rig.http.get(path, params={"before": reference})
+            assert (refusal.status_code, refusal.json()["code"]) == (404, "MESSAGE_NOT_FOUND")
         answer = whole[1]["metadata"]
         assert answer.keys() == {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
         assert (bool(answer["model"]), answer["tokensUsed"] > 0, whole[0]["metadata"]) == (True, True, {})
@@ -142,17 +142,17 @@ async def test_tool_calls_have_their_structured_content_or_its_ref_and_are_found
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Go")
         path = f"/api/conversations/{conversation}/tool-calls"
-        items = {each["toolCallId"]: each for each in (await rig.ok("GET", path))["items"]}
+        items = {item["toolCallId"]: item for item in (await rig.ok("GET", path))["items"]}
         assert items["c1"]["structured"] == {"result": "small"}
         ref = items["c2"]["structured"]["_ref"]
         assert (await rig.ok("GET", f"/api/payloads/{ref}")) == {"result": large}
         for query in ("toolName=plain__echo&toolName=promptx_discover", "tool_name=plain__echo,promptx_discover"):
-            names = [each["toolName"] for each in (await rig.ok("GET", f"{path}?{query}"))["items"]]
+            names = [item["toolName"] for item in (await rig.ok("GET", f"{path}?{query}"))["items"]]
             assert names == ["plain__echo", "plain__echo", "promptx_discover"]
         assert (await rig.ok("GET", f"{path}?toolName=nothing"))["items"] == []
 
         report = await rig.ok("GET", f"/api/domains/{domain}/tool-calls")
-        shown = {each["toolName"]: each for each in report["items"]}
+        shown = {item["toolName"]: item for item in report["items"]}
         assert shown.keys() == {"plain__echo", "promptx_discover", "search_documents"}
         assert shown["search_documents"]["hitCount"] == 1
         assert "27 days" not in str(report)
@@ -164,5 +164,5 @@ async def test_tool_calls_have_their_structured_content_or_its_ref_and_are_found
         assert (await rig.ok("GET", f"/api/domains/{domain}/tool-calls?to=2020-01-01"))["totals"] == []
         as_operator(rig)
         member = await make_key(rig, "ann", "member", domain)
-        refused = await rig.refused("GET", f"/api/domains/{domain}/tool-calls", headers=bearer(member))
-        assert refused[:2] == (403, "FORBIDDEN")
+        refusal = await rig.refused("GET", f"/api/domains/{domain}/tool-calls", headers=bearer(member))
+        assert refusal[:2] == (403, "FORBIDDEN")

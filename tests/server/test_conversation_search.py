@@ -40,14 +40,14 @@ async def test_a_search_finds_titles_questions_and_answers_and_shows_the_newest_
         assert (asked["message"]["role"], asked["count"]) == ("user", 1)
         [chinese] = await find(rig, "年假")
         assert (chinese["conversation"]["id"], chinese["message"]["excerpt"]["marks"]) == (second, [[6, 8]])
-        assert [each["conversation"]["id"] for each in await find(rig, "summer")] == [first]
+        assert [hit["conversation"]["id"] for hit in await find(rig, "summer")] == [first]
         assert await find(rig, "bypass", domainId="dom_none") == []
         assert await find(rig, "?!") == []
         assert len(await find(rig, "bypass", limit=1)) == 1
         await rig.ok("PATCH", f"{LIST}/{first}", {"status": "archived"})
         assert len(await find(rig, "bypass")) == 2
         await rig.ok("DELETE", f"{LIST}/{first}")
-        assert [each["conversation"]["id"] for each in await find(rig, "bypass")] == [second]
+        assert [hit["conversation"]["id"] for hit in await find(rig, "bypass")] == [second]
 
 
 async def test_a_search_is_limited_to_the_conversations_of_its_user(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_a_repeated_or_imported_question_is_found_once(tmp_path: Path) -> 
         await rig.http.post(f"{LIST}/{conversation}/messages/{message}/retry", json={})
         [found] = await find(rig, "pump")
         assert (found["count"], found["message"]["id"]) == (1, message)
-        assert [each["count"] for each in await find(rig, "first")] == [1]
+        assert [hit["count"] for hit in await find(rig, "first")] == [1]
 
 
 async def test_the_list_shows_how_conversations_ended_with_pinned_ones_first(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_the_list_shows_how_conversations_ended_with_pinned_ones_first(tmp
         ]
         pinned = await rig.ok("PATCH", f"{LIST}/{good}", {"pinned": True})
         assert pinned["pinned"] is True
-        assert [each["id"] for each in (await rig.ok("GET", LIST, params=params))["items"]] == [good, bad]
+        assert [item["id"] for item in (await rig.ok("GET", LIST, params=params))["items"]] == [good, bad]
         await rig.say(bad, "Once more")
         assert (await rig.ok("GET", f"{LIST}/{bad}"))["outcome"] == "done"
         assert "pinned" not in await rig.ok("PATCH", f"{LIST}/{good}", {"pinned": False})
@@ -105,12 +105,12 @@ async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_
 
         async def listed(folder: str, **params: str) -> Json:
             page: Json = await rig.ok("GET", LIST, params={"folder": folder, "sortBy": "title", **params})
-            return page | {"items": [each["title"] for each in page["items"]]}
+            return page | {"items": [item["title"] for item in page["items"]]}
 
         async def folders(**params: str) -> list[tuple[str, str, int]]:
             found = await rig.ok("GET", FOLDERS, params=params)
             assert found["hasMore"] is False
-            return [(each["domainId"], each["name"], each["count"]) for each in found["items"]]
+            return [(item["domainId"], item["name"], item["count"]) for item in found["items"]]
 
         assert "folder" not in await rig.ok("GET", f"{LIST}/{ids[0]}")
         assert (await move(ids[0], "  Cafe\u0301\x00\n plans "))["folder"] == "Café plans"

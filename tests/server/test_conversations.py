@@ -97,8 +97,8 @@ async def test_a_malformed_body_is_a_validation_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/conversations/{await rig.conversation()}/messages"
         for content in (b"{", b"\xff\xfe", b'{"content": "\\ud800"}', b"[" * 5_000, b"x" * 1_100_000):
-            refused = await rig.refused("POST", path, content=content)
-            assert (content[:20], *refused[:2]) == (content[:20], 422, "VALIDATION_ERROR")
+            refusal = await rig.refused("POST", path, content=content)
+            assert (content[:20], *refusal[:2]) == (content[:20], 422, "VALIDATION_ERROR")
 
 
 UNKNOWN_IDS: list[tuple[str, str, str]] = [

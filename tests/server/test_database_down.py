@@ -43,9 +43,9 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
             await job.ended.wait()
         assert backup.held is not None
         with closing(backup.held):
-            refused = await rig.refused("POST", "/api/conversations", {"domainId": domain})
-            assert refused[:2] == (503, "STORAGE_UNAVAILABLE")
-            assert "Try again" in refused[2]
+            refusal = await rig.refused("POST", "/api/conversations", {"domainId": domain})
+            assert refusal[:2] == (503, "STORAGE_UNAVAILABLE")
+            assert "Try again" in refusal[2]
             assert (await rig.ok("GET", path))["items"][0]["name"] == "a.md", "reading goes on"
         await rig.conversation(domain)
         document = made["items"][0]["id"]

@@ -111,7 +111,7 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
         assert [tool_call["toolName"] for tool_call in child["toolCalls"]] == ["promptx_discover"]
         assert (await rig.ok("GET", f"/api/turns/{child['turn']['id']}/children"))["items"] == []
         path = f"/api/conversations/{conversation}/tool-calls"
-        assert [each["toolName"] for each in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]
+        assert [item["toolName"] for item in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]
         for agent, names in (("researcher", ["promptx_discover"]), ("", ["delegate"]), ("writer", [])):
             listed = (await rig.ok("GET", f"{path}?agent={agent}"))["items"]
             assert [each["toolName"] for each in listed] == names

@@ -66,10 +66,10 @@ async def test_the_report_lists_the_most_cited_stale_documents_first(tmp_path: P
         none_old = (await rig.ok("GET", f"{path}/stale-documents?olderThan=900"))["items"]
         assert "gamma bar.md" not in [each["documentName"] for each in none_old]
         listed = await rig.ok("GET", f"{path}/documents")
-        assert {each["name"]: each["date"] for each in listed["items"]}["gamma bar.md"] == day(-800)
+        assert {item["name"]: item["date"] for item in listed["items"]}["gamma bar.md"] == day(-800)
         for wrong in ("2024-13-01", "20240501", "2024-05-01T10:00", 20240501):
-            refused = await rig.refused("PATCH", f"{path}/documents/{ids['gamma bar.md']}", {"date": wrong})
-            assert refused[:2] == (422, "VALIDATION_ERROR")
+            refusal = await rig.refused("PATCH", f"{path}/documents/{ids['gamma bar.md']}", {"date": wrong})
+            assert refusal[:2] == (422, "VALIDATION_ERROR")
         await rig.ok("PATCH", f"{path}/documents/{ids['gamma bar.md']}", {"date": None})
         back = await rig.ok("GET", f"{path}/documents/{ids['gamma bar.md']}")
         assert back["date"] == back["createdAt"][:10]

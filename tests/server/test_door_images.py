@@ -138,9 +138,9 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
                 ("/v1/chat/completions", completion(url, domain), "messages.0.content.1.image_url.url"),
                 ("/v1/responses", response(url, domain), "input.0.content.1.image_url"),
             ):
-                refused = await rig.http.post(path, json=body)
-                said = refused.json()["error"]
-                assert (refused.status_code, said["code"], said["param"]) == (status, code, place), (name, said)
+                refusal = await rig.http.post(path, json=body)
+                said = refusal.json()["error"]
+                assert (refusal.status_code, said["code"], said["param"]) == (status, code, place), (name, said)
                 assert said["type"] == "invalid_request_error"
         kept_elsewhere = await rig.http.post(
             f"/api/ag-ui/{domain}", json=ag_ui(FileSource(value="file_1", provider="openai"))
@@ -192,7 +192,7 @@ async def test_openais_client_resends_images_only_for_unstored_conversations(
             await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
             assert len(shown_in(model)) == shown
         part[0]["content"][0]["image_url"] = ELSEWHERE
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as exc_info:
             await rig.openai.responses.create(model=domain, input=part)
-        assert refused.value.param == "input.0.content.0.image_url"
+        assert exc_info.value.param == "input.0.content.0.image_url"
         assert model.refused == []

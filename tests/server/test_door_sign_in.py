@@ -144,10 +144,10 @@ class _Opening:
 
 async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(tmp_path: Path) -> None:
     async with open_door(tmp_path, use("promptx_remember", engrams=[]), say("No.")) as rig:
-        refused = await rig.call("")
-        challenge = refused.headers["www-authenticate"]
+        refusal = await rig.call("")
+        challenge = refusal.headers["www-authenticate"]
         metadata = f"http://127.0.0.1/.well-known/oauth-protected-resource/mcp/{rig.law}"
-        assert (refused.status_code, challenge) == (
+        assert (refusal.status_code, challenge) == (
             401,
             f'Bearer resource_metadata="{metadata}", scope="search ask remember"',
         )
@@ -172,7 +172,7 @@ async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(
         assert "Saved." in (await rig.call(all_of_them["access_token"], remembered)).text
         assert "already" in (await rig.call(all_of_them["access_token"], remembered)).text
         memories = await rig.ok("GET", f"/api/domains/{rig.law}/memories", headers=bearer(rig.ann))
-        assert [each["content"] for each in memories["items"]] == ["Ann likes tea."]
+        assert [item["content"] for item in memories["items"]] == ["Ann likes tea."]
         assert await audited(rig, actor="ann", action="memory.add")
 
         only_ask = (await rig.tokens("ask"))["access_token"]
@@ -218,8 +218,8 @@ async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(t
         token = given["access_token"]
         await rig.ok("PATCH", "/api/users/ann", {"grants": {rig.other: "member"}})
         assert (await rig.call(token)).status_code == 401
-        refused = await rig.refresh(given["refresh_token"])
-        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+        refusal = await rig.refresh(given["refresh_token"])
+        assert (refusal.status_code, refusal.json()["error"]) == (400, "invalid_grant")
         await rig.ok("PATCH", "/api/users/ann", {"grants": {rig.law: "member"}})
         assert (await rig.call(token)).status_code == 200
 
@@ -249,7 +249,7 @@ async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(t
 
         second_key = await make_key(rig, "ann", "member", rig.law)
         fourth = (await rig.tokens(key=second_key))["access_token"]
-        (key,) = (each for each in (await rig.ok("GET", "/api/keys"))["items"][-1:])
+        (key,) = (item for item in (await rig.ok("GET", "/api/keys"))["items"][-1:])
         await rig.ok("DELETE", f"/api/keys/{key['id']}")
         assert (await rig.call(fourth)).status_code == 401
 
@@ -378,8 +378,8 @@ async def test_an_invalid_request_returns_an_error_to_the_client(tmp_path: Path)
             ("{}", "application/json"),
             ("a=1", "multipart/form-data; boundary=x"),
         ]:
-            refused = await rig.http.post("/oauth/token", content=body, headers={"content-type": kind})
-            assert (refused.status_code, refused.json()["error"]) == (400, "invalid_request")
+            refusal = await rig.http.post("/oauth/token", content=body, headers={"content-type": kind})
+            assert (refusal.status_code, refusal.json()["error"]) == (400, "invalid_request")
         large = await rig.http.post(
             "/oauth/token", content=b"x" * 70_000, headers={"content-type": "application/x-www-form-urlencoded"}
         )
@@ -421,9 +421,9 @@ async def test_registration_is_off_by_default_and_refuses_dangerous_addresses(tm
         assert "registration_endpoint" not in (await rig.http.get("/.well-known/oauth-authorization-server")).json()
     async with open_door(tmp_path / "on") as rig:
         for uris in (["javascript:alert(1)"], ["http://evil.example/cb"], ["https://a/#x"], ["data:text/html,x"], []):
-            refused = await rig.http.post("/oauth/register", json={"redirect_uris": uris})
-            assert refused.status_code == 400
-            assert refused.json()["error"] in ("invalid_redirect_uri", "invalid_client_metadata")
+            refusal = await rig.http.post("/oauth/register", json={"redirect_uris": uris})
+            assert refusal.status_code == 400
+            assert refusal.json()["error"] in ("invalid_redirect_uri", "invalid_client_metadata")
         for content in (b"[]", b"{", b'{"redirect_uris": 1}', b'{"redirect_uris": [1]}'):
             assert (await rig.http.post("/oauth/register", content=content)).status_code == 400
 
@@ -480,9 +480,9 @@ async def test_below_a_root_path_all_addresses_name_it(tmp_path: Path) -> None:
     async with open_door(tmp_path, root_path="/rag", public_url="https://rag.example") as rig:
         as_operator(rig)
         headers = {**JSON, "host": "rag.example", "authorization": ""}
-        refused = await rig.http.post(f"/rag/mcp/{rig.law}", json=LIST, headers=headers)
+        refusal = await rig.http.post(f"/rag/mcp/{rig.law}", json=LIST, headers=headers)
         path = f"/.well-known/oauth-protected-resource/mcp/{rig.law}"
-        assert f'resource_metadata="https://rag.example/rag{path}"' in refused.headers["www-authenticate"]
+        assert f'resource_metadata="https://rag.example/rag{path}"' in refusal.headers["www-authenticate"]
         at_root = path.replace("/mcp/", "/rag/mcp/")
         for each in (f"/rag{path}", at_root):
             described = (await rig.http.get(each, headers=headers)).json()
@@ -539,9 +539,9 @@ async def test_the_openid_provider_can_issue_the_tokens(tmp_path: Path) -> None:
                 issuer.claims(aud=at, scope="search", exp=1),
                 issuer.claims(aud=None, scope="search"),
             ):
-                refused = await call(claims)
-                assert refused.status_code == 401
-                assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+                refusal = await call(claims)
+                assert refusal.status_code == 401
+                assert 'error="invalid_token"' in refusal.headers["www-authenticate"]
             assert (await call(good, key=RSAKey.generate_key(2048, {"kid": "first"}))).status_code == 401
             assert (await rig.http.get("/api/domains", headers=bearer(issuer.sign(good)))).status_code == 401
             api = issuer.sign(issuer.claims())  # a token for the API still works here

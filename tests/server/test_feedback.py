@@ -81,5 +81,5 @@ async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path:
         assert first + last == answer["html"]
         turn = answer["turnId"]
         calls = await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId={turn}")
-        assert [each["arguments"]["query"] for each in calls["items"]] == ["leave", "leave days"]
+        assert [item["arguments"]["query"] for item in calls["items"]] == ["leave", "leave days"]
         assert (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId=nope"))["items"] == []

@@ -167,10 +167,10 @@ async def test_without_keys_another_sites_page_cannot_open_a_socket(tmp_path: Pa
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         for path in ("/ws", f"/api/ag-ui/{await rig.domain()}"):
             for site in ("cross-site", "Cross-Site"):
-                with pytest.raises(InvalidStatus) as refused:
+                with pytest.raises(InvalidStatus) as exc_info:
                     await connect(f"ws://{address}{path}", additional_headers={"Sec-Fetch-Site": site}, proxy=None)
-                assert refused.value.response.status_code == 403, path
-                assert b"other sites" in (refused.value.response.body or b"")
+                assert exc_info.value.response.status_code == 403, path
+                assert b"other sites" in (exc_info.value.response.body or b"")
         for site in ("same-origin", "none"):
             async with connect(f"ws://{address}/ws", additional_headers={"Sec-Fetch-Site": site}, proxy=None):
                 pass

@@ -121,8 +121,8 @@ async def test_a_server_that_is_still_loading_is_not_ready(tmp_path: Path) -> No
     model = SlowClient()
     async with Rig(tmp_path, instead=model) as rig:
         rig.application.begin()
-        refused = await rig.http.get("/api/ready")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVER_STARTING")
+        refusal = await rig.http.get("/api/ready")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "SERVER_STARTING")
         assert (await health(rig))["status"] == "ok"
         model.let.set()
         with anyio.fail_after(240):

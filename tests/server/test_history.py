@@ -181,7 +181,7 @@ async def test_authors_see_prompts_and_roles_admins_everything_and_members_nothi
             answer = await rig.http.get(path, headers=headers)
             kinds[who] = answer.status_code
             if answer.status_code == 200:
-                kinds[who] = {each["kind"] for each in answer.json()["items"]}
+                kinds[who] = {item["kind"] for item in answer.json()["items"]}
         assert kinds == {"member": 403, "author": {"prompt"}, "admin": {"prompt", "settings"}, "stranger": 404}
         for place, method in ((f"{path}/1", "GET"), (f"{path}/1/restore", "POST")):
             assert (await rig.http.request(method, place, headers=keys["author"])).status_code == 404

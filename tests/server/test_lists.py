@@ -54,7 +54,7 @@ async def test_filters_are_combined_and_invalid_ones_refused(tmp_path: Path) -> 
             ({"domainId": "dom_none"}, set()),
         ):
             found = await rig.ok("GET", CONVERSATIONS, params=params)
-            assert {each["id"] for each in found["items"]} == wanted, params
+            assert {item["id"] for item in found["items"]} == wanted, params
             assert found["total"] == len(wanted)
         for params, place in (
             ({"pageSize": 101}, "pageSize"),

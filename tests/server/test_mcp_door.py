@@ -172,7 +172,7 @@ async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(
             assert again.structured_content["conversation_id"] == structured["conversation_id"]
         async with httpx2.AsyncClient(headers=bearer(rig.ann), trust_env=False) as http:
             shown = await http.get(f"http://{rig.address}/api/conversations/{structured['conversation_id']}/messages")
-        assert [each["content"] for each in shown.json()["items"]][:2] == [QUESTION, "It holds twelve bar."]
+        assert [item["content"] for item in shown.json()["items"]][:2] == [QUESTION, "It holds twelve bar."]
 
 
 async def test_calls_that_need_a_person_are_declined_in_ask(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_retracted_text_is_not_in_the_answer_and_interrupts_elsewhere_are_
 async def test_a_revoked_key_interrupts_its_turns(tmp_path: Path) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
     async with live(tmp_path, stalled) as rig, anyio.create_task_group() as group:
-        (key,) = [each for each in (await rig.ok("GET", "/api/keys"))["items"] if each["userId"] == "ann"]
+        (key,) = [item for item in (await rig.ok("GET", "/api/keys"))["items"] if item["userId"] == "ann"]
         ask: Json = {**LIST, "method": "tools/call", "params": {"name": "ask", "arguments": {"question": QUESTION}}}
         session = (await rig.post(INITIALIZE, rig.ann)).headers["mcp-session-id"]
         answers: list[httpx2.Response] = []
@@ -264,9 +264,9 @@ async def test_roles_are_prompts(tmp_path: Path, mode: str) -> None:
         (message,) = (await client.get_prompt(name)).messages
         assert isinstance(message.content, TextContent)
         assert message.content.text == (await rig.ok("GET", f"/api/domains/{rig.pumps}/roles/{name}"))["text"]
-        with pytest.raises(MCPError) as refused:
+        with pytest.raises(MCPError) as exc_info:
             await client.get_prompt("nobody")
-        assert refused.value.data["code"] == "ROLE_NOT_FOUND"
+        assert exc_info.value.data["code"] == "ROLE_NOT_FOUND"
 
 
 ANY: Any = TypeAdapter(Any)
@@ -304,13 +304,13 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
         one: Any = Request(method="skills/get", params=SkillUri(uri=listed["uri"]))
         assert (await client.session.send_request(one, ANY))["skill"] == listed
         for uri in ("skill://tables/assets/..%2F..%2Fx", "skill://tables/a%00b", "skill://nobody/SKILL.md"):
-            with pytest.raises(MCPError) as refused:
+            with pytest.raises(MCPError) as exc_info:
                 await client.read_resource(uri)
-            assert refused.value.data["code"] == "SKILL_NOT_FOUND"
+            assert exc_info.value.data["code"] == "SKILL_NOT_FOUND"
             missing: Any = Request(method="skills/get", params=SkillUri(uri=uri))
-            with pytest.raises(MCPError) as refused:
+            with pytest.raises(MCPError) as exc_info:
                 await client.session.send_request(missing, ANY)
-            assert refused.value.code == INVALID_PARAMS
+            assert exc_info.value.code == INVALID_PARAMS
 
 
 @eras
@@ -325,9 +325,9 @@ async def test_missing_and_foreign_items_are_refused_with_their_code(tmp_path: P
             f"agentic-rag://{rig.pumps}/chunks/a%00b",
             "file:///etc/passwd",
         ):
-            with pytest.raises(MCPError) as refused:
+            with pytest.raises(MCPError) as exc_info:
                 await client.read_resource(uri)
-            assert refused.value.data["code"] in ("RESOURCE_NOT_FOUND", "CHUNK_NOT_FOUND"), uri
+            assert exc_info.value.data["code"] in ("RESOURCE_NOT_FOUND", "CHUNK_NOT_FOUND"), uri
         operators = await rig.conversation(rig.pumps)
         refusals: list[tuple[Json, str]] = [
             ({"question": "Hi", "conversation_id": operators}, "CONVERSATION_NOT_FOUND"),
@@ -389,10 +389,10 @@ async def test_the_endpoint_is_closed_to_strangers_and_other_tenants(tmp_path: P
             (mallory, 404, "DOMAIN_NOT_FOUND"),
         ]:
             for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
-                refused = await rig.post(INITIALIZE, key, **version)
-                assert (refused.status_code, refused.json()["error"]["data"]["code"]) == (status, code)
-                assert refused.json()["jsonrpc"] == "2.0"
-                assert ("www-authenticate" in refused.headers) == (status == 401)
+                refusal = await rig.post(INITIALIZE, key, **version)
+                assert (refusal.status_code, refusal.json()["error"]["data"]["code"]) == (status, code)
+                assert refusal.json()["jsonrpc"] == "2.0"
+                assert ("www-authenticate" in refusal.headers) == (status == 401)
         for header in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
             assert (await rig.post(INITIALIZE, rig.ann, **header)).status_code == 403
 

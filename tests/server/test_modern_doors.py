@@ -54,9 +54,9 @@ async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: 
     async with Rig(tmp_path) as rig:
         path = f"/api/ag-ui/{await rig.domain()}"
         for name, (body, place) in BAD_RUNS.items():
-            refused = await rig.http.post(path, json=body)
-            assert refused.status_code == 422, name
-            told = RunErrorEvent.model_validate(refused.json())
+            refusal = await rig.http.post(path, json=body)
+            assert refusal.status_code == 422, name
+            told = RunErrorEvent.model_validate(refusal.json())
             assert (told.code, place in told.message) == ("VALIDATION_ERROR", True), (name, told.message)
         for body in (
             {},
@@ -71,8 +71,8 @@ async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: 
                 ],
             },
         ):
-            refused = await rig.http.post(path.replace("ag-ui", "ui-message"), json=body)
-            assert (refused.status_code, refused.json()["type"], refused.json()["error"]["code"]) == (
+            refusal = await rig.http.post(path.replace("ag-ui", "ui-message"), json=body)
+            assert (refusal.status_code, refusal.json()["type"], refusal.json()["error"]["code"]) == (
                 422,
                 "error",
                 "VALIDATION_ERROR",
@@ -104,8 +104,8 @@ async def test_a_run_is_resumed_only_by_its_own_offsets(tmp_path: Path) -> None:
             ({"runId": "r", "offset": "turn_none:1"}, 404),
             ({"runId": "none", "offset": "-1"}, 404),
         ]:
-            refused = await rig.http.get(path, params=params)
-            assert (refused.status_code, refused.json()["type"]) == (status, "RUN_ERROR"), params
+            refusal = await rig.http.get(path, params=params)
+            assert (refusal.status_code, refusal.json()["type"]) == (status, "RUN_ERROR"), params
         wrong = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[1][0]})
         assert wrong.status_code == 422
         other = await rig.http.post(path, json=run_of({**USER, "content": "Else"}))
@@ -117,9 +117,9 @@ async def test_another_users_ids_are_unknown_at_these_endpoints(tmp_path: Path) 
     async with tenants(tmp_path) as found:
         mallory, theirs = bearer(found.mallory), found.ids["conversation"]
         own = f"/api/ag-ui/{found.own_domain}"
-        refused = await found.rig.http.post(own, json=run_of(threadId=theirs), headers=mallory)
+        refusal = await found.rig.http.post(own, json=run_of(threadId=theirs), headers=mallory)
         nobodys = await found.rig.http.post(own, json=run_of(threadId="conv_none"), headers=mallory)
-        for each in (refused, nobodys):
+        for each in (refusal, nobodys):
             assert (each.status_code, each.json()["code"]) == (404, "CONVERSATION_NOT_FOUND")
         turn = found.ids["turn"]
         resumed = await found.rig.http.get(own, params={"runId": "r", "offset": f"{turn}:1"}, headers=mallory)

@@ -71,8 +71,8 @@ async def test_an_invalid_setting_is_refused_and_nothing_is_stored(tmp_path: Pat
     async with Rig(tmp_path) as rig:
         for key, value in (("subRoleIds", ["a b"]), ("effort", "huge"), ("primaryRoleId", "a b")):
             settings = {**DOCUMENT, key: value}
-            refused = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
-            assert refused[2].startswith(f"settings.{key}")
+            refusal = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
+            assert refusal[2].startswith(f"settings.{key}")
         assert (await rig.ok("GET", "/api/domains"))["items"] == []
 
 

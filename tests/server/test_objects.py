@@ -96,5 +96,5 @@ async def test_a_prompt_image_shows_admins_a_turns_prompt_without_secrets(tmp_pa
         as_operator(rig)
         assert await rig.ok("GET", f"/api/images/{image}") == shown
         for key, ident in ((member, image), (stranger, image), (admin, "img_x")):
-            refused = await rig.refused("GET", f"/api/images/{ident}", headers=bearer(key))
-            assert refused[:2] == (404, "IMAGE_NOT_FOUND")
+            refusal = await rig.refused("GET", f"/api/images/{ident}", headers=bearer(key))
+            assert refusal[:2] == (404, "IMAGE_NOT_FOUND")

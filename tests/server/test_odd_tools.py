@@ -50,7 +50,7 @@ async def asking(
 
 async def shown(rig: Rig, domain: str, name: str = "case") -> Json:
     items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
-    return next(each for each in items if each["name"] == name)
+    return next(item for item in items if item["name"] == name)
 
 
 def offered(request: Json) -> dict[str, Json]:
@@ -215,7 +215,7 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -
         for name, result, status, words in CALLS:
             domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
             events = await rig.say(await rig.conversation(domain), "hello")
-            assert (name, [each["status"] for each in results(events)]) == (name, [status])
+            assert (name, [result["status"] for result in results(events)]) == (name, [status])
             last = api.requests[-1]["messages"][-1]["content"]
             (block,) = [block for block in last if block["type"] == "tool_result"]
             text = "\n\n".join(part["text"] for part in block["content"])
@@ -384,9 +384,9 @@ async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(t
             await rig.ok("PATCH", f"/api/domains/{domain}", change)
             answer = {"action": "accept", "content": {"scope": "conversation"}}
             await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
-        assert [each["status"] for each in results(heard)] == ["ok", "ok"]
+        assert [result["status"] for result in results(heard)] == ["ok", "ok"]
         later = await rig.say(await rig.conversation(domain), "elsewhere")
-        assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
+        assert [result["status"] for result in results(later)] == ["ok"], "the rule holds in the whole domain"
 
 
 async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_pa
         assert listed["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed["calledAs"]: "allow"}}})
         heard = await rig.say(conversation, "again")
-        assert [each["status"] for each in results(heard)] == ["ok"]
+        assert [result["status"] for result in results(heard)] == ["ok"]
 
 
 async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
@@ -417,8 +417,8 @@ async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path
         assert stock.startswith("case__ChaXunGu")
         assert [tools[weather]["description"], tools[stock]["description"]] == ["查询天气", "查询股票"]
         (server,) = [
-            each
-            for each in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
-            if each["name"] == "case"
+            item
+            for item in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+            if item["name"] == "case"
         ]
         assert [tool["calledAs"] for tool in server["tools"]] == [weather, stock]

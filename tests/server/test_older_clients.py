@@ -95,7 +95,7 @@ class ChatClient:
 
     async def reload(self) -> list[Json]:
         items = (await self.rig.ok("GET", f"/api/conversations/{self.conversation}/messages"))["items"]
-        return [{"role": each["role"], "content": each["content"]} for each in items]
+        return [{"role": item["role"], "content": item["content"]} for item in items]
 
 
 class KnowledgeClient:
@@ -151,7 +151,7 @@ class KnowledgeClient:
         for each in items:
             known = {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
             assert each["metadata"].keys() - {"error"} == (known if each["role"] == "assistant" else set())
-        return [{key: each[key] for key in ("id", "role", "content", "references")} for each in items]
+        return [{key: item[key] for key in ("id", "role", "content", "references")} for item in items]
 
 
 class MessageClient:
@@ -198,7 +198,7 @@ class MessageClient:
             assert "blocks" not in each
             if each["role"] == "assistant":
                 assert each["metadata"]["tokensUsed"].keys() == {"inputTokens", "outputTokens"}
-        return [{key: each[key] for key in ("id", "role", "content")} for each in items]
+        return [{key: item[key] for key in ("id", "role", "content")} for item in items]
 
 
 class AgentXClient:
@@ -305,7 +305,7 @@ async def read_events(rig: Rig, conversation: str, dialect: str, words: str) -> 
 
 async def reload_native(rig: Rig, conversation: str | None) -> list[Json]:
     items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-    return [{key: each[key] for key in ("id", "role", "content")} for each in items]
+    return [{key: item[key] for key in ("id", "role", "content")} for item in items]
 
 
 CONTRACTS = ["chat", "knowledge", "message", "agentx", "observable"]
@@ -517,4 +517,4 @@ async def test_the_same_client_message_id_joins_the_running_turn(dialect: str, t
             group.start_soon(join)
             stalled.until.set()
         assert "Th" in texts[0]
-        assert [each["content"] for each in (await rig.ok("GET", path))["items"]] == ["Go", "This takes a while."]
+        assert [item["content"] for item in (await rig.ok("GET", path))["items"]] == ["Go", "This takes a while."]

@@ -119,12 +119,12 @@ async def test_the_knowledge_contract_lists_own_conversations_of_the_default_dom
                 ("POST", f"{path}/message"),
             ]:
                 response = await rig.http.request(method, at, json={"content": "Hi"} if method == "POST" else None)
-                refused = response.json()
+                refusal = response.json()
                 assert response.status_code == 404
-                assert refused["code"] == refused["error"]["code"] == "CONVERSATION_NOT_FOUND"
-                assert refused["message"] == refused["error"]["message"]
-        refused = await rig.refused("POST", "/api/v1/chat", {"message": "Hi", "session_id": anothers})
-        assert refused[:2] == (404, "CONVERSATION_NOT_FOUND")
+                assert refusal["code"] == refusal["error"]["code"] == "CONVERSATION_NOT_FOUND"
+                assert refusal["message"] == refusal["error"]["message"]
+        refusal = await rig.refused("POST", "/api/v1/chat", {"message": "Hi", "session_id": anothers})
+        assert refusal[:2] == (404, "CONVERSATION_NOT_FOUND")
         assert await rig.ok("GET", "/api/conversation") == []
         assert (await rig.ok("GET", f"/api/conversations/{elsewhere}"))["domainId"] != domain
 
@@ -185,7 +185,7 @@ async def test_chat_creates_a_session_once_even_with_queued_or_retried_messages(
 
         async def kinds(turn: str) -> list[str]:
             text = (await rig.http.get(f"/api/turns/{turn}/events", params={"dialect": "chat"})).text
-            return [orjson.loads(each.data)["type"] for each in parse_sse(text) if each.data != "[DONE]"]
+            return [orjson.loads(event.data)["type"] for event in parse_sse(text) if event.data != "[DONE]"]
 
         stalled.until.set()
         assert (await kinds(first["id"])).count("session_created") == 1
@@ -212,9 +212,9 @@ async def test_a_bad_chat_gets_the_contracts_error_and_creates_no_conversation(t
     async with Rig(tmp_path) as rig:
         for body, status, code in BAD_CHATS:
             response = await rig.http.post("/api/v1/chat", json=body)
-            refused = response.json()
-            assert (response.status_code, refused["data"]["code"], refused["error"]["code"]) == (status, code, code)
-            assert (refused["type"], refused["data"]["error"]) == ("error", refused["error"]["message"])
+            refusal = response.json()
+            assert (response.status_code, refusal["data"]["code"], refusal["error"]["code"]) == (status, code, code)
+            assert (refusal["type"], refusal["data"]["error"]) == ("error", refusal["error"]["message"])
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
         session, other = await rig.conversation(), await rig.domain()
         body = {"message": "Hi", "session_id": session, "agent_id": other}
@@ -256,7 +256,7 @@ async def test_a_message_client_lists_assistants_and_can_wait_for_json(tmp_path:
             "VALIDATION_ERROR",
         )
         listed = await rig.ok("GET", "/api/conversations", params={"assistantId": domain})
-        assert [each["assistantId"] for each in listed["items"]] == [domain]
+        assert [item["assistantId"] for item in listed["items"]] == [domain]
         path = f"/api/conversations/{made['id']}/messages"
         waiting: Any = {"params": {"dialect": "message"}, "headers": {"accept": "application/json"}}
         answer = await rig.ok("POST", path, {"content": "How much leave?"}, **waiting)
@@ -268,8 +268,8 @@ async def test_a_message_client_lists_assistants_and_can_wait_for_json(tmp_path:
         usage = shown["metadata"]["usage"]
         assert shown["metadata"]["tokensUsed"] == {name: usage[name] for name in ("inputTokens", "outputTokens")}
         assert {name: shown["metadata"][name] for name in answer["metadata"]} == answer["metadata"]
-        refused = await rig.refused("POST", path, {"content": "Again?"}, **waiting)
-        assert refused == (502, "LLM_SERVICE_ERROR", refused[2])
+        refusal = await rig.refused("POST", path, {"content": "Again?"}, **waiting)
+        assert refusal == (502, "LLM_SERVICE_ERROR", refusal[2])
         outcome: list[tuple[int, str, str]] = []
 
         async def wait_for_it() -> None:

@@ -242,7 +242,7 @@ async def test_disconnecting_stops_an_unstored_call_and_a_stored_one_continues(t
         (conversation,) = (await rig.ok("GET", "/api/conversations"))["items"]
         path = f"/api/conversations/{conversation['id']}/messages"
         with anyio.fail_after(240):
-            while [each["content"] for each in (await rig.ok("GET", path))["items"]] != ["Go", "Whole answer."]:
+            while [item["content"] for item in (await rig.ok("GET", path))["items"]] != ["Go", "Whole answer."]:
                 await pause()
 
 
@@ -253,9 +253,9 @@ async def test_an_interrupted_answer_is_repeated_unless_it_was_already_visible(t
         whole = await rig.openai.chat.completions.create(model=domain, messages=[user("Go")])
         assert whole.choices[0].message.content == "Whole."
         assert (await rig.openai.responses.create(model=domain, input="Go")).output_text == "Whole."
-        with pytest.raises(openai.APIError) as caught:
+        with pytest.raises(openai.APIError) as exc_info:
             await read(await rig.openai.chat.completions.create(model=domain, messages=[user("Go")], stream=True))
-        assert caught.value.code == "STEP_RESET"
+        assert exc_info.value.code == "STEP_RESET"
         await rig.gone((0, 0, 0, 0))
 
 
@@ -263,9 +263,9 @@ async def test_failures_are_the_exceptions_of_the_client(tmp_path: Path) -> None
     refused = ModelError("The key is wrong.", http_status=401)
     async with live(tmp_path, refused, refused, refused) as rig:
         domain = await rig.domain()
-        with pytest.raises(openai.InternalServerError) as failed:
+        with pytest.raises(openai.InternalServerError) as exc_info:
             await rig.openai.chat.completions.create(model=domain, messages=[user("Go")])
-        assert (failed.value.status_code, failed.value.code) == (502, "LLM_SERVICE_ERROR")
+        assert (exc_info.value.status_code, exc_info.value.code) == (502, "LLM_SERVICE_ERROR")
         with pytest.raises(openai.APIError) as streamed:
             await read(await rig.openai.chat.completions.create(model=domain, messages=[user("Go")], stream=True))
         assert streamed.value.code == "LLM_SERVICE_ERROR"
@@ -428,9 +428,9 @@ async def test_embeddings_are_those_of_the_servers_embedder(tmp_path: Path) -> N
         as_query = await ask(model=domain, input=texts[1], extra_body={"input_type": "query"})
         assert len(as_query.data[0].embedding) == len(pump)
         for given, param in (([[1, 2]], "input.0"), ("", "input"), ([], "input"), (["a", " "], "input.1")):
-            with pytest.raises(openai.BadRequestError) as refused:
+            with pytest.raises(openai.BadRequestError) as exc_info:
                 await ask(model=domain, input=given)
-            assert refused.value.param == param
+            assert exc_info.value.param == param
         with pytest.raises(openai.BadRequestError, match="dimensions"):
             await ask(model=domain, input="a", dimensions=10)
         with pytest.raises(openai.NotFoundError):
@@ -439,6 +439,6 @@ async def test_embeddings_are_those_of_the_servers_embedder(tmp_path: Path) -> N
 
 async def test_embeddings_without_an_embedder_are_refused_by_name(tmp_path: Path) -> None:
     async with live(tmp_path) as rig:
-        with pytest.raises(openai.InternalServerError, match="no embedder is configured") as refused:
+        with pytest.raises(openai.InternalServerError, match="no embedder is configured") as exc_info:
             await rig.openai.embeddings.create(model=await rig.domain(), input="a")
-        assert (refused.value.status_code, refused.value.code) == (503, "EMBEDDER_UNAVAILABLE")
+        assert (exc_info.value.status_code, exc_info.value.code) == (503, "EMBEDDER_UNAVAILABLE")

@@ -154,8 +154,8 @@ async def test_the_openapi_document_has_every_route_with_rule_parameters_and_ans
     async with Rig(tmp_path) as rig:
         document, routes = await rig.ok("GET", "/api/openapi.json"), declared(rig)
     listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    routes = [each for each in routes if each.path not in PAGE]
-    assert listed == {(each.method, each.path) for each in routes}
+    routes = [route for route in routes if route.path not in PAGE]
+    assert listed == {(route.method, route.path) for route in routes}
     for each in routes:
         operation = document["paths"][each.path][each.method.lower()]
         assert (operation["x-allow"], operation["x-audited"]) == (each.rule.allow, each.rule.audited)
@@ -237,10 +237,10 @@ async def test_refusals_in_the_form_of_another_protocol_match_the_document(
 ) -> None:
     async with Rig(tmp_path) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
-        refused = await rig.http.request(method, path.format(domain="dom_none"))
-    assert refused.is_client_error
-    response = document["paths"][path][method.lower()]["responses"][str(refused.status_code)]
+        refusal = await rig.http.request(method, path.format(domain="dom_none"))
+    assert refusal.is_client_error
+    response = document["paths"][path][method.lower()]["responses"][str(refusal.status_code)]
     if "$ref" in response:
         response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
     schema = {**response["content"]["application/json"]["schema"], "components": document["components"]}
-    Draft202012Validator(schema).validate(refused.json())
+    Draft202012Validator(schema).validate(refusal.json())

@@ -32,8 +32,8 @@ async def test_a_member_gets_the_original_by_its_name_and_no_browser_runs_it(tmp
         assert "default-src 'none'" in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         for key, domain_named in ((stranger, domain), (stranger, other)):
-            refused = await rig.http.get(path_of(domain_named, document["id"]), headers=bearer(key))
-            assert refused.status_code == 404
+            refusal = await rig.http.get(path_of(domain_named, document["id"]), headers=bearer(key))
+            assert refusal.status_code == 404
 
 
 RANGES: tuple[tuple[str, int, bytes | None], ...] = (

@@ -97,10 +97,10 @@ async def test_a_socket_opens_only_for_a_listed_origin(tmp_path: Path) -> None:
             async with socket(address, key=key, origin=origin) as opened:
                 assert await opened.ask("ping") == {"type": "pong"}
         for origin in ("http://app.example", "https://app.example.evil.example", "null"):
-            with pytest.raises(InvalidStatus) as refused:
+            with pytest.raises(InvalidStatus) as exc_info:
                 async with socket(address, key=key, origin=origin):
                     pass
-            assert refused.value.response.status_code == 403
+            assert exc_info.value.response.status_code == 403
 
 
 async def test_a_development_proxy_that_changes_the_host_works_with_its_origin_listed(tmp_path: Path) -> None:

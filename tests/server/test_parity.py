@@ -94,7 +94,7 @@ def cited_by(references: Iterable[Json], document: str = "documentId", chunk: st
 
 def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
     """Return the main agent's events."""
-    return [each for each in items if not each.get(field)]
+    return [item for item in items if not item.get(field)]
 
 
 def from_native(events: list[Json]) -> Told:
@@ -168,7 +168,7 @@ def from_ag_ui(said: list[tuple[str, Any]]) -> Told:
         if event["type"] == "TOOL_CALL_ARGS":
             arguments[event["toolCallId"]] += event["delta"]
     return Told(
-        "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT"),
+        "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"),
         cited_by(event["value"] for event in events if event.get("name") == "source_reference"),
         cited_by(events[-1]["result"]["references"]),
         [(name, orjson.loads(arguments[call])) for call, name in names.items()],
@@ -228,7 +228,7 @@ def from_response(said: list[tuple[str, Any]]) -> Told:
 
 def parsed(text: str) -> list[tuple[str, Any]]:
     """Return the names and the data of a stream's events."""
-    return [(each.event, _value(each.data)) for each in parse_sse(text)]
+    return [(event.event, _value(event.data)) for event in parse_sse(text)]
 
 
 def _value(data: str) -> Any:
@@ -370,7 +370,7 @@ async def at_home(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, s
 
 async def conversations(rig: Rig) -> set[str]:
     listed = await rig.ok("GET", "/api/conversations", params={"pageSize": 100})
-    return {each["id"] for each in listed["items"]}
+    return {item["id"] for item in listed["items"]}
 
 
 async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
@@ -387,7 +387,7 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
         [(each["role"], each["content"]) for each in (asked, answered)],
         sorted(references, key=orjson.dumps),
         sorted(
-            ((each["agent"], each["toolName"], each["arguments"], each["status"]) for each in calls),
+            ((call["agent"], call["toolName"], call["arguments"], call["status"]) for call in calls),
             key=lambda call: orjson.dumps(call),
         ),
     )

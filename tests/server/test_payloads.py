@@ -29,8 +29,8 @@ async def test_a_stored_result_is_a_file_that_no_browser_renders(tmp_path: Path)
         assert (await rig.http.get(f"/api/payloads/{new_id('ref')}")).status_code == 404
         elsewhere = payloads.record_of(new_id("ref"), SessionId("sess_of_nobody"), "text/plain", b"x")
         await database.write(lambda conn: payloads.put(conn, elsewhere))
-        refused = await rig.http.get(f"/api/payloads/{elsewhere.ref}")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "PAYLOAD_NOT_FOUND")
+        refusal = await rig.http.get(f"/api/payloads/{elsewhere.ref}")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (404, "PAYLOAD_NOT_FOUND")
 
 
 async def test_a_secret_is_cut_out_of_a_binary_file_and_all_other_bytes_stay(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ async def upload(rig: Rig, domain: str, name: str, content: bytes, **params: str
 
 async def used(rig: Rig, domain: str) -> dict[str, tuple[int, int]]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/quotas"))["items"]
-    return {each["noun"]: (each["used"], each["limit"]) for each in items}
+    return {item["noun"]: (item["used"], item["limit"]) for item in items}
 
 
 def files(rig: Rig, domain: str) -> Sequence[str]:

@@ -92,8 +92,8 @@ async def test_a_repeated_message_is_the_same_with_the_same_images_only(tmp_path
         twice = await rig.ok("POST", path, body, headers={"accept": "application/json"})
         assert (once["id"], len(refs(rig))) == (twice["id"], 1)
         for images in ([], [sent(png(20, 20))], [sent(png()), sent(png())]):
-            refused = await rig.refused("POST", path, {**body, "images": images})
-            assert refused[:2] == (409, "IDEMPOTENCY_MISMATCH")
+            refusal = await rig.refused("POST", path, {**body, "images": images})
+            assert refusal[:2] == (409, "IDEMPOTENCY_MISMATCH")
         assert len(refs(rig)) == 1, "what is refused leaves nothing"
 
 
@@ -120,9 +120,9 @@ async def test_an_unsupported_image_is_refused_with_its_place(tmp_path: Path) ->
         conversation = await rig.conversation()
         for images, status, code, place in unsupported():
             body = {"content": "This?", "images": images}
-            refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", body)
-            assert (place, *refused[:2]) == (place, status, code)
-            assert refused[2].startswith(f"{place}: ")
+            refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", body)
+            assert (place, *refusal[:2]) == (place, status, code)
+            assert refusal[2].startswith(f"{place}: ")
             assert refs(rig) == set()
             assert (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"] == []
 
@@ -137,8 +137,8 @@ async def test_a_socket_sends_images_too_and_others_do_not_get_them(tmp_path: Pa
         assert events[-1]["type"] == "done"
         assert images_in(model.requests[0]) == [image(WEBP, "image/webp")]
         await socket.say("message", conversationId=conversation, content="This?", images=[sent(b"BM", "image/bmp")])
-        refused = await socket.hear()
-        assert (refused["type"], refused["code"]) == ("error", "IMAGE_UNSUPPORTED")
+        refusal = await socket.hear()
+        assert (refusal["type"], refusal["code"]) == ("error", "IMAGE_UNSUPPORTED")
         (ref,) = refs(rig)
         key = bearer(await make_key(rig, "eve", "member", domain))
         assert (await rig.http.get(f"/api/payloads/{ref}", headers=key)).status_code == 404

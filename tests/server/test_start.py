@@ -105,9 +105,9 @@ def assert_waiting(child: Child) -> None:
         assert body["error"]["requestId"] == headers["x-request-id"]
         assert int(headers["retry-after"]) > 0
         assert str(child.folder) not in str(body)
-    with pytest.raises(InvalidStatus) as refused:
+    with pytest.raises(InvalidStatus) as exc_info:
         connect(f"ws://127.0.0.1:{child.port}/ws", open_timeout=PATIENCE)
-    assert refused.value.response.status_code == 503
+    assert exc_info.value.response.status_code == 503
 
 
 def assert_serving(child: Child) -> None:
@@ -177,8 +177,8 @@ def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words:
 
 @pytest.mark.parametrize("url", ["mysql://rag@127.0.0.1/rag", "postgresql://rag@127.0.0.1:port/rag"])
 def test_a_wrong_database_url_is_refused_at_once(tmp_path: Path, url: str) -> None:
-    refused = command_line(tmp_path, "serve", "--port", "0", AGENTIC_RAG_DATABASE_URL=url)
-    assert_one_line(refused, 2, "AGENTIC_RAG_DATABASE_URL")
+    refusal = command_line(tmp_path, "serve", "--port", "0", AGENTIC_RAG_DATABASE_URL=url)
+    assert_one_line(refusal, 2, "AGENTIC_RAG_DATABASE_URL")
 
 
 @pytest.mark.nightly("store/test_migrations.py refuses them every time")
@@ -215,8 +215,8 @@ def test_a_damaged_database_is_a_one_line_error_with_a_remedy(tmp_path: Path, in
         "pages": intact[:page] + bytes(len(intact) - page),
     }
     (tmp_path / "data" / "agentic-rag.db").write_bytes(spoilt[damage])
-    refused = command_line(tmp_path, "serve", "--port", "0")
-    assert_one_line(refused, 1, "The database is damaged", "backup", "agentic-rag doctor")
+    refusal = command_line(tmp_path, "serve", "--port", "0")
+    assert_one_line(refusal, 1, "The database is damaged", "backup", "agentic-rag doctor")
 
 
 def test_a_stop_does_not_wait_for_a_loading_model_client(tmp_path: Path) -> None:

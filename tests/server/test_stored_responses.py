@@ -58,9 +58,9 @@ async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_mess
         last = len(streamed) - 1
         assert await read(await rig.openai.responses.retrieve(made.id, stream=True, starting_after=last)) == []
         for beyond in (last + 1, 10**6):
-            with pytest.raises(openai.APIStatusError, match=f"before event {beyond}") as refused:
+            with pytest.raises(openai.APIStatusError, match=f"before event {beyond}") as exc_info:
                 await rig.openai.responses.retrieve(made.id, stream=True, starting_after=beyond)
-            assert (refused.value.status_code, refused.value.code) == (410, "LOG_GONE")
+            assert (exc_info.value.status_code, exc_info.value.code) == (410, "LOG_GONE")
         await forget_logs(rig)
         for each in (made, next_one):
             later = await rig.openai.responses.retrieve(each.id)
@@ -80,8 +80,8 @@ async def test_calls_of_delegates_are_in_the_response_with_and_without_a_log(tmp
         plain = await rig.ok("GET", path)
         assert {item["type"] for item in plain["output"]} == {"message"}
         assert len(plain["agentic_rag"]["toolCalls"]) == len(HAND_OVER.blocks) + 2
-        refused = await rig.refused("GET", path, headers={"x-agentic-rag-items": "mcp"})
-        assert refused == (400, "VALIDATION_ERROR", "x-agentic-rag-items: 'mcp' is not known: standard, openai.")
+        refusal = await rig.refused("GET", path, headers={"x-agentic-rag-items": "mcp"})
+        assert refusal == (400, "VALIDATION_ERROR", "x-agentic-rag-items: 'mcp' is not known: standard, openai.")
         await forget_logs(rig)
         later = await rig.ok("GET", path, headers=headers)
 
@@ -138,18 +138,18 @@ async def test_a_response_is_deleted_with_its_conversation_unless_that_holds_oth
         first = await rig.openai.responses.create(model=domain, input="One", store=True)
         second = await rig.openai.responses.create(model=domain, input="Two", previous_response_id=first.id)
         for each in (first, second):
-            with pytest.raises(openai.ConflictError) as refused:
+            with pytest.raises(openai.ConflictError) as exc_info:
                 await rig.openai.responses.delete(each.id)
-            assert refused.value.code == "RESPONSE_NOT_ALONE"
-            assert first.conversation.id in str(refused.value)
+            assert exc_info.value.code == "RESPONSE_NOT_ALONE"
+            assert first.conversation.id in str(exc_info.value)
         assert (await rig.openai.responses.retrieve(first.id)).output_text == "Answer 1."
 
 
 async def not_found(ask: Any, ident: str) -> None:
     kind, code, param = REFUSED
-    with pytest.raises(kind) as refused:
+    with pytest.raises(kind) as exc_info:
         await ask(ident)
-    assert (refused.value.code, refused.value.param, refused.value.type) == (code, param, "invalid_request_error")
+    assert (exc_info.value.code, exc_info.value.param, exc_info.value.type) == (code, param, "invalid_request_error")
 
 
 async def test_only_stored_responses_of_their_owner_can_be_retrieved(tmp_path: Path) -> None:

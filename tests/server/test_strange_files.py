@@ -39,8 +39,8 @@ async def test_names_that_are_not_text_are_ignored(tmp_path: Path) -> None:
         ]
         await rig.ok("POST", f"{path}/documents/rescan")
         await rig.taken_up(domain)
-        assert [each["name"] for each in (await rig.ok("GET", f"{path}/documents"))["items"]] == ["good.md"]
-        names = [each["name"] for each in (await rig.ok("GET", f"{path}/prompt-components"))["items"]]
+        assert [item["name"] for item in (await rig.ok("GET", f"{path}/documents"))["items"]] == ["good.md"]
+        names = [item["name"] for item in (await rig.ok("GET", f"{path}/prompt-components"))["items"]]
         assert names == ["good.md", "nul.md"]
         for each in ("roles", "roles/check", "skills", "effective-prompt"):
             answer = await rig.http.get(f"{path}/{each}")

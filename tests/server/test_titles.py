@@ -34,7 +34,7 @@ async def title(rig: Rig, conversation: str) -> str:
 async def calls(rig: Rig) -> int:
     """Return the number of calls for titles in the usage."""
     used = await rig.ok("GET", "/api/usage?groupBy=agent")
-    return sum(each["calls"] for each in used["items"] if each["agent"] == AGENT)
+    return sum(item["calls"] for item in used["items"] if item["agent"] == AGENT)
 
 
 async def test_a_model_names_a_conversation_after_its_first_turn_and_only_once(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ async def test_a_kill_before_the_title_keeps_the_first_title_and_asks_no_model_a
     async with Rig(tmp_path, say("27 days."), kill, titles="model") as rig:
         talk = await rig.conversation()
         await rig.say(talk, QUESTION)
-        with pytest.raises(BaseExceptionGroup) as killed:
+        with pytest.raises(BaseExceptionGroup) as exc_info:
             await name(rig)
-        assert killed.group_contains(Killed)
+        assert exc_info.group_contains(Killed)
     async with Rig(tmp_path, titles="model") as rig:
         await name(rig)
         assert rig.model.requests == []

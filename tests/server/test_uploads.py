@@ -44,8 +44,8 @@ async def test_an_upload_that_ends_after_its_domains_deletion_leaves_nothing(tmp
             await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
             yield END
 
-        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+        refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
         await nothing_left(rig, domain)
 
 
@@ -63,8 +63,8 @@ async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tm
                         await pause()
                 yield END
 
-            refused = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
-            assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+            refusal = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
+            assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
         await nothing_left(rig, domain)
 
 
@@ -157,9 +157,9 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents"
         for files in ([("a.exe", b"MZ")], [("a.exe", b"MZ"), ("b.dll", b"MZ")]):
-            refused = await rig.refused("POST", path, files=[("f", file) for file in files])
-            assert refused[:2] == (415, "DOCUMENT_UNSUPPORTED")
-            assert "a.exe" in refused[2]
+            refusal = await rig.refused("POST", path, files=[("f", file) for file in files])
+            assert refusal[:2] == (415, "DOCUMENT_UNSUPPORTED")
+            assert "a.exe" in refusal[2]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ async def test_a_domain_deleted_between_two_files_is_one_error(tmp_path: Path) -
             await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
             yield END
 
-        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+        refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
         await nothing_left(rig, domain)
 
 
@@ -236,5 +236,5 @@ async def test_a_multipart_boundary_that_is_too_long_is_an_invalid_body(tmp_path
     async with Rig(tmp_path) as rig:
         headers = {"content-type": "multipart/form-data; boundary=" + "x" * 5_000}
         path = f"/api/domains/{await rig.domain()}/documents"
-        refused = await rig.refused("POST", path, content=part("a.md") + TEXT + END, headers=headers)
-        assert refused[:2] == (422, "VALIDATION_ERROR")
+        refusal = await rig.refused("POST", path, content=part("a.md") + TEXT + END, headers=headers)
+        assert refusal[:2] == (422, "VALIDATION_ERROR")

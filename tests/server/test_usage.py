@@ -76,7 +76,7 @@ async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")
         keys = [await make_key(rig, "mia", "member", domain) for _ in range(2)]
-        idents = [each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"]]
+        idents = [item["id"] for item in (await rig.ok("GET", "/api/keys"))["items"]]
         rig.http.headers.update(bearer(keys[0]))
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hi")

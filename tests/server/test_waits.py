@@ -96,8 +96,8 @@ async def test_a_wait_is_answered_by_a_frame_and_the_socket_gets_both_events(tmp
             while heard[-1]["type"] != "input_required":
                 heard.append(await c.hear())
             wait = heard[-1]["waitId"]
-            refused = await c.ask("answer", waitId=wait, action="accept", content={"scope": "x"}, requestId="r1")
-            assert (refused["type"], refused["code"], refused["waitId"]) == ("error", "VALIDATION_ERROR", wait)
+            refusal = await c.ask("answer", waitId=wait, action="accept", content={"scope": "x"}, requestId="r1")
+            assert (refusal["type"], refusal["code"], refusal["waitId"]) == ("error", "VALIDATION_ERROR", wait)
             await c.say("answer", waitId=wait, action="decline", content={"reason": "no"}, requestId="r2")
             rest = await c.hear_turn()
             assert {"type": "answered", "waitId": wait, "state": "declined", "requestId": "r2"} in rest
@@ -124,9 +124,9 @@ async def test_a_wait_is_visible_to_its_owner_and_admins_of_its_domain(tmp_path:
         assert (await t.ask(t.mallory, "GET", one)).status_code == 404
         assert (await t.ask(t.mallory, "POST", one, answer)).status_code == 404
         assert (await t.ask(t.mallory, "GET", "/api/waits")).json()["items"] == []
-        refused = await t.ask(bob, "POST", one, answer)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
-        assert wait["id"] in [each["id"] for each in (await t.ask(t.ann, "GET", "/api/waits")).json()["items"]]
+        refusal = await t.ask(bob, "POST", one, answer)
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (403, "FORBIDDEN")
+        assert wait["id"] in [item["id"] for item in (await t.ask(t.ann, "GET", "/api/waits")).json()["items"]]
         assert (await t.ask(t.ann, "POST", one, answer)).status_code == 200
         rig.http.headers.update(bearer(bob))
         second = await open_wait(rig)
@@ -314,8 +314,8 @@ async def test_only_an_admin_can_allow_a_tool_in_the_whole_domain(tmp_path: Path
         turn = await send(rig, await rig.conversation(domain))
         wait = await open_wait(rig)
         path = f"/api/waits/{wait['id']}"
-        refused = await rig.refused("POST", path, {"action": "accept", "content": {"scope": "domain"}})
-        assert refused[:2] == (403, "FORBIDDEN")
+        refusal = await rig.refused("POST", path, {"action": "accept", "content": {"scope": "domain"}})
+        assert refusal[:2] == (403, "FORBIDDEN")
         assert (await rig.ok("GET", path))["state"] == "open"
         await rig.ok("POST", path, {"action": "accept"})
         assert (await ended(rig, turn))["status"] == "done"

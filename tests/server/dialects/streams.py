@@ -56,13 +56,13 @@ Step = EventBody | tuple[EventBody, Delegate]
 
 def events(*steps: Step, turn_id: str = "turn_1", first: int = 1) -> list[AgentEvent]:
     """Return numbered events of one turn. A notice of the stream itself has no number."""
-    encoder, made, seq = Encoder(ConversationId("conv_1"), TurnId(turn_id)), list[AgentEvent](), first
+    encoder, numbered, seq = Encoder(ConversationId("conv_1"), TurnId(turn_id)), list[AgentEvent](), first
     for step in steps:
         body, agent = step if isinstance(step, tuple) else (step, None)
         outside = isinstance(body, Notice) and body.code == "STORAGE_STALLED"
-        made.append(encoder.encode(body, 0 if outside else seq, f"2026-01-01T00:00:{seq % 60:02}.000Z", agent))
+        numbered.append(encoder.encode(body, 0 if outside else seq, f"2026-01-01T00:00:{seq % 60:02}.000Z", agent))
         seq += not outside
-    return made
+    return numbered
 
 
 def started(message: str = QUESTION) -> TurnStarted:
@@ -98,15 +98,15 @@ def delegated() -> tuple[Step, ...]:
         ToolCall(delegate.tool_call_id, "delegate", "delegate", {"role": "researcher", "task": "look"})
         for delegate in (FIRST, SECOND)
     ]
-    one = of(FIRST, IterationStart(1), *searched("call_f"), Thinking("hm"), Text("From one."))
-    two = of(SECOND, IterationStart(1), Text("From two."), *searched("call_s", ToolStatus.ERROR))
-    mixed = [step for pair in zip(one, two, strict=False) for step in pair]
-    rest = [*one[len(two) :], *two[len(one) :]]
+    first_run = of(FIRST, IterationStart(1), *searched("call_f"), Thinking("hm"), Text("From one."))
+    second_run = of(SECOND, IterationStart(1), Text("From two."), *searched("call_s", ToolStatus.ERROR))
+    interleaved = [step for pair in zip(first_run, second_run, strict=False) for step in pair]
+    remainder = [*first_run[len(second_run) :], *second_run[len(first_run) :]]
     ends = [
         ToolResult(delegate.tool_call_id, "delegate", "delegate", ToolStatus.OK, "answer", False, 900)
         for delegate in (FIRST, SECOND)
     ]
-    return (*calls, *mixed, *rest, *ends)
+    return (*calls, *interleaved, *remainder, *ends)
 
 
 ANSWER = (
