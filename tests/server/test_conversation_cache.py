@@ -21,12 +21,12 @@ async def _refusal(service: Conversations, user: User, conversation_id: str) -> 
 async def test_a_deleted_conversation_refuses_messages_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         domain = await rig.domain()
-        own, other = await rig.conversation(domain), await rig.conversation(domain)
-        for conversation in (own, other):
+        deleted, kept = await rig.conversation(domain), await rig.conversation(domain)
+        for conversation in (deleted, kept):
             await rig.say(conversation, "Hello.")
-        await rig.ok("DELETE", f"/api/conversations/{own}")
+        await rig.ok("DELETE", f"/api/conversations/{deleted}")
         await rig.ok("DELETE", f"/api/domains/{domain}")
-        for conversation in (own, other):
+        for conversation in (deleted, kept):
             refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
             assert refusal[:2] == (404, "CONVERSATION_NOT_FOUND")
 

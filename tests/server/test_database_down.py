@@ -37,8 +37,8 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
         domain = await rig.domain()
         ingestion = rig.application.business.documents.knowledge.ingestion
         path = f"/api/domains/{domain}/documents"
-        made = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
-        job = ingestion._jobs[made["items"][0]["id"]]
+        uploaded = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
+        job = ingestion._jobs[uploaded["items"][0]["id"]]
         with anyio.fail_after(240):
             await job.ended.wait()
         assert backup.held is not None
@@ -48,7 +48,7 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
             assert "Try again" in refusal[2]
             assert (await rig.ok("GET", path))["items"][0]["name"] == "a.md", "reading goes on"
         await rig.conversation(domain)
-        document = made["items"][0]["id"]
+        document = uploaded["items"][0]["id"]
         assert await ingestion.requeue(document)
         ingestion.submit(await rig.application.business.documents.get(domain, document, EVERY_DOCUMENT))
         assert (await rig.settled(domain, document))["status"] == "indexed"
@@ -56,19 +56,19 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
 
 async def test_failed_background_work_does_not_stop_the_server(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        failed = [anyio.Event(), anyio.Event()]
+        ends = [anyio.Event(), anyio.Event()]
 
         async def broken() -> None:
-            failed[0].set()
+            ends[0].set()
             raise StorageUnavailable("gone")
 
         async def worse() -> None:
-            failed[1].set()
+            ends[1].set()
             raise RuntimeError("nobody thought of this")
 
         rig.application.workers.start("a test", broken)
         rig.application.workers.repeat("a test", worse, 3600)
         with anyio.fail_after(240):
-            for each in failed:
-                await each.wait()
+            for end in ends:
+                await end.wait()
         assert (await rig.http.get("/api/health")).status_code == 200

@@ -32,8 +32,8 @@ ELSEWHERE = "https://example.com/a.png"
 
 def ag_ui(source: Any, **fields: Any) -> Json:
     parts: list[Any] = [TextPart(text="What is it?"), ImagePart(source=source)]
-    asked = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
-    return {**asked.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
+    run_input = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
+    return {**run_input.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
 
 
 def ui_message(url: Any, media_type: Any = "image/png", **fields: Any) -> Json:
@@ -69,20 +69,20 @@ async def seen(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
 
 async def test_an_image_from_every_endpoint_is_shown_to_the_model_and_stored(tmp_path: Path) -> None:
     async with seen(tmp_path) as (rig, domain, model):
-        sent = {
+        bodies = {
             f"/api/ag-ui/{domain}": ag_ui(DataSource(value=PNG, mime_type="image/png")),
             f"/api/ui-message/{domain}": ui_message(URL),
             "/v1/chat/completions": completion(URL, domain),
             "/v1/responses": response(URL, domain),
         }
-        for path, body in sent.items():
+        for path, body in bodies.items():
             answer = await rig.http.post(path, json=body)
             assert (answer.status_code, "curve." in answer.text) == (200, True), answer.text
             assert shown_in(model) == [PICTURE], path
-        listed = (await rig.ok("GET", "/api/conversations"))["items"]
-        assert len(listed) == 4
-        for each in listed:
-            question = (await rig.ok("GET", f"/api/conversations/{each['id']}/messages"))["items"][0]
+        conversations = (await rig.ok("GET", "/api/conversations"))["items"]
+        assert len(conversations) == 4
+        for conversation in conversations:
+            question = (await rig.ok("GET", f"/api/conversations/{conversation['id']}/messages"))["items"][0]
             assert question["content"] == "What is it?"
             assert [block["type"] for block in question["blocks"]] == ["image", "text"]
         assert len(refs(rig)) == 4
@@ -102,10 +102,10 @@ async def test_an_image_data_url_is_read_in_browser_notation(tmp_path: Path, nam
     url, kind, data = SAME[name]
     async with seen(tmp_path) as (rig, domain, model):
         await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url, kind))
-        (shown,) = images_in(model.requests[0])
-        assert base64.b64decode(shown["source"]["data"]) == data
+        (image_shown,) = images_in(model.requests[0])
+        assert base64.b64decode(image_shown["source"]["data"]) == data
         await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
-        assert images_in(model.requests[1]) == [shown]
+        assert images_in(model.requests[1]) == [image_shown]
 
 
 BAD: dict[str, tuple[Any, int, str]] = {
@@ -158,13 +158,13 @@ async def test_an_edited_message_has_its_new_images_and_a_retried_one_its_old(tm
     async with seen(tmp_path) as (rig, domain, model):
         path = f"/api/ui-message/{domain}"
         await rig.http.post(path, json=ui_message(URL))
-        other = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
-        for body, shown in (
+        gif_url = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
+        for body, expected in (
             (ui_message(URL, trigger="regenerate-message"), [PICTURE]),
-            (ui_message(other, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
+            (ui_message(gif_url, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
         ):
             assert "curve." in (await rig.http.post(path, json=body)).text
-            assert shown_in(model) == shown
+            assert shown_in(model) == expected
         words = ui_message(URL, messageId="q")
         del words["messages"][0]["parts"][0]
         assert "curve." in (await rig.http.post(path, json=words)).text
@@ -178,9 +178,9 @@ async def test_openais_client_resends_images_only_for_unstored_conversations(
     model = StrictModel(answering)
     async with live(tmp_path, instead=model, model=NAME) as rig:
         domain = await rig.domain()
-        alone: Any = [{"type": "image_url", "image_url": {"url": URL}}]
-        both: Any = [user(alone), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
-        answer = await rig.openai.chat.completions.create(model=domain, messages=both)
+        parts: Any = [{"type": "image_url", "image_url": {"url": URL}}]
+        messages: Any = [user(parts), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
+        answer = await rig.openai.chat.completions.create(model=domain, messages=messages)
         assert answer.choices[0].message.content == "A curve."
         assert shown_in(model) == [PICTURE]
         assert plain_text(model.requests[-1]["messages"][0]["content"]) == "(An image.)"
@@ -188,9 +188,9 @@ async def test_openais_client_resends_images_only_for_unstored_conversations(
         first = await rig.openai.responses.create(model=domain, input=part, store=True)
         await rig.openai.responses.create(model=domain, input="And?", previous_response_id=first.id)
         assert shown_in(model) == [PICTURE]
-        for content, shown in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
+        for content, expected_count in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
             await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
-            assert len(shown_in(model)) == shown
+            assert len(shown_in(model)) == expected_count
         part[0]["content"][0]["image_url"] = ELSEWHERE
         with pytest.raises(openai.BadRequestError) as exc_info:
             await rig.openai.responses.create(model=domain, input=part)

@@ -50,17 +50,17 @@ def no_inodes(disk: Path) -> Iterator[None]:
     """Use up all inodes of a disk while the block runs."""
     folder = disk / "many"
     folder.mkdir()
-    made: list[Path] = []
+    files: list[Path] = []
     try:
         while True:
-            made.append(folder / str(len(made)))
-            made[-1].touch()
+            files.append(folder / str(len(files)))
+            files[-1].touch()
     except OSError:
-        made.pop()
+        files.pop()
     try:
         yield
     finally:
-        for path in made:
+        for path in files:
             path.unlink()
         folder.rmdir()
 
@@ -87,9 +87,9 @@ async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: P
             status, code, words = await rig.refused("GET", "/api/ready")
             assert (status, code) == (503, "STORAGE_UNAVAILABLE")
             assert "cannot" in words
-            found = await rig.ok("GET", "/api/health")
-            assert found["store"]["mode"] == "full"
-            assert "no space" in found["store"]["reason"].lower() or "full" in found["store"]["reason"]
+            health = await rig.ok("GET", "/api/health")
+            assert health["store"]["mode"] == "full"
+            assert "no space" in health["store"]["reason"].lower() or "full" in health["store"]["reason"]
             await rig.application.business.health.probe()  # new writes do not fit either
             assert (await rig.refused("GET", "/api/ready"))[0] == 503
             assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["id"] == conversation

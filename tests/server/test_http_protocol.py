@@ -60,9 +60,9 @@ class Pour:
             await anyio.lowlevel.checkpoint()
 
 
-def plain_app(cut: anyio.Event | None = None) -> Guard:
+def plain_app(aborted: anyio.Event | None = None) -> Guard:
     app = Starlette(routes=[Route("/echo", echo, methods=["GET", "POST"]), Route("/pour", Pour())])
-    app.state.cut = cut
+    app.state.cut = aborted
     return Guard(app)
 
 
@@ -78,13 +78,13 @@ class Raw:
 
     async def read_to_the_end(self) -> bytes:
         """Return all bytes until the server closes the connection."""
-        heard = b""
+        received = b""
         with anyio.fail_after(PATIENCE):
             while True:
                 try:
-                    heard += await self.stream.receive()
+                    received += await self.stream.receive()
                 except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    return heard
+                    return received
 
     async def answer(self) -> tuple[int, str]:
         """Return status and error code of the only answer before the end."""
@@ -94,11 +94,11 @@ class Raw:
 
     async def status(self) -> int:
         """Return the status of an answer, read up to its header's end."""
-        heard = b""
+        received = b""
         with anyio.fail_after(PATIENCE):
-            while b"\r\n\r\n" not in heard:
-                heard += await self.stream.receive()
-        return int(heard.split()[1])
+            while b"\r\n\r\n" not in received:
+                received += await self.stream.receive()
+        return int(received.split()[1])
 
 
 @asynccontextmanager
@@ -109,11 +109,11 @@ async def raw(address: str) -> AsyncIterator[Raw]:
 
 
 @asynccontextmanager
-async def dripping(begun: bytes) -> AsyncIterator[Raw]:
+async def dripping(start: bytes) -> AsyncIterator[Raw]:
     """Serve, and connect a peer that sends a text and then single bytes while the block runs."""
 
     async def drip() -> None:
-        await peer.send(begun)
+        await peer.send(start)
         while True:
             await peer.send(b"x")
             await anyio.lowlevel.checkpoint()
@@ -187,9 +187,9 @@ async def test_a_silent_connection_is_closed_without_an_answer() -> None:
 async def test_a_second_request_without_an_end_times_out() -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
         await peer.send(GET + b"\r\n" + GET)
-        heard = await peer.read_to_the_end()
-        assert heard.startswith(b"HTTP/1.1 200")
-        assert b"HTTP/1.1 408" in heard
+        received = await peer.read_to_the_end()
+        assert received.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1 408" in received
 
 
 @pytest.mark.parametrize(
@@ -231,13 +231,13 @@ async def test_an_early_answer_does_not_wait_for_the_rest_of_the_body() -> None:
 
 
 async def test_an_answer_that_the_client_does_not_read_is_abandoned() -> None:
-    cut = anyio.Event()
-    async with serving(plain_app(cut), http=Entrance(PROMPT)) as address:
+    aborted = anyio.Event()
+    async with serving(plain_app(aborted), http=Entrance(PROMPT)) as address:
         with socket.socket() as deaf:
             deaf.connect(("127.0.0.1", int(address.rpartition(":")[2])))
             deaf.sendall(b"GET /pour HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             with anyio.fail_after(PATIENCE):
-                await cut.wait()
+                await aborted.wait()
             await anyio.to_thread.run_sync(read_to_the_end, deaf)
 
 
@@ -271,12 +271,12 @@ async def test_an_unreadable_handshake_is_answered(rest: bytes) -> None:
 @pytest.mark.parametrize("line", [b"Sec-WebSocket-Version: 8\r\n", b"Sec-WebSocket-Key: x\r\n", b"Upgrade: tea\r\n"])
 async def test_a_refused_handshake_is_closed(line: bytes) -> None:
     name = line.partition(b":")[0]
-    lines = [each for each in HANDSHAKE.splitlines(keepends=True) if not each.startswith(name)]
+    lines = [line for line in HANDSHAKE.splitlines(keepends=True) if not line.startswith(name)]
     desk = Desk()
     async with serving(application(desk, desk), http=Entrance(PROMPT)) as address, raw(address) as peer:
         await peer.send(b"".join(lines) + line + b"\r\n")
-        heard = await peer.read_to_the_end()
-        assert heard.startswith(b"HTTP/1.1 4"), heard
+        received = await peer.read_to_the_end()
+        assert received.startswith(b"HTTP/1.1 4"), received
 
 
 # Unauthenticated clients
@@ -301,19 +301,19 @@ async def test_beyond_the_limit_the_oldest_anonymous_socket_is_refused(tmp_path:
     async with Rig(tmp_path) as rig, AsyncExitStack() as stack:
         key = await make_key(rig, "ann", "operator")
         address = await stack.enter_async_context(serving(rig.application.app, http=entrance))
-        talking = await stack.enter_async_context(chat_socket(address, key=key))
+        socket_of_key = await stack.enter_async_context(chat_socket(address, key=key))
         crowd = [await stack.enter_async_context(raw(address)) for _ in range(60)]
         for peer in crowd[:40]:
             assert await peer.answer() == (503, "SERVER_BUSY")
         assert entrance.strangers == 20
-        assert (await talking.ask("ping"))["type"] == "pong"
+        assert (await socket_of_key.ask("ping"))["type"] == "pong"
         async with chat_socket(address, key=key) as another:
             assert (await another.ask("ping"))["type"] == "pong"
         assert await crowd[40].answer() == (503, "SERVER_BUSY")
-        async with raw(address) as known:
-            shown = b"Authorization: Bearer %s\r\n\r\n" % key.encode()
-            await known.send(b"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\n" + shown)
-            assert await known.status() == 200
+        async with raw(address) as peer_with_key:
+            key_header = b"Authorization: Bearer %s\r\n\r\n" % key.encode()
+            await peer_with_key.send(b"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\n" + key_header)
+            assert await peer_with_key.status() == 200
             assert entrance.strangers == 19  # it no longer counts as one of them
 
 
@@ -381,9 +381,9 @@ async def test_one_key_has_a_limit_of_parallel_requests_and_another_key_continue
                 for peer, status in zip(peers, (100, 100, 429), strict=True):
                     await peer.send(begin(eve))
                     assert await peer.status() == status
-                other = await stack.enter_async_context(raw(address))
-                await other.send(begin(ann))
-                assert await other.status() == 100
+                other_peer = await stack.enter_async_context(raw(address))
+                await other_peer.send(begin(ann))
+                assert await other_peer.status() == 100
                 assert await chat.ask("ping") == {"type": "pong"}
                 await peers[0].send(b"{}" + b" " * 98)
                 assert await peers[0].status() == 422
@@ -396,11 +396,11 @@ async def test_a_rate_limited_request_is_recorded_as_refused(tmp_path: Path) -> 
     async with Rig(tmp_path, requests_per_second=0.001) as rig:
         key = await make_key(rig, "ann", "operator")
         entrance = Entrance(CALM)
-        ask = f"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+        request = f"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
         async with AsyncExitStack() as stack:
             address = await stack.enter_async_context(serving(rig.application.app, http=entrance))
             for status in (200, 429):
                 peer = await stack.enter_async_context(raw(address))
-                await peer.send(ask)
+                await peer.send(request)
                 assert await peer.status() == status
             assert entrance.strangers == 1
