@@ -113,9 +113,9 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["What was said must stay", "Two."]
         assert (await rig.say(hollow, "Again"))[-1]["type"] == "done"
-        left = await rig.application.database.read(lambda conn: turns.get(conn, TurnId("turn_left")))
-        assert left is not None
-        assert (left.fence, left.lease_until) == (4, None)
+        turn_after = await rig.application.database.read(lambda conn: turns.get(conn, TurnId("turn_left")))
+        assert turn_after is not None
+        assert (turn_after.fence, turn_after.lease_until) == (4, None)
         queued = await rig.application.database.read(lambda conn: documents.get(conn, document["id"]))
         assert queued is not None
         assert queued.status == "queued"

@@ -126,9 +126,9 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
     async with seen(tmp_path) as (rig, domain, model):
         for name, (url, status, code) in BAD.items():
             run = await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
-            told = RunErrorEvent.model_validate(run.json())
-            assert (run.status_code, told.code) == (status, code), (name, run.text)
-            assert told.message.startswith("messages.0.content.1.source.value: "), (name, told.message)
+            run_error = RunErrorEvent.model_validate(run.json())
+            assert (run.status_code, run_error.code) == (status, code), (name, run.text)
+            assert run_error.message.startswith("messages.0.content.1.source.value: "), (name, run_error.message)
             chat = await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url))
             error = chat.json()
             assert (chat.status_code, error["type"], error["error"]["code"]) == (status, "error", code), name
@@ -139,9 +139,12 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
                 ("/v1/responses", response(url, domain), "input.0.content.1.image_url"),
             ):
                 refusal = await rig.http.post(path, json=body)
-                said = refusal.json()["error"]
-                assert (refusal.status_code, said["code"], said["param"]) == (status, code, place), (name, said)
-                assert said["type"] == "invalid_request_error"
+                refused_error = refusal.json()["error"]
+                assert (refusal.status_code, refused_error["code"], refused_error["param"]) == (status, code, place), (
+                    name,
+                    refused_error,
+                )
+                assert refused_error["type"] == "invalid_request_error"
         kept_elsewhere = await rig.http.post(
             f"/api/ag-ui/{domain}", json=ag_ui(FileSource(value="file_1", provider="openai"))
         )

@@ -105,8 +105,8 @@ async def test_an_approval_in_a_chat_is_answered_once_by_its_own_user(tmp_path: 
 
 
 async def test_a_wait_in_a_chat_is_a_part_and_the_stream_continues_after_its_answer(tmp_path: Path) -> None:
-    ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
-    async with Rig(tmp_path, ask, say("Tea it is.")) as rig:
+    ask_user = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
+    async with Rig(tmp_path, ask_user, say("Tea it is.")) as rig:
         path = f"/api/ui-message/{await rig.domain(askUser=True)}"
         question = {"id": "q", "role": "user", "parts": [{"type": "text", "text": "What?"}]}
         texts: list[str] = []

@@ -38,10 +38,10 @@ def run_suite(name: str, address: str, key: str, model: str) -> list[Any]:
     schema = import_module("llm_comply.schema").SpecLoader(str(folder / specifications[name]))
     config = import_module("llm_comply.config").ComplianceConfig(f"http://{address}/v1", key, model)
     cases = import_module("llm_comply.tests").get_tests(name)
-    found: list[Any] = comply.TestRunner(
+    results: list[Any] = comply.TestRunner(
         config, [dataclasses.replace(case, skip_reason=None) for case in cases], schema
     ).run_all().results  # fmt: skip
-    return found
+    return results
 
 
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver")  # which the package uses

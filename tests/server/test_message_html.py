@@ -44,25 +44,25 @@ class Reader(HTMLParser):
         self.pictures: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         assert tag in TAGS, tag
-        assert given.keys() <= ATTRIBUTES, given
+        assert attributes.keys() <= ATTRIBUTES, attributes
         if tag == "a":
-            assert set((given.get("rel") or "").split()) == {"noopener", "noreferrer", "nofollow"}
-            if "href" in given:
-                assert re.match(r"(https?://|mailto:)", given["href"] or "", re.IGNORECASE), given
-                self.links.append(given["href"] or "")
-        if "src" in given:
+            assert set((attributes.get("rel") or "").split()) == {"noopener", "noreferrer", "nofollow"}
+            if "href" in attributes:
+                assert re.match(r"(https?://|mailto:)", attributes["href"] or "", re.IGNORECASE), attributes
+                self.links.append(attributes["href"] or "")
+        if "src" in attributes:
             assert tag == "img"
-            assert re.fullmatch(r"/api/[\w./~-]+", given["src"] or ""), given
-            assert "/.." not in (given["src"] or "")
-            self.pictures.append(given["src"] or "")
-        if "style" in given:
-            assert re.fullmatch(r"text-align: ?(left|right|center);?", given["style"] or ""), given
-        if "class" in given:
-            assert CLASSES.fullmatch(given["class"] or ""), given
-        if tag == "sup" and given.get("class") == "citation":
-            self.numbers.append(given["data-number"] or "")
+            assert re.fullmatch(r"/api/[\w./~-]+", attributes["src"] or ""), attributes
+            assert "/.." not in (attributes["src"] or "")
+            self.pictures.append(attributes["src"] or "")
+        if "style" in attributes:
+            assert re.fullmatch(r"text-align: ?(left|right|center);?", attributes["style"] or ""), attributes
+        if "class" in attributes:
+            assert CLASSES.fullmatch(attributes["class"] or ""), attributes
+        if tag == "sup" and attributes.get("class") == "citation":
+            self.numbers.append(attributes["data-number"] or "")
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(data)
@@ -196,7 +196,7 @@ def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.
 
 
 @pytest.mark.parametrize(
-    ("text", "end", "wanted"),
+    ("text", "end", "expected"),
     [
         ("Full **days.** Next", 14, "<p>Full <strong>days.</strong><sup>1</sup> Next</p>"),
         ("One.\n\nTwo.", 6, "<p>One.<sup>1</sup></p>\n<p>Two.</p>"),
@@ -213,9 +213,9 @@ def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.
         ("第一条。第二条。", 4, "<p>第一条。<sup>1</sup>第二条。</p>"),
     ],
 )
-def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, wanted: str) -> None:
+def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, expected: str) -> None:
     fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
-    assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
+    assert expected in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
     # A mark after a formula on a separate line has its own paragraph.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
 
@@ -300,23 +300,23 @@ async def test_messages_come_as_html_beside_their_text_with_their_citations(tmp_
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
         conversation = await rig.conversation(domain)
-        done = (await rig.say(conversation, "How many\n<i>days</i>?"))[-1]
+        turn_done = (await rig.say(conversation, "How many\n<i>days</i>?"))[-1]
         path = f"/api/conversations/{conversation}/messages"
-        plain = (await rig.ok("GET", path))["items"]
-        assert not [message for message in plain if "html" in message]
-        question, shown = (await rig.ok("GET", path, params={"format": "html"}))["items"]
+        plain_messages = (await rig.ok("GET", path))["items"]
+        assert not [message for message in plain_messages if "html" in message]
+        question, html_answer = (await rig.ok("GET", path, params={"format": "html"}))["items"]
         assert question["html"] == "<p>How many<br>\n&lt;i&gt;days&lt;/i&gt;?</p>\n"
-        assert "<strong>rule</strong>" in shown["html"]
-        assert "&lt;b&gt;said" in shown["html"]
-        (found,) = shown["references"]
-        assert f'data-chunk="{found["chunkId"]}"' in shown["html"]
-        assert read(shown["html"]).numbers == ["1"]
-        assert "[1]</sup> days" in shown["html"]
-        for message in (question, shown):
-            one = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})
-            assert one == message
-        assert shown["id"] == done["messageId"]
-        assert await rig.ok("GET", f"{path}/{shown['id']}") == plain[1]
+        assert "<strong>rule</strong>" in html_answer["html"]
+        assert "&lt;b&gt;said" in html_answer["html"]
+        (reference,) = html_answer["references"]
+        assert f'data-chunk="{reference["chunkId"]}"' in html_answer["html"]
+        assert read(html_answer["html"]).numbers == ["1"]
+        assert "[1]</sup> days" in html_answer["html"]
+        for message in (question, html_answer):
+            message_read = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})
+            assert message_read == message
+        assert html_answer["id"] == turn_done["messageId"]
+        assert await rig.ok("GET", f"{path}/{html_answer['id']}") == plain_messages[1]
         assert (await rig.refused("GET", path, params={"format": "pdf"}))[:2] == (422, "VALIDATION_ERROR")
 
 
@@ -331,9 +331,9 @@ async def test_one_message_is_found_on_any_branch_and_nowhere_else(tmp_path: Pat
         assert (await rig.ok("GET", f"{path}/{old}"))["content"] == "First."
         assert await rig.ok("GET", f"{path}/{new['id']}") == new
         assert await rig.ok("GET", f"{path}/{question['id']}") == question
-        other = await rig.conversation()
-        await rig.say(other, "Hello")
-        for where, message in ((other, old), (conversation, "msg_none"), ("conv_none", old)):
+        other_conversation = await rig.conversation()
+        await rig.say(other_conversation, "Hello")
+        for where, message in ((other_conversation, old), (conversation, "msg_none"), ("conv_none", old)):
             status, code, _ = await rig.refused("GET", f"/api/conversations/{where}/messages/{message}")
             assert (status, code.removesuffix("_NOT_FOUND")) in ((404, "MESSAGE"), (404, "CONVERSATION"))
 

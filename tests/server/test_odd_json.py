@@ -38,7 +38,7 @@ ODD = [
 def bodies(kind: Any) -> list[str]:
     """Return bodies: each odd value as the whole, and in the place of each field."""
     fields = [field.alias or name for name, field in kind.model_fields.items()] if issubclass(kind, BaseModel) else []
-    return ODD + [f'{{"{field}": {odd}}}' for field in fields for odd in ODD]
+    return ODD + [f'{{"{field}": {value}}}' for field in fields for value in ODD]
 
 
 @pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.nightly("every body of every route"))])
@@ -47,31 +47,33 @@ async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int)
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
         endpoints = [route.endpoint for route in rig.application.app.routes if isinstance(route, Route)]
-        declared = [each.declared for each in endpoints if isinstance(each, RouteEndpoint)]
-        taking = [each for each in declared if "body" in each.reads]
+        declarations = [endpoint.declared for endpoint in endpoints if isinstance(endpoint, RouteEndpoint)]
+        taking = [declaration for declaration in declarations if "body" in declaration.reads]
         assert len(taking) > 15
-        for number, each in enumerate(taking):  # a different start for each route, so that each odd value is used
-            for body in bodies(each.reads["body"])[number % every :: every]:
-                path = path_of(each, domain, conversation)
+        for number, declaration in enumerate(
+            taking
+        ):  # a different start for each route, so that each odd value is used
+            for body in bodies(declaration.reads["body"])[number % every :: every]:
+                path = path_of(declaration, domain, conversation)
                 answer = await rig.http.request(
-                    each.method, path, content=body.encode(), headers={"content-type": "application/json"}
+                    declaration.method, path, content=body.encode(), headers={"content-type": "application/json"}
                 )
-                assert answer.status_code < 500, (each.method, each.path, body[:200], answer.text[:300])
+                assert answer.status_code < 500, (declaration.method, declaration.path, body[:200], answer.text[:300])
         assert (await rig.http.get("/api/conversations")).status_code == 200
         assert (await rig.http.get("/api/domains")).status_code == 200
 
 
-def path_of(declared: Declaration, domain: str, conversation: str) -> str:
-    given = {"domain": domain, "conversation": conversation}
-    names = [part[1:-1].partition(":")[0] for part in declared.path.split("/") if part.startswith("{")]
-    path = declared.path
+def path_of(declaration: Declaration, domain: str, conversation: str) -> str:
+    idents = {"domain": domain, "conversation": conversation}
+    names = [part[1:-1].partition(":")[0] for part in declaration.path.split("/") if part.startswith("{")]
+    path = declaration.path
     for name in names:
-        path = path.replace(f"{{{name}:path}}", "x").replace(f"{{{name}}}", given.get(name, "x"))
+        path = path.replace(f"{{{name}:path}}", "x").replace(f"{{{name}}}", idents.get(name, "x"))
     return path
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "words"),
     [
         (nested(20, "dict"), "levels"),
         ({"a": nested(20)}, "levels"),
@@ -81,16 +83,16 @@ def path_of(declared: Declaration, domain: str, conversation: str) -> str:
     ],
     ids=["deep", "deep list", "keys", "size", "very deep"],
 )
-async def test_metadata_is_limited_in_depth_size_and_keys(tmp_path: Path, metadata: Any, said: str) -> None:
+async def test_metadata_is_limited_in_depth_size_and_keys(tmp_path: Path, metadata: Any, words: str) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         status, code, message = await rig.refused("PATCH", path, {"metadata": metadata})
         assert (status, code) == (422, "VALIDATION_ERROR")
-        assert said in message
+        assert words in message
         assert message.startswith(("metadata: ", "body: "))
-        kept = {"ticket": "A-1", "tags": ["a", "b"], "nested": {"a": {"b": 1}}}
-        assert (await rig.ok("PATCH", path, {"metadata": kept}))["metadata"] == kept
+        small_metadata = {"ticket": "A-1", "tags": ["a", "b"], "nested": {"a": {"b": 1}}}
+        assert (await rig.ok("PATCH", path, {"metadata": small_metadata}))["metadata"] == small_metadata
 
 
 async def test_a_list_shows_values_nested_deeper_than_the_limit(tmp_path: Path) -> None:
@@ -101,6 +103,6 @@ async def test_a_list_shows_values_nested_deeper_than_the_limit(tmp_path: Path) 
             await rig.application.database.write(
                 partial(update, conversation_id=ConversationId(conversation), meta=meta)
             )
-            listed = (await rig.ok("GET", "/api/conversations"))["items"]
-            assert [each["id"] for each in listed] == [conversation]
-            assert listed[0]["metadata"]["big"] == 2**70
+            conversations = (await rig.ok("GET", "/api/conversations"))["items"]
+            assert [conversation_listed["id"] for conversation_listed in conversations] == [conversation]
+            assert conversations[0]["metadata"]["big"] == 2**70

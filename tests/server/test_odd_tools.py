@@ -36,10 +36,10 @@ def large_case(folder: Path, result: Json) -> Json:
 
 @asynccontextmanager
 async def asking(
-    folder: Path, *script: Scripted, then: Scripted | None = None
+    folder: Path, *script: Scripted, fallback: Scripted | None = None
 ) -> AsyncIterator[tuple[Rig, FakeMessagesAPI]]:
     """Run the application with a service that refuses as the Messages API does."""
-    async with FakeMessagesAPI(*script, then=then, enforced=False) as api:
+    async with FakeMessagesAPI(*script, then=fallback, enforced=False) as api:
         model = AnthropicModel(api.key, api.url)
         try:
             async with Rig(folder, instead=model, any_command=True, model=MODEL) as rig:
@@ -85,9 +85,9 @@ async def test_a_union_at_the_top_is_folded_and_the_call_is_checked_against_the_
         tool = offered(api.requests[0])["case__bad"]
         assert tool["input_schema"]["properties"] == UNION["inputSchema"]["properties"]  # type: ignore[index]
         assert "at least one of these forms: a; or b" in tool["description"]
-        refused, called = results(events)
-        assert refused["status"] == "error"
-        assert called["status"] == "ok"
+        refused_result, called_result = results(events)
+        assert refused_result["status"] == "error"
+        assert called_result["status"] == "ok"
         assert api.refused == []
 
 
@@ -101,9 +101,9 @@ async def test_renamed_arguments_reach_the_server_under_their_original_names(tmp
         domain = await rig.domain(mcpServers={"case": case([tool], "echo")}, toolPolicy={"case__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "hello")
         assert ended(events) == "done"
-        sent = json.dumps(api.requests[-1]["messages"], ensure_ascii=False)
-        assert "guest_list[0].full_name must be text" in sent
-        assert 'got {\\"guest list[]\\": [{\\"full name\\": \\"Ada\\"}]}' in sent
+        messages = json.dumps(api.requests[-1]["messages"], ensure_ascii=False)
+        assert "guest_list[0].full_name must be text" in messages
+        assert 'got {\\"guest list[]\\": [{\\"full name\\": \\"Ada\\"}]}' in messages
 
 
 ODD_TOOLS: list[tuple[Any, str, str]] = [
@@ -119,7 +119,7 @@ ODD_TOOLS: list[tuple[Any, str, str]] = [
 
 
 async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_health(tmp_path: Path) -> None:
-    cases = {f"case{number}": odd for number, odd in enumerate(ODD_TOOLS)}
+    cases = {f"case{number}": definition for number, definition in enumerate(ODD_TOOLS)}
     document = {"mcpServers": {server: case([GOOD, tool]) for server, (tool, _, _) in cases.items()}}
     async with asking(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain()
@@ -140,7 +140,7 @@ async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_heal
 
 
 async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
-    odd = {
+    odd_tool = {
         "name": "odd",
         "title": 5,
         "description": None,
@@ -152,7 +152,7 @@ async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
         "execution": 3,
     }
     pages = {
-        "": {"tools": [GOOD, odd], "nextCursor": "2", "_meta": 3},
+        "": {"tools": [GOOD, odd_tool], "nextCursor": "2", "_meta": 3},
         "2": {"tools": [{**GOOD, "name": "last"}], "nextCursor": "2"},
     }
     async with asking(tmp_path, say("Hi.")) as (rig, api):
@@ -216,8 +216,8 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -
             domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
             events = await rig.say(await rig.conversation(domain), "hello")
             assert (name, [result["status"] for result in results(events)]) == (name, [status])
-            last = api.requests[-1]["messages"][-1]["content"]
-            (block,) = [block for block in last if block["type"] == "tool_result"]
+            content = api.requests[-1]["messages"][-1]["content"]
+            (block,) = [block for block in content if block["type"] == "tool_result"]
             text = "\n\n".join(part["text"] for part in block["content"])
             assert all(word in text for word in words), text
             assert "not available" not in text
@@ -225,10 +225,10 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -
 
 async def test_many_blocks_of_a_result_are_merged_with_the_same_text(tmp_path: Path) -> None:
     texts = [{"type": "text", "text": f"row {number}"} for number in range(150)]
-    odd = [{"type": "a", "data": "AA"}] * 150
+    odd_blocks = [{"type": "a", "data": "AA"}] * 150
     script = (use("case__good"), say("Done."))
     async with asking(tmp_path, *script) as (rig, api):
-        entry = large_case(tmp_path, {"content": [*texts, *odd]})
+        entry = large_case(tmp_path, {"content": [*texts, *odd_blocks]})
         domain = await rig.domain(mcpServers={"case": entry}, toolPolicy={"case__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "hello")
         (result,) = results(events)
@@ -260,21 +260,21 @@ async def test_a_large_result_is_stored_whole_and_without_secrets(tmp_path: Path
         (result,) = results(await rig.say(conversation, "hello"))
         assert result["truncated"]
         for ref in (result["ref"], result["structured"]["_ref"]):
-            stored = (await rig.http.get(f"/api/payloads/{ref}")).text
-            assert "row 999 of [" in stored
-            assert "hunter2" not in stored
+            payload = (await rig.http.get(f"/api/payloads/{ref}")).text
+            assert "row 999 of [" in payload
+            assert "hunter2" not in payload
         assert "hunter2" not in json.dumps(result)
 
 
 # --- rules that only the service knows --------------------------------------------------------------------------------
 
 
-def refusing(name: str, then: Step, words: str = "tools.{place}.custom.input_schema: it is not liked") -> Scripted:
+def refusing(name: str, fallback: Step, words: str = "tools.{place}.custom.input_schema: it is not liked") -> Scripted:
     """Return a step that refuses each request with a tool of this name, like a service with additional rules."""
 
     def answer(body: Json) -> Answer:
         names = [tool["name"] for tool in body["tools"]]
-        return Fault(400, message=words.format(place=names.index(name), name=name)) if name in names else then
+        return Fault(400, message=words.format(place=names.index(name), name=name)) if name in names else fallback
 
     return answer
 
@@ -304,9 +304,9 @@ async def test_a_tool_refused_by_the_service_is_left_out_until_its_server_change
         assert ended(await rig.say(conversation, "again")) == "done"
         assert ended(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"
         assert ["case__bad" in offered(request) for request in api.requests] == [True, False, False, False]
-        other = case([GOOD, {**BAD, "description": "other words"}])
-        other["args"].append("another entry, whose list is accepted with it")
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other}}})
+        other_entry = case([GOOD, {**BAD, "description": "other words"}])
+        other_entry["args"].append("another entry, whose list is accepted with it")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other_entry}}})
         assert ended(await rig.say(conversation, "and now")) == "done"
         assert offered(api.requests[-1])["case__bad"]["description"] == "other words"
         assert (await shown(rig, domain))["droppedTools"] == []
@@ -330,7 +330,7 @@ async def test_a_turn_is_answered_although_many_tools_are_refused(tmp_path: Path
         bad = [place for place, tool in enumerate(body["tools"]) if tool["name"].startswith("case__bad")]
         return Fault(400, message=f"tools.{bad[0]}.custom.input_schema: no") if bad else say("Hi.")
 
-    async with asking(tmp_path, then=refuse_first) as (rig, api):
+    async with asking(tmp_path, fallback=refuse_first) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(tools)})
         assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
         assert len(api.requests) < 20
@@ -372,10 +372,10 @@ async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(t
         domain = await rig.domain(mcpServers={"case": case([GOOD, HINTED])})
         conversation = await rig.conversation(domain)
         async with anyio.create_task_group() as tasks:
-            heard: list[Json] = []
+            events: list[Json] = []
 
             async def say_hello() -> None:
-                heard.extend(await rig.say(conversation, "hello"))
+                events.extend(await rig.say(conversation, "hello"))
 
             tasks.start_soon(say_hello)
             wait = await open_wait(rig, conversation)
@@ -384,9 +384,9 @@ async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(t
             await rig.ok("PATCH", f"/api/domains/{domain}", change)
             answer = {"action": "accept", "content": {"scope": "conversation"}}
             await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
-        assert [result["status"] for result in results(heard)] == ["ok", "ok"]
-        later = await rig.say(await rig.conversation(domain), "elsewhere")
-        assert [result["status"] for result in results(later)] == ["ok"], "the rule holds in the whole domain"
+        assert [result["status"] for result in results(events)] == ["ok", "ok"]
+        later_events = await rig.say(await rig.conversation(domain), "elsewhere")
+        assert [result["status"] for result in results(later_events)] == ["ok"], "the rule holds in the whole domain"
 
 
 async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_path: Path) -> None:
@@ -399,12 +399,14 @@ async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_pa
         domain = await rig.domain(mcpServers={"case": case([{**GOOD, "name": "b__good"}])})
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "hello")
-        (listed,) = (await shown(rig, domain))["tools"]
-        assert listed["calledAs"] in offered(api.requests[0])
-        assert listed["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed["calledAs"]: "allow"}}})
-        heard = await rig.say(conversation, "again")
-        assert [result["status"] for result in results(heard)] == ["ok"]
+        (listed_tool,) = (await shown(rig, domain))["tools"]
+        assert listed_tool["calledAs"] in offered(api.requests[0])
+        assert listed_tool["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
+        await rig.ok(
+            "PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed_tool["calledAs"]: "allow"}}}
+        )
+        events = await rig.say(conversation, "again")
+        assert [result["status"] for result in results(events)] == ["ok"]
 
 
 async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from agentic_rag.store import launch_requests
 from agentic_rag.store.clock import new_id
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
 from tests.e2e.serving import environment, serving
-from tests.server.test_launch_requests import Desk, calling, desk, registry
+from tests.server.test_launch_requests import Desk, calling, open_desk, registry
 from tests.tools.bundles import MANIFEST, bundle, changed
 from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import PackageRegistry
@@ -59,7 +59,7 @@ def described(**fields: Any) -> dict[str, Any]:
 
 async def test_a_pasted_server_json_is_requested_as_its_command_line(tmp_path: Path, registry: PackageRegistry) -> None:
     registry.publish_npm("notes-server", "1.2.0")
-    async with desk(tmp_path) as found:
+    async with open_desk(tmp_path) as found:
         domain = f"/api/domains/{found.domain}"
         save = {"settings": {"mcpServers": SERVER_JSON}}
         for method, path, body in (("PATCH", domain, save), ("POST", f"{domain}/mcp-servers/test", SERVER_JSON)):
@@ -101,7 +101,7 @@ async def test_a_server_json_that_cannot_be_a_command_line_is_refused_with_its_p
         (described(identifier="git+https://example.com/x"), "no plain package"),
         (described(environmentVariables=[{"name": "NODE_OPTIONS", "value": "-r x"}]), "env.NODE_OPTIONS"),
     )
-    async with desk(tmp_path) as found:
+    async with open_desk(tmp_path) as found:
         for document, words in documents:
             status, _, message = await found.refused("admin", "POST", found.server("notes", "request"), document)
             assert (status, words in message) == (422, True), message
@@ -109,7 +109,7 @@ async def test_a_server_json_that_cannot_be_a_command_line_is_refused_with_its_p
 
 @needs_bubblewrap
 async def test_no_number_of_newer_requests_removes_the_bundle_of_a_pending_one(tmp_path: Path) -> None:
-    async with desk(tmp_path) as found:
+    async with open_desk(tmp_path) as found:
         made = (await send(found, "admin", found.server("-", "bundle"), bundle())).json()
         (kept,) = (found.rig.settings.data / "mcp" / "bundles").iterdir()
         os.utime(kept, (0, 0))  # old enough to be removed
@@ -130,7 +130,7 @@ async def test_no_number_of_newer_requests_removes_the_bundle_of_a_pending_one(t
 
 async def test_an_mcp_bundle_is_requested_approved_and_called(tmp_path: Path) -> None:
     steps = [calling("notes__greet", name="Ann")] * 2
-    async with desk(tmp_path, *steps) as found:
+    async with open_desk(tmp_path, *steps) as found:
         data = bundle()
         path = found.server("-", "bundle")
         made = (await send(found, "admin", path, data)).json()
