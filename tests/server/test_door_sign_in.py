@@ -444,8 +444,8 @@ async def documents(**by_path: Any) -> AsyncGenerator[str]:
             document["client_id"] = f"http://{address}/{name}"
         return JSONResponse(document)
 
-    async with serving(Starlette(routes=[Route("/{name}", show)])) as address_served:
-        address = address_served
+    async with serving(Starlette(routes=[Route("/{name}", show)])) as host_and_port:
+        address = host_and_port
         yield address
 
 
@@ -599,5 +599,5 @@ async def test_an_authorization_applies_and_ends_on_all_servers() -> None:
             assert await here.check(renewed_tokens.access, place) is not None
             (authorization,) = await here.list_of("ann")
             await there.revoke(ann, authorization.id)
-            for each in (here, there):
-                assert await each.check(renewed_tokens.access, place) is None
+            for replica in (here, there):
+                assert await replica.check(renewed_tokens.access, place) is None

@@ -139,9 +139,9 @@ async def test_an_admin_requests_a_script_and_a_package_and_a_turn_calls_both(
             assert request_path == desk.server(name, "request")
             record = await desk.ok("admin", "POST", request_path, entry)
             assert (record["state"], record["requestedBy"]) == ("open", "admin")
-            done = await desk.approve(record, readOnly=["greet"])
-            assert (done["state"], done["reason"]) == ("installed", "")
-            records.append(done)
+            approved = await desk.approve(record, readOnly=["greet"])
+            assert (approved["state"], approved["reason"]) == ("installed", "")
+            records.append(approved)
             (tested,) = (await desk.test(name, entry)).json()["items"]
             assert (tested["state"], [tool["name"] for tool in tested["tools"]]) == ("ready", ["greet"]), tested
         script, package = records

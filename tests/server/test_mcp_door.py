@@ -235,8 +235,8 @@ async def test_retracted_text_is_not_in_the_answer_and_interrupts_elsewhere_are_
                     await stalled.reached.wait()
                     path = f"http://{rig.address}/api/conversations/{conversation}/interrupt"
                     assert (await http.post(path, json={})).status_code == 200
-        (stopped,) = answers
-        assert (stopped.is_error, stopped.structured_content["error"]["code"]) == (True, "GENERATION_ABORTED")
+        (interrupted,) = answers
+        assert (interrupted.is_error, interrupted.structured_content["error"]["code"]) == (True, "GENERATION_ABORTED")
 
 
 async def test_a_revoked_key_interrupts_its_turns(tmp_path: Path) -> None:
@@ -499,11 +499,11 @@ async def test_odd_messages_are_refused_without_a_failure(tmp_path: Path) -> Non
             ("resources/read", "x", f'"uri": "agentic-rag://{surrogate}/chunks/x"'),
             ("prompts/get", "x", f'"name": "{surrogate}"'),
         ]:
-            named = ", ".join(
+            entries = ", ".join(
                 f'"io.modelcontextprotocol/{key}": {orjson.dumps(value).decode()}' for key, value in meta.items()
             )
             message = (
-                f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {{"_meta": {{{named}}}, {params}}}}}'
+                f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {{"_meta": {{{entries}}}, {params}}}}}'
             )
             headers = {**JSON, "mcp-protocol-version": modern, "mcp-method": method, "mcp-name": name}
             reply = (await rig.http.post(path, content=message.encode(), headers=headers)).json()

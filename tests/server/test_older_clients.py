@@ -71,27 +71,27 @@ class ChatClient:
                     self.held.ended = True
 
     def reduce(self, kind: str, data: Json) -> None:
-        held = self.held
+        state = self.held
         match kind:
             case "session_created":
                 self.conversation = data["session_id"]
                 self.sessions_created += 1
             case "text":
-                held.streaming += data["content"]
+                state.streaming += data["content"]
             case "tool_call":
                 self.calls.append(data["tool_name"])
             case "done":
                 final = data["final_message"]
                 if final["content"]:
-                    held.messages.append({"role": final["role"], "content": final["content"]})
-                held.sources = [reference["document_name"] for reference in data["references"]]
+                    state.messages.append({"role": final["role"], "content": final["content"]})
+                state.sources = [reference["document_name"] for reference in data["references"]]
                 assert [tool_call["tool_name"] for tool_call in data["tool_calls"]] == self.calls
                 assert data["session_id"] == self.conversation
-                held.streaming = ""
+                state.streaming = ""
             case "error":
                 assert self.conversation in (None, data["session_id"])
                 self.conversation = data["session_id"]
-                held.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
+                state.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
 
     async def reload(self) -> list[Json]:
         items = (await self.rig.ok("GET", f"/api/conversations/{self.conversation}/messages"))["items"]
@@ -109,8 +109,8 @@ class KnowledgeClient:
         self.held = Held()
 
     async def begin(self) -> None:
-        made = await self.rig.ok("POST", "/api/conversation", {"title": "Leave", "metadata": {"theme": "dark"}})
-        self.conversation = made["id"]
+        conversation = await self.rig.ok("POST", "/api/conversation", {"title": "Leave", "metadata": {"theme": "dark"}})
+        self.conversation = conversation["id"]
 
     async def send(self, words: str) -> None:
         self.held, self.references, self.shown = Held(), [], []
@@ -128,29 +128,29 @@ class KnowledgeClient:
                     data = []
 
     def reduce(self, name: str, data: str) -> None:
-        held = self.held
+        state = self.held
         match name:
             case "context_ready":
                 self.references = orjson.loads(data)["references"]
                 self.shown.append([reference["entityName"] for reference in self.references])
-                held.sources = self.shown[-1]
+                state.sources = self.shown[-1]
             case "chunk":
                 assert self.shown, "the references come before the first words"
-                held.streaming += data
+                state.streaming += data
             case "done":
-                done = orjson.loads(data)
-                assert done["references"] == self.references
-                message = {"id": done["id"], "role": "assistant", "content": held.streaming}
-                held.messages.append({**message, "references": self.references})
-                held.streaming, held.ended = "", True
+                final = orjson.loads(data)
+                assert final["references"] == self.references
+                message = {"id": final["id"], "role": "assistant", "content": state.streaming}
+                state.messages.append({**message, "references": self.references})
+                state.streaming, state.ended = "", True
             case "error":
-                held.error, held.ended = orjson.loads(data), True
+                state.error, state.ended = orjson.loads(data), True
 
     async def reload(self) -> list[Json]:
         items: list[Json] = await self.rig.ok("GET", f"/api/conversation/{self.conversation}/messages")
-        for each in items:
-            known = {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
-            assert each["metadata"].keys() - {"error"} == (known if each["role"] == "assistant" else set())
+        for item in items:
+            keys = {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
+            assert item["metadata"].keys() - {"error"} == (keys if item["role"] == "assistant" else set())
         return [{key: item[key] for key in ("id", "role", "content", "references")} for item in items]
 
 
@@ -173,31 +173,31 @@ class MessageClient:
             self.reduce(await self.socket.hear())
 
     def reduce(self, frame: Json) -> None:
-        held = self.held
+        state = self.held
         match frame["type"]:
             case "message_start":
-                held.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
+                state.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
             case "content_delta":
-                held.messages[-1]["content"] += frame["delta"]
+                state.messages[-1]["content"] += frame["delta"]
             case "source_reference":
-                held.sources.append(frame["source"]["documentName"])
+                state.sources.append(frame["source"]["documentName"])
             case "message_complete":
-                assert frame["messageId"] == held.messages[-1]["id"]
+                assert frame["messageId"] == state.messages[-1]["id"]
                 assert frame["usage"].keys() == {"inputTokens", "outputTokens"}
-                held.ended = True
+                state.ended = True
             case "error":
-                if held.messages:  # received text stays on the screen
-                    held.streaming = held.messages.pop()["content"]
-                held.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
-                held.ended = True
+                if state.messages:  # received text stays on the screen
+                    state.streaming = state.messages.pop()["content"]
+                state.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
+                state.ended = True
 
     async def reload(self) -> list[Json]:
         path = f"/api/conversations/{self.conversation}/messages"
         items = (await self.rig.ok("GET", path, params={"dialect": "message"}))["items"]
-        for each in items:
-            assert "blocks" not in each
-            if each["role"] == "assistant":
-                assert each["metadata"]["tokensUsed"].keys() == {"inputTokens", "outputTokens"}
+        for item in items:
+            assert "blocks" not in item
+            if item["role"] == "assistant":
+                assert item["metadata"]["tokensUsed"].keys() == {"inputTokens", "outputTokens"}
         return [{key: item[key] for key in ("id", "role", "content")} for item in items]
 
 
@@ -220,24 +220,24 @@ class AgentXClient:
             self.reduce(event["type"], event["data"])
 
     def reduce(self, kind: str, data: Json) -> None:
-        held = self.held
+        state = self.held
         match kind:
             case "conversation_thinking" | "conversation_responding":
                 self.state = kind.removeprefix("conversation_")
             case "text_delta":
-                held.streaming += data["text"]
+                state.streaming += data["text"]
             case "tool_planned" | "tool_executing" | "tool_completed" | "tool_failed":
                 self.tools[data["toolCallId"]] = kind.removeprefix("tool_")
             case "message_complete":
-                held.messages.append({"id": data["messageId"], "role": "assistant", "content": held.streaming})
-                held.sources = [reference["documentName"] for reference in data["references"]]
-                held.streaming = ""
+                state.messages.append({"id": data["messageId"], "role": "assistant", "content": state.streaming})
+                state.sources = [reference["documentName"] for reference in data["references"]]
+                state.streaming = ""
             case "error":
-                held.error = data
+                state.error = data
             case "conversation_interrupted":
-                held.error, held.ended, self.state = {**data, "retryable": False}, True, "idle"
+                state.error, state.ended, self.state = {**data, "retryable": False}, True, "idle"
             case "conversation_end":
-                held.ended, self.state = True, "idle"
+                state.ended, self.state = True, "idle"
 
     async def reload(self) -> list[Json]:
         return await reload_native(self.rig, self.conversation)
@@ -263,7 +263,7 @@ class ObservableClient:
             self.reduce(event["type"], event)
 
     def reduce(self, kind: str, event: Json) -> None:
-        held = self.held
+        state = self.held
         match kind:
             case "turn_started":
                 self.message_id = event["message_id"]
@@ -276,11 +276,11 @@ class ObservableClient:
             case "retrieval":
                 self.cards += [card["name"] for card in event["cards"]]
             case "done":
-                held.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
-                held.sources = [reference["document_name"] for reference in event["references"]]
-                held.ended = True
+                state.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
+                state.sources = [reference["document_name"] for reference in event["references"]]
+                state.ended = True
             case "interrupted" | "error":
-                held.error, held.streaming, held.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
+                state.error, state.streaming, state.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
 
     @property
     def text(self) -> str:
@@ -341,22 +341,22 @@ async def speaking(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[
 
 def check_answer(client: Client, text: str, sources: list[str]) -> None:
     """Check a client's state after a complete answer."""
-    held = client.held
-    assert held.error is None
-    assert held.ended
-    assert held.streaming == ""
-    plain = held.answer
+    state = client.held
+    assert state.error is None
+    assert state.ended
+    assert state.streaming == ""
+    text_of_answer = state.answer
     for name in ("Leave.md", "Parking.md"):
-        plain = plain.replace(f"[[{name}]]", "")
-    assert plain == text
-    assert held.sources == sources
+        text_of_answer = text_of_answer.replace(f"[[{name}]]", "")
+    assert text_of_answer == text
+    assert state.sources == sources
 
 
 async def check_reload(client: Client, *questions: str) -> None:
     """Check that the history, read again, ends with the client's state and contains all questions."""
-    shown = await client.reload()
-    assert shown[-1] == client.held.messages[-1]
-    assert [each["content"] for each in shown if each["role"] == "user"] == list(questions)
+    messages = await client.reload()
+    assert messages[-1] == client.held.messages[-1]
+    assert [message["content"] for message in messages if message["role"] == "user"] == list(questions)
 
 
 SEARCH_LEAVE = use("search_documents", query="paid leave")
@@ -414,12 +414,12 @@ async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(con
             await stalled.reached.wait()
             (turn,) = (await client.rig.ok("GET", "/api/conversations"))["items"]
             await client.rig.ok("POST", f"/api/conversations/{turn['id']}/interrupt", {})
-        held = client.held
-        assert held.ended
-        assert held.error is not None
-        assert held.error["code"] == "GENERATION_ABORTED"
-        assert held.messages == []
-        assert held.streaming.startswith("This")
+        state = client.held
+        assert state.ended
+        assert state.error is not None
+        assert state.error["code"] == "GENERATION_ABORTED"
+        assert state.messages == []
+        assert state.streaming.startswith("This")
         await client.send("Again")
         assert client.held.ended
         assert client.held.error is not None
@@ -433,16 +433,16 @@ async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(con
 @pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
 async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contract: str, tmp_path: Path) -> None:
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
-    whole = Step((Say("".join(pieces), pieces=pieces),))
+    full_answer = Step((Say("".join(pieces), pieces=pieces),))
     cut_otherwise = Step((Say("".join(pieces), pieces=("Full", "-time st", "aff have 27 days of ", "paid leave.")),))
-    async with speaking(contract, tmp_path, Broken(whole, 4), cut_otherwise) as client:
+    async with speaking(contract, tmp_path, Broken(full_answer, 4), cut_otherwise) as client:
         await client.begin()
         await client.send("How much leave?")
         check_answer(client, "".join(pieces), [])
         await check_reload(client, "How much leave?")
 
 
-RETRACTS_NOTHING = [each for each in CONTRACTS if each != "observable"]
+RETRACTS_NOTHING = [contract for contract in CONTRACTS if contract != "observable"]
 
 
 @pytest.mark.parametrize("contract", some_every_time(RETRACTS_NOTHING))
@@ -450,25 +450,25 @@ async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_complet
     contract: str, tmp_path: Path
 ) -> None:
     first = Step((Say("First words of an answer.", pieces=("First ", "words ", "of an answer.")),))
-    other = Stalled(Step((Say("Other words entirely.", pieces=("Other ", "words ", "entirely.")),)), 4)
-    async with speaking(contract, tmp_path, Broken(first, 3), other, say("Next.")) as client:
+    second_answer = Stalled(Step((Say("Other words entirely.", pieces=("Other ", "words ", "entirely.")),)), 4)
+    async with speaking(contract, tmp_path, Broken(first, 3), second_answer, say("Next.")) as client:
         await client.begin()
         await client.send("How much leave?")
-        held = client.held
-        assert held.error is not None
-        assert held.error["code"] == "STEP_RESET"
-        assert held.error["retryable"] is False
-        assert held.error["message"] == ANSWER_CONTINUES
+        state = client.held
+        assert state.error is not None
+        assert state.error["code"] == "STEP_RESET"
+        assert state.error["retryable"] is False
+        assert state.error["message"] == ANSWER_CONTINUES
         assert "the answer continues; reload to read it" in ANSWER_CONTINUES
-        assert held.streaming.startswith("Fi")
-        await other.reached.wait()
+        assert state.streaming.startswith("Fi")
+        await second_answer.reached.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(client.send, "How much leave?")
             await refuse_other_words(client)
             with anyio.fail_after(WAIT_SECONDS):
                 while not client.rig.application.machinery.runtime.reader_count:  # until it has joined
                     await pause()
-            other.until.set()
+            second_answer.until.set()
         check_answer(client, "Other words entirely.", [])
         await check_reload(client, "How much leave?")
         await client.send("How much leave?")

@@ -84,10 +84,10 @@ def test_followers_of_a_turn_see_that_it_waits_without_the_stores_address(kind: 
 
 
 async def test_a_member_sees_plain_notices_of_retries_and_an_unavailable_index(tmp_path: Path) -> None:
-    told: list[str] = []
+    texts: list[str] = []
 
     def answer(request: ModelRequest) -> Step:
-        told.extend(plain_text(block["content"]) for block in request.messages[-1]["content"] if "content" in block)
+        texts.extend(plain_text(block["content"]) for block in request.messages[-1]["content"] if "content" in block)
         return say("It is away.")
 
     slow = ModelError(
@@ -97,16 +97,16 @@ async def test_a_member_sees_plain_notices_of_retries_and_an_unavailable_index(t
     async with Rig(tmp_path, *steps, qdrant_url="http://127.0.0.1:9") as rig:
         domain = await rig.domain()
         key = bearer(await make_key(rig, "mia", "member", domain))
-        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
-        path = f"/api/conversations/{made['id']}/messages"
+        conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
+        path = f"/api/conversations/{conversation['id']}/messages"
         text = (await rig.http.post(path, json={"content": "Leave?"}, headers=key)).text
         events = events_of(text)
         (retrying,) = [event for event in events if event["type"] == "retrying"]
         assert retrying["reason"]
         assert events[-1]["type"] == "done"
         assert tells(text) == []
-        assert told
-        assert tells(" ".join(told)) == []
+        assert texts
+        assert tells(" ".join(texts)) == []
         chunk = f"/api/domains/{domain}/chunks/00000000-0000-0000-0000-000000000000"
         status, code, message = await rig.refused("GET", chunk, headers=key)
         assert (status, code, tells(message)) == (503, "INDEX_UNAVAILABLE", [])

@@ -31,7 +31,7 @@ def files(rig: Rig, domain: str) -> Sequence[str]:
 
 async def test_documents_have_a_number_and_a_size(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_documents=2, quota_document_bytes=1000) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         assert (await upload(rig, domain, "a.md", b"# A\n\nOne."))[0] == 202
         status, answer = await upload(rig, domain, "big.md", b"x" * 1000)
         assert (status, answer["error"]["code"]) == (409, "QUOTA_EXCEEDED")
@@ -40,10 +40,10 @@ async def test_documents_have_a_number_and_a_size(tmp_path: Path) -> None:
         status, answer = await upload(rig, domain, "c.md", b"# C\n\nThree.")
         assert (status, answer["error"]["details"]) == (409, {"noun": "documents", "limit": 2})
         assert files(rig, domain) == ["a.md", "b.md"]
-        assert (await upload(rig, other, "c.md", b"# C\n\nThree."))[0] == 202
-        held = await used(rig, domain)
-        assert held["documents"] == (2, 2)
-        assert held["documentBytes"] == (18, 1000)
+        assert (await upload(rig, other_domain, "c.md", b"# C\n\nThree."))[0] == 202
+        quotas = await used(rig, domain)
+        assert quotas["documents"] == (2, 2)
+        assert quotas["documentBytes"] == (18, 1000)
 
 
 async def test_a_file_in_the_folder_waits_for_free_quota(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ async def test_a_full_memory_refuses_the_whole_batch_and_the_model_reads_why(tmp
 
 async def test_quotas_are_shown_to_admins_of_the_domain_only(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         admin, member = await make_key(rig, "ann", "admin", domain), await make_key(rig, "max", "member", domain)
         answers = [
-            (await rig.http.get(f"/api/domains/{each}/quotas", headers=bearer(key))).status_code
-            for each, key in ((domain, admin), (domain, member), (other, admin))
+            (await rig.http.get(f"/api/domains/{domain_shown}/quotas", headers=bearer(key))).status_code
+            for domain_shown, key in ((domain, admin), (domain, member), (other_domain, admin))
         ]
         assert answers == [200, 403, 404]

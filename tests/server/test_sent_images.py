@@ -40,22 +40,22 @@ async def test_a_model_sees_the_users_image_and_the_message_names_it_by_ref(tmp_
     async with seeing(tmp_path, model) as rig:
         conversation = await rig.conversation()
         events = await rig.say(conversation, "What is it?", images=[sent(png()), sent(GIF, "image/gif")])
-        (shown, second) = events[0]["images"]
-        assert (shown["mediaType"], shown["width"], shown["height"]) == ("image/png", 600, 500)
+        (first_image, second_image) = events[0]["images"]
+        assert (first_image["mediaType"], first_image["width"], first_image["height"]) == ("image/png", 600, 500)
         assert images_in(model.requests[0]) == [image(png()), image(GIF, "image/gif")]
         question = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"][0]
         assert question["content"] == "What is it?"
         kinds = [block["type"] for block in question["blocks"]]
         assert kinds == ["image", "image", "text"]
         source = question["blocks"][0]["source"]
-        assert source == {"type": "kept", "media_type": "image/png", "ref": shown["ref"]}
-        kept = await rig.http.get(f"/api/payloads/{shown['ref']}")
-        assert (kept.status_code, kept.content, kept.headers["content-type"]) == (200, png(), "image/png")
-        assert kept.headers["content-disposition"] == f'attachment; filename="{shown["ref"]}.png"'
-        assert kept.headers["x-content-type-options"] == "nosniff"
-        assert "sandbox" in kept.headers["content-security-policy"]
+        assert source == {"type": "kept", "media_type": "image/png", "ref": first_image["ref"]}
+        response = await rig.http.get(f"/api/payloads/{first_image['ref']}")
+        assert (response.status_code, response.content, response.headers["content-type"]) == (200, png(), "image/png")
+        assert response.headers["content-disposition"] == f'attachment; filename="{first_image["ref"]}.png"'
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in response.headers["content-security-policy"]
         await rig.say(conversation, "And the other?")
-        assert refs(rig) == {shown["ref"], second["ref"]}
+        assert refs(rig) == {first_image["ref"], second_image["ref"]}
     async with seeing(tmp_path, model) as rig:
         await rig.say(conversation, "Still there?")
         assert images_in(model.requests[-1]) == [image(png()), image(GIF, "image/gif")]
@@ -72,12 +72,12 @@ async def test_an_image_needs_no_text_and_its_message_can_be_edited(tmp_path: Pa
         first = await rig.say(conversation, "", images=[sent(JPEG, "image/jpeg")])
         assert first[-1]["type"] == "done"
         assert (await rig.ok("GET", path))["title"] == ""
-        again = f"{path}/messages/{first[0]['userMessageId']}"
-        assert events_of((await rig.http.post(f"{again}/retry")).text)[-1]["type"] == "done"
-        edited = events_of((await rig.http.post(f"{again}/edit", json={"content": "In words?"})).text)
-        assert edited[0]["images"] == first[0]["images"]
-        shown = [[each["source"] for each in images_in(body)] for body in model.requests]
-        assert shown == [[image(JPEG, "image/jpeg")["source"]]] * 3
+        path_of_message = f"{path}/messages/{first[0]['userMessageId']}"
+        assert events_of((await rig.http.post(f"{path_of_message}/retry")).text)[-1]["type"] == "done"
+        edited_events = events_of((await rig.http.post(f"{path_of_message}/edit", json={"content": "In words?"})).text)
+        assert edited_events[0]["images"] == first[0]["images"]
+        sources_sent = [[image_sent["source"] for image_sent in images_in(body)] for body in model.requests]
+        assert sources_sent == [[image(JPEG, "image/jpeg")["source"]]] * 3
         assert model.refused == []
         assert (await rig.ok("GET", path))["title"] == "In words?"
 
@@ -89,8 +89,8 @@ async def test_a_repeated_message_is_the_same_with_the_same_images_only(tmp_path
         body: Json = {"content": "This?", "clientMessageId": "c1", "images": [sent(png())]}
         path = f"/api/conversations/{conversation}/messages"
         once = await rig.ok("POST", path, body, headers={"accept": "application/json"})
-        twice = await rig.ok("POST", path, body, headers={"accept": "application/json"})
-        assert (once["id"], len(refs(rig))) == (twice["id"], 1)
+        repeated = await rig.ok("POST", path, body, headers={"accept": "application/json"})
+        assert (once["id"], len(refs(rig))) == (repeated["id"], 1)
         for images in ([], [sent(png(20, 20))], [sent(png()), sent(png())]):
             refusal = await rig.refused("POST", path, {**body, "images": images})
             assert refusal[:2] == (409, "IDEMPOTENCY_MISMATCH")
@@ -176,6 +176,6 @@ async def test_users_images_count_by_their_pixels_and_become_text_in_a_compactio
         await rig.say(conversation, "And now?")
         assert images_in(model.requests[-1]) == []
         assert "600×500 pixels, kept as ref ref_" in str(model.requests[-1]["messages"])
-        shown = (await rig.ok("GET", f"{path}/messages?limit=200"))["items"][0]
-        assert (shown["metadata"]["compacted"], shown["blocks"][0]["type"]) == (True, "image")
+        message = (await rig.ok("GET", f"{path}/messages?limit=200"))["items"][0]
+        assert (message["metadata"]["compacted"], message["blocks"][0]["type"]) == (True, "image")
     assert model.refused == []

@@ -36,11 +36,11 @@ HOSTED = [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port",
 class Child:
     """A started server, whether it answers or not."""
 
-    def __init__(self, process: Program | subprocess.Popen[str], port: int, said: Path) -> None:
+    def __init__(self, process: Program | subprocess.Popen[str], port: int, log_file: Path) -> None:
         self.process = process
         self.port = port
-        self.folder = said.parent
-        self._said = said
+        self.folder = log_file.parent
+        self._said = log_file
 
     @property
     def said(self) -> str:
@@ -60,10 +60,10 @@ class Child:
         while True:
             assert self.process.poll() is None, self.said
             try:
-                found, _, body = self.get(path)
+                code, _, body = self.get(path)
             except (urllib.error.URLError, ConnectionError):
-                found = 0
-            if found == status:
+                code = 0
+            if code == status:
                 return body
             pause_thread()
 
@@ -78,11 +78,13 @@ def started(folder: Path, command: list[str], **variables: str) -> Iterator[Chil
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"DATA": str(folder / "data"), "PORT": str(port), "EMBEDDING": "none", "DRAIN_SECONDS": "1"}
-    given = environment(**{f"AGENTIC_RAG_{name}": value for name, value in settings.items()}, **variables)
-    said = folder / "said.log"
-    with said.open("w") as file, _begin(folder, command, port, given, file.fileno()) as process:
+    environment_variables = environment(
+        **{f"AGENTIC_RAG_{name}": value for name, value in settings.items()}, **variables
+    )
+    log_file = folder / "said.log"
+    with log_file.open("w") as file, _begin(folder, command, port, environment_variables, file.fileno()) as process:
         try:
-            yield Child(process, port, said)
+            yield Child(process, port, log_file)
         finally:
             process.kill()
 
@@ -164,8 +166,10 @@ def test_a_server_that_waits_for_its_store_can_be_stopped(tmp_path: Path, comman
 
 
 def command_line(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    given = environment(AGENTIC_RAG_DATA=str(folder / "data"), AGENTIC_RAG_EMBEDDING="none", **variables)
-    return run_program(arguments, cwd=folder, env=given)
+    environment_variables = environment(
+        AGENTIC_RAG_DATA=str(folder / "data"), AGENTIC_RAG_EMBEDDING="none", **variables
+    )
+    return run_program(arguments, cwd=folder, env=environment_variables)
 
 
 def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -200,8 +204,8 @@ def test_tables_upgraded_under_a_running_server_stop_it(tmp_path: Path) -> None:
 def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The database of a stopped server."""
     folder = tmp_path_factory.mktemp("intact")
-    made = command_line(folder, "domains", "list")
-    assert made.returncode == 0, made.stderr
+    result = command_line(folder, "domains", "list")
+    assert result.returncode == 0, result.stderr
     return (folder / "data" / "agentic-rag.db").read_bytes()
 
 
@@ -209,12 +213,12 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_damaged_database_is_a_one_line_error_with_a_remedy(tmp_path: Path, intact: bytes, damage: str) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     page = 4096
-    spoilt = {
+    damaged_files = {
         "header": os.urandom(100) + intact[100:],
         "truncated": intact[: len(intact) // 2],
         "pages": intact[:page] + bytes(len(intact) - page),
     }
-    (tmp_path / "data" / "agentic-rag.db").write_bytes(spoilt[damage])
+    (tmp_path / "data" / "agentic-rag.db").write_bytes(damaged_files[damage])
     refusal = command_line(tmp_path, "serve", "--port", "0")
     assert_one_line(refusal, 1, "The database is damaged", "backup", "agentic-rag doctor")
 
@@ -236,6 +240,6 @@ def test_a_stop_does_not_wait_for_a_loading_model_client(tmp_path: Path) -> None
 
 
 def test_a_stop_delayed_by_a_hanging_folder_ends_with_a_warning(tmp_path: Path) -> None:
-    ended = run_program([], cwd=tmp_path, env=environment(), module="tests.server.hanging_stop")
-    assert ended.returncode == 1
-    assert "a folder or a device does not answer" in ended.stderr
+    result = run_program([], cwd=tmp_path, env=environment(), module="tests.server.hanging_stop")
+    assert result.returncode == 1
+    assert "a folder or a device does not answer" in result.stderr

@@ -93,14 +93,14 @@ async def test_a_client_that_leaves_during_an_upload_leaves_no_file_and_no_error
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         incoming = rig.settings.data / "incoming"
-        seen: list[int] = []
+        counts: list[int] = []
         pieces: list[Json] = [
             {"type": "http.request", "body": part("a.md") + TEXT, "more_body": True},
             {"type": "http.request", "body": TEXT, "more_body": True},
         ]
 
         async def receive() -> Json:
-            seen.append(len(list(incoming.iterdir())) if incoming.exists() else 0)
+            counts.append(len(list(incoming.iterdir())) if incoming.exists() else 0)
             return pieces.pop(0) if pieces else {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_during_an_upload_leaves_no_file_and_no_error
         with caplog.at_level(logging.WARNING):
             for path in (f"/api/domains/{domain}/documents", "/api/domains"):
                 await rig.application.app(request_scope(path), receive, send)
-        assert max(seen) == 1
+        assert max(counts) == 1
         assert list(incoming.iterdir()) == []
         assert await rows(rig, domain) == []
         assert caplog.records == []
@@ -138,16 +138,16 @@ async def test_all_readable_files_are_ingested_and_the_others_have_a_reason(tmp_
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
-        sent = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
-        made = await rig.ok("POST", path, files=[("f", each) for each in sent])
-        assert [item["name"] for item in made["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
-        one, program, large, two = made["items"]
-        assert "error" not in one
+        files = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
+        uploaded = await rig.ok("POST", path, files=[("f", file) for file in files])
+        assert [item["name"] for item in uploaded["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
+        first, program, large, second = uploaded["items"]
+        assert "error" not in first
         assert (program["status"], program["error"]["code"]) == ("refused", "DOCUMENT_UNSUPPORTED")
         assert (large["status"], large["error"]["code"]) == ("refused", "DOCUMENT_TOO_LARGE")
         assert "large.md" in large["error"]["message"]
         assert "id" not in program
-        for item in (one, two):
+        for item in (first, second):
             assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
         assert [row.name for row in await rows(rig, domain)] == ["a.md", "b.md"]
         assert list((rig.settings.data / "incoming").iterdir()) == []
@@ -184,10 +184,13 @@ async def test_an_interrupted_upload_lists_the_files_already_received(tmp_path: 
 
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
-        made = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        first, second = made["items"]
+        uploaded = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        first, second_item = uploaded["items"]
         assert (await rig.settled(domain, first["id"]))["status"] == "indexed"
-        assert (second["name"], second["error"]["code"]) == (rest.split(b'filename="')[1].split(b'"')[0].decode(), code)
+        assert (second_item["name"], second_item["error"]["code"]) == (
+            rest.split(b'filename="')[1].split(b'"')[0].decode(),
+            code,
+        )
         assert pieces <= 1, "the rest was not waited for"
         assert list((rig.settings.data / "incoming").iterdir()) == []
 
@@ -221,15 +224,15 @@ async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Pa
         dup = await rig.upload(domain, "dup.md", TEXT)
         await rig.upload(domain, "rep.md", OTHER)
         for _ in range(2):  # a repetition changes nothing
-            made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
-            assert [item["id"] for item in made["items"]] == [dup["id"]]
+            uploaded_again = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
+            assert [item["id"] for item in uploaded_again["items"]] == [dup["id"]]
             assert [row.name for row in await rows(rig, domain)] == ["dup.md"]
             assert (await rig.ok("POST", f"{path}/search", {"query": "pump"}))["hits"] == []
             assert len((await rig.ok("POST", f"{path}/search", {"query": "paid leave"}))["hits"]) == 1
             folder = rig.settings.workspaces / domain / "documents"
             assert [file.name for file in folder.iterdir()] == ["dup.md"]
-        made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
-        assert [item["id"] for item in made["items"]] == [dup["id"]], "its own bytes replace nothing"
+        uploaded_again = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
+        assert [item["id"] for item in uploaded_again["items"]] == [dup["id"]], "its own bytes replace nothing"
 
 
 async def test_a_multipart_boundary_that_is_too_long_is_an_invalid_body(tmp_path: Path) -> None:

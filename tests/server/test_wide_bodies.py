@@ -52,7 +52,7 @@ def test_a_nul_below_any_keys_is_refused_at_its_own_place() -> None:
 async def test_a_body_with_too_many_values_is_refused_before_they_are_read(tmp_path: Path) -> None:
     wide: list[Json] = [{}] * (MAX_VALUES + 1)
     async with Rig(tmp_path) as rig:
-        bodies: list[Json] = [{"title": wide}, {"title": {str(at): [[]] for at in range(MAX_VALUES)}}]
+        bodies: list[Json] = [{"title": wide}, {"title": {str(index): [[]] for index in range(MAX_VALUES)}}]
         for body in bodies:
             refusal = await rig.refused("POST", "/api/conversations", body)
             assert refusal == (422, "VALIDATION_ERROR", f"body: {TOO_MANY}")
@@ -69,5 +69,5 @@ def test_a_list_is_checked_up_to_its_first_invalid_item(model: type[Form], field
 
 def test_the_first_of_many_unknown_keys_is_named() -> None:
     with pytest.raises(InvalidInput) as exc_info:
-        read_form(_Anything, {f"key{at}": 0 for at in range(9)}, "body")
+        read_form(_Anything, {f"key{index}": 0 for index in range(9)}, "body")
     assert exc_info.value.path == "body.key0"
