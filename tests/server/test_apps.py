@@ -48,7 +48,7 @@ async def test_an_apps_page_has_no_origin_and_no_network(tmp_path: Path) -> None
 
 
 @asynccontextmanager
-async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> AsyncGenerator[tuple[Rig, str, str]]:
+async def open_chart(folder: Path, policy: dict[str, str], **settings: Any) -> AsyncGenerator[tuple[Rig, str, str]]:
     """Yield a rig whose conversation has a chart, the domain, and the path of the chart's app."""
     steps = (Step((Use("charts__chart", {"title": "Sales"}),)), say("There it is."))
     async with Rig(folder, *steps, any_command=True) as rig:
@@ -66,7 +66,7 @@ async def calls_of(rig: Rig, domain: str) -> list[tuple[str, str]]:
 
 
 async def test_an_app_calls_tools_that_its_server_offers_to_apps(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__refresh": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__refresh": "allow"}) as (rig, domain, app):
         answer = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": "Rest"}})
         assert answer["result"]["content"] == [{"type": "text", "text": "Chart of Rest"}]
         assert answer["result"]["structuredContent"] == {"points": [1, 2]}
@@ -90,7 +90,7 @@ async def test_an_app_calls_tools_that_its_server_offers_to_apps(tmp_path: Path)
 
 
 async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__*": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__*": "allow"}) as (rig, domain, app):
         call = {"name": "refresh", "arguments": {"title": "Rest"}}
         question = (await rig.ok("POST", f"{app}/tools", call))["question"]
         assert question["message"] == "The app of 'charts__chart' wants to call 'refresh' of the server 'charts'."
@@ -119,7 +119,7 @@ async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
 
 
 async def test_denied_and_secret_calls_of_an_app_do_not_run_and_are_audited(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__refresh": "deny", "charts__plain": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__refresh": "deny", "charts__plain": "allow"}) as (rig, domain, app):
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": "Sales-secret-1234"})
         refusal = (await rig.ok("POST", f"{app}/tools", {"name": "refresh"}))["result"]
         assert refusal["isError"]
@@ -133,7 +133,7 @@ async def test_denied_and_secret_calls_of_an_app_do_not_run_and_are_audited(tmp_
 
 
 async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
         big = (await rig.ok("POST", f"{app}/tools", {"name": "big"}))["result"]
         assert big["isError"]
         assert "longer than" in big["content"][0]["text"]
@@ -146,7 +146,7 @@ async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path
 
 async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversation(tmp_path: Path) -> None:
     policy = {"charts__slow": "allow", "charts__cancelled": "allow"}
-    async with opened(tmp_path, policy) as (rig, domain, app):
+    async with open_chart(tmp_path, policy) as (rig, domain, app):
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
         with anyio.move_on_after(0.5):  # the page was closed
             await rig.http.post(f"{app}/tools", json={"name": "slow"})
@@ -167,7 +167,7 @@ async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversati
 
 
 async def test_calls_of_a_killed_server_are_ended_at_its_next_start(tmp_path: Path) -> None:
-    async with opened(tmp_path, {}) as (rig, domain, app):
+    async with open_chart(tmp_path, {}) as (rig, domain, app):
         turn, call = TurnId(app.split("/")[3]), app.split("/")[5]
         database = rig.application.database
 

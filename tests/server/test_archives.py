@@ -57,7 +57,7 @@ async def plant(rig: Rig, conversation: str, count: int) -> None:
 SUMMARY = '{"facts": ["A summary."]}'
 
 
-async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
+async def read_pages(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
     """Read a conversation's messages page by page, oldest first, each with whether it is compacted."""
     path, before = f"/api/conversations/{conversation}/messages", dict[str, str]()
     items: list[dict[str, Any]] = []
@@ -76,16 +76,16 @@ async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactio
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         await plant(rig, conversation, 90)
-        first, _ = await everything(rig, conversation)
+        first, _ = await read_pages(rig, conversation)
         await rig.ok("POST", f"{path}/compact")
-        assert await everything(rig, conversation) == (first, [True] * 180)
+        assert await read_pages(rig, conversation) == (first, [True] * 180)
         for number in range(10):
             await rig.say(conversation, f"And {number}?")
         assert len(model.requests[-1].messages) == 19, "the model is sent less than people read"
-        before, flags = await everything(rig, conversation)
+        before, flags = await read_pages(rig, conversation)
         assert flags == [True] * 180 + [False] * 20
         await rig.ok("POST", f"{path}/compact")
-        assert await everything(rig, conversation) == (before, [True] * 200)
+        assert await read_pages(rig, conversation) == (before, [True] * 200)
         assert before[:180] == first
         assert (await rig.ok("GET", path))["messageCount"] == 200
 

@@ -19,7 +19,7 @@ from tests.ws.serving import client, serving
 AS_JSON = {"accept": "application/json"}
 
 
-async def read(rig: Rig, conversation: str, **params: str) -> list[str]:
+async def read_texts(rig: Rig, conversation: str, **params: str) -> list[str]:
     items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages", params=params))["items"]
     return [item["content"] for item in items]
 
@@ -48,7 +48,7 @@ async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_
             == "And holidays?"
         )
         await rig.say(conversation, "More")
-        assert await read(rig, conversation) == ["And holidays?", "Else.", "More", "On."]
+        assert await read_texts(rig, conversation) == ["And holidays?", "Else.", "More", "On."]
         record = await rig.ok("GET", path)
         assert (record["messageCount"], record["title"]) == (4, "And holidays?")
         branches = (await rig.ok("GET", f"{path}/branches"))["items"]
@@ -59,11 +59,11 @@ async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_
             ("What is the notice period?", 1, False, "done"),
             ("And holidays?", 2, True, "done"),
         ]
-        assert await read(rig, conversation, leaf=branches[1]["leaf"]) == ["What is the notice period?", "Now."]
-        assert await read(rig, conversation, leaf=branches[0]["leaf"]) == ["What is the notice period?", ""]
+        assert await read_texts(rig, conversation, leaf=branches[1]["leaf"]) == ["What is the notice period?", "Now."]
+        assert await read_texts(rig, conversation, leaf=branches[0]["leaf"]) == ["What is the notice period?", ""]
         conversation_record = await rig.ok("PATCH", path, {"activeLeaf": branches[1]["leaf"]})
         assert conversation_record["messageCount"] == 2
-        assert await read(rig, conversation) == ["What is the notice period?", "Now."]
+        assert await read_texts(rig, conversation) == ["What is the notice period?", "Now."]
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
         assert (await socket.hear_turn())[-1]["type"] == "done"
         await socket.say("edit", conversationId=conversation, messageId=message, content="Count on.")
         assert (await socket.hear_turn())[-1]["type"] == "done"
-        assert await read(rig, conversation) == ["Count on.", "Three."]
+        assert await read_texts(rig, conversation) == ["Count on.", "Three."]
         path = f"/api/conversations/{conversation}"
         edit = f"{path}/messages/{message}/edit"
         assert (await rig.refused("POST", edit, {"content": " "}))[:2] == (400, "MESSAGE_CONTENT_REQUIRED")
         await rig.ok("PATCH", path, {"status": "archived"})
         assert (await rig.refused("POST", f"{path}/messages/{message}/retry"))[:2] == (409, "CONVERSATION_ARCHIVED")
-        assert await read(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
+        assert await read_texts(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
         await rig.ok("PATCH", path, {"status": "active"})
         await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
         with anyio.fail_after(240):
@@ -150,7 +150,7 @@ async def test_a_new_branch_contains_no_delegates_of_the_old_one(tmp_path: Path)
         assert child_of_new["messages"][0]["content"] == "Dig at the new place."
         (child_of_old,) = (await rig.ok("GET", f"/api/turns/{old[0]['turnId']}/children"))["items"]
         assert child_of_old["messages"][1]["content"] == "OLDGOLD found.", "the other branch keeps its own"
-        assert await read(rig, conversation) == ["Where else?", "Summed up anew."]
+        assert await read_texts(rig, conversation) == ["Where else?", "Summed up anew."]
         await rig.say(conversation, "Go on.")
         assert (await rig.ok("GET", path))["messageCount"] == 4
         await rig.ok("DELETE", path)
@@ -189,4 +189,4 @@ async def test_queued_messages_follow_the_running_answers_branch(tmp_path: Path)
         slow.until.set()
         for turn in (retried, queued):
             assert types_of(events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text))[-1] == "done"
-        assert await read(rig, conversation) == ["Count.", "Slowly.", "Then?", "Queued."]
+        assert await read_texts(rig, conversation) == ["Count.", "Slowly.", "Then?", "Queued."]

@@ -48,7 +48,7 @@ class Watch:
 
 
 @contextmanager
-def watching(folder: Path, domain: str, *paths: str) -> Iterator[Watch]:
+def watch_folder(folder: Path, domain: str, *paths: str) -> Iterator[Watch]:
     watch = Watch(folder, domain, *paths)
     killer = threading.Timer(240, watch.child.kill)  # a hang must fail the test, not block it
     killer.start()
@@ -73,7 +73,7 @@ def test_a_watched_folder_is_scanned_until_ctrl_c(tmp_path: Path) -> None:
     (files / "sub").mkdir(parents=True)
     (files / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
     (files / "sub" / "note.md").write_text("# Sick\n\nA certificate after three days.")
-    with watching(tmp_path, domain, "in") as watch:
+    with watch_folder(tmp_path, domain, "in") as watch:
         watch.until(WATCHING)
         assert "note.md" in watch.said
         assert "indexed, 1 chunks" in watch.said
@@ -103,7 +103,7 @@ def test_a_watched_file_that_becomes_a_copy_is_no_separate_document_until_it_cha
     def texts() -> dict[str, str]:
         return {path.name: path.read_text() for path in documents.iterdir()}
 
-    with watching(tmp_path, domain, "in") as watch:
+    with watch_folder(tmp_path, domain, "in") as watch:
         watch.until(WATCHING)
         assert texts() == {"dup.md": leave, "rep.md": sick}
         (files / "rep.md").write_text(leave)
@@ -125,7 +125,7 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
     files = tmp_path / "in"
     files.mkdir()
     with serving(tmp_path):
-        with watching(tmp_path, domain, "in") as watch:
+        with watch_folder(tmp_path, domain, "in") as watch:
             watch.until(WATCHING)
             (files / "late.md").write_text("# Pumps\n\nThe pump holds twelve bar.")
             watch.until("late.md", "indexed")
@@ -140,7 +140,7 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
     assert_one_line(run(tmp_path, "reindex", "nope"), 1, "nope")
 
 
-def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fetch(folder: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``fetch-model`` against a hub, into an empty cache."""
     variables = {**environment(), "HF_ENDPOINT": endpoint, "AGENTIC_RAG_MODEL_CACHE": str(folder / "cache")}
     variables |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
@@ -150,7 +150,7 @@ def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.Complet
 def test_a_failed_download_is_one_attempt_and_one_error(tmp_path: Path) -> None:
     attempts: list[str] = []
     with hub(tmp_path, attempts, status=503) as url:
-        result = fetching(tmp_path, url)
+        result = fetch(tmp_path, url)
     assert result.returncode == 1
     assert "could not be fetched" in result.stderr
     assert url in result.stderr
@@ -158,18 +158,18 @@ def test_a_failed_download_is_one_attempt_and_one_error(tmp_path: Path) -> None:
     assert "sleeping" not in result.stderr
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    result = fetching(tmp_path, closed_url, "Xenova/ms-marco-MiniLM-L-6-v2")
+    result = fetch(tmp_path, closed_url, "Xenova/ms-marco-MiniLM-L-6-v2")
     assert result.returncode == 1
     assert "refused" in result.stderr
 
 
 def test_an_unknown_model_and_a_folder_without_a_model_have_different_errors(tmp_path: Path) -> None:
-    assert "knows no model called 'acme/nope'" in fetching(tmp_path, "http://127.0.0.1:9", "acme/nope").stderr
-    assert "'nowhere' is not on this machine" in fetching(tmp_path, "http://127.0.0.1:9", "./nowhere").stderr
+    assert "knows no model called 'acme/nope'" in fetch(tmp_path, "http://127.0.0.1:9", "acme/nope").stderr
+    assert "'nowhere' is not on this machine" in fetch(tmp_path, "http://127.0.0.1:9", "./nowhere").stderr
     (tmp_path / "empty").mkdir()
-    assert "there is no model.onnx" in fetching(tmp_path, "http://127.0.0.1:9", "./empty").stderr
+    assert "there is no model.onnx" in fetch(tmp_path, "http://127.0.0.1:9", "./empty").stderr
     write_model(tmp_path / "local")
-    result = fetching(tmp_path, "http://127.0.0.1:9", "./local")
+    result = fetch(tmp_path, "http://127.0.0.1:9", "./local")
     assert (result.returncode, "local:local is here" in result.stderr) == (0, True)
 
 
@@ -178,11 +178,11 @@ def test_a_model_is_downloaded_with_progress_and_then_used_offline(tmp_path: Pat
     (files,) = (tmp_path / "source").glob("*/snapshots/*")
     requested_paths: list[str] = []
     with hub(files, requested_paths) as url:
-        result = fetching(tmp_path, url, name)
+        result = fetch(tmp_path, url, name)
     assert result.returncode == 0, result.stderr
     assert any(path.endswith("onnx/model.onnx") for path in requested_paths)
     assert "MiB" in result.stderr
-    second_result = fetching(tmp_path, "http://127.0.0.1:9", name)
+    second_result = fetch(tmp_path, "http://127.0.0.1:9", name)
     assert (second_result.returncode, f"{name} is here" in second_result.stderr) == (0, True)
 
 

@@ -14,7 +14,7 @@ from agentic_rag.testing.scripted import Scripted
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, Rig
-from tests.server.test_openai import DOCUMENT, assistant, live, openai, read, text_of, user
+from tests.server.test_openai import DOCUMENT, assistant, open_live, openai, read_stream, text_of, user
 
 WEATHER: Json = {
     "type": "object",
@@ -28,7 +28,7 @@ CLOCK: Json = {"type": "function", "name": "clock"}
 BERLIN = use("weather", city="Berlin")
 
 
-def called(answer: Any) -> list[Any]:
+def calls_of(answer: Any) -> list[Any]:
     return [item for item in answer.output if item.type == "function_call"]
 
 
@@ -36,7 +36,7 @@ def output(call: Any, text: str) -> Json:
     return {"type": "function_call_output", "call_id": call.call_id, "output": text}
 
 
-async def refused(create: Any, **arguments: Any) -> tuple[str, str]:
+async def read_refusal(create: Any, **arguments: Any) -> tuple[str, str]:
     with pytest.raises(openai.BadRequestError) as exc_info:
         await create(**arguments)
     return exc_info.value.param, str(exc_info.value)
@@ -52,7 +52,7 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
     text_and_calls = Step(
         (Say("I look."), Use("search_documents", {"query": "pump"}), Use("weather", {"city": "Berlin"}))
     )
-    async with live(tmp_path, text_and_calls, finish, text_and_calls, finish) as rig:
+    async with open_live(tmp_path, text_and_calls, finish, text_and_calls, finish) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         before = await rig.left()
@@ -77,11 +77,11 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
         assert (await rig.left())[:3] == before[:3]
 
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        chunks = await read(await create(model=domain, messages=messages[:1], tools=[CHAT_TOOL], **stream))
+        chunks = await read_stream(await create(model=domain, messages=messages[:1], tools=[CHAT_TOOL], **stream))
         (delta,) = [c.delta for chunk in chunks for c in chunk.choices if c.delta.tool_calls]
         assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage) == ("tool_calls", first.usage)
         messages[-1]["tool_call_id"] = delta.tool_calls[0].id
-        later_chunks = await read(await create(model=domain, messages=messages, tools=[CHAT_TOOL], **stream))
+        later_chunks = await read_stream(await create(model=domain, messages=messages, tools=[CHAT_TOOL], **stream))
         assert later_chunks[0].choices[0].delta.role == "assistant"
         assert text_of(later_chunks) == "It is sunny, and the pump holds twelve bar."
         assert later_chunks[-1].usage == second.usage
@@ -90,25 +90,25 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
 
 async def test_parts_of_a_stored_turn_are_separate_responses(tmp_path: Path) -> None:
     two_calls = Step((Use("weather", {"city": "Rome"}), Use("clock", {})))
-    async with live(tmp_path, BERLIN, two_calls, say("Sunny twice.")) as rig:
+    async with open_live(tmp_path, BERLIN, two_calls, say("Sunny twice.")) as rig:
         domain = await rig.domain()
         create, keep = rig.openai.responses.create, {"model": domain, "tools": [TOOL, CLOCK], "store": True}
         first = await create(input="Weather?", **keep)
-        (call,) = called(first)
+        (call,) = calls_of(first)
         assert (first.status, call.status, call.arguments) == ("completed", "completed", '{"city":"Berlin"}')
         assert [tool.name for tool in first.tools] == ["weather", "clock"]
         with pytest.raises(openai.ConflictError):
             await create(input="Never mind", previous_response_id=first.id, **keep)
 
         continuation = {"previous_response_id": first.id, "input": [output(call, "sunny")]}
-        events = await read(await create(stream=True, **continuation, **keep))
+        events = await read_stream(await create(stream=True, **continuation, **keep))
         kinds = [event.type for event in events]
         assert kinds[:2] == ["response.created", "response.in_progress"]
         assert kinds.count("response.function_call_arguments.done") == 2
         second = events[-1].response
         assert (kinds[-1], second.id) == ("response.completed", f"{first.id}_1")
-        rome, clock = called(second)
-        path, message = await refused(create, input=[output(rome, "rain")], **keep)
+        rome, clock = calls_of(second)
+        path, message = await read_refusal(create, input=[output(rome, "rain")], **keep)
         assert (path, "missing: clock" in message) == ("input.0.call_id", True)
         last_response = await create(input=[output(rome, "sunny"), output(clock, "noon")], **keep)
         assert (last_response.id, last_response.output_text) == (f"{first.id}_2", "Sunny twice.")
@@ -125,12 +125,12 @@ async def test_parts_of_a_stored_turn_are_separate_responses(tmp_path: Path) -> 
 
 
 async def test_a_call_that_stores_nothing_survives_a_kill_while_it_waits(tmp_path: Path) -> None:
-    async with live(tmp_path / "killed", BERLIN) as rig:
+    async with open_live(tmp_path / "killed", BERLIN) as rig:
         domain = await rig.domain()
         create = rig.openai.responses.create
-        (call,) = called(await create(model=domain, input="Weather?", tools=[TOOL]))
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
         shutil.copytree(tmp_path / "killed", tmp_path / "next")
-    async with live(tmp_path / "next", say("Sunny.")) as rig:
+    async with open_live(tmp_path / "next", say("Sunny.")) as rig:
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
         answer = await rig.openai.responses.create(model=domain, input=[output(call, "sunny")])
         assert answer.output_text == "Sunny."
@@ -138,11 +138,11 @@ async def test_a_call_that_stores_nothing_survives_a_kill_while_it_waits(tmp_pat
 
 
 async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Path) -> None:
-    async with live(tmp_path, BERLIN, BERLIN) as rig:
+    async with open_live(tmp_path, BERLIN, BERLIN) as rig:
         domain = await rig.domain()
         create = rig.openai.responses.create
         stored_response = await create(model=domain, input="Weather?", tools=[TOOL], store=True)
-        (call,) = called(await create(model=domain, input="Weather?", tools=[TOOL]))
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
 
         def age(conn: Any) -> None:
             conn.exec_driver_sql("UPDATE waits SET expires_at = '2020-01-01T00:00:00.000Z'")
@@ -150,7 +150,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
 
         await rig.application.database.write(age)
         await rig.application.business.runtime.check_waits()
-        events = await read(await rig.openai.responses.retrieve(f"{stored_response.id}_1", stream=True))
+        events = await read_stream(await rig.openai.responses.retrieve(f"{stored_response.id}_1", stream=True))
         assert events[-1].response.error.type == "FUNCTION_RESULT_MISSING"
         with pytest.raises(openai.ConflictError, match="its time is over"):
             await create(model=domain, input=[output(call, "late")], tools=[TOOL])
@@ -162,19 +162,19 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
 
 async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: Path) -> None:
     search = Use("search_documents", {"query": "pump"}, id="toolu_search")
-    async with live(tmp_path, Step((search, Use("weather", {"city": "Bonn"}))), any_command=True) as rig:
+    async with open_live(tmp_path, Step((search, Use("weather", {"city": "Bonn"}))), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"files": {"command": "false"}})
         create = rig.openai.responses.create
-        (call,) = called(await create(model=domain, input="Weather?", tools=[TOOL]))
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
         for forged_id in ("toolu_search", "wait_none", call.call_id + "x"):
             items = [output(call, "sunny") | {"call_id": forged_id}]
-            path, message = await refused(create, model=domain, input=items)
+            path, message = await read_refusal(create, model=domain, input=items)
             assert (path, "no function call waits" in message) == ("input.0.call_id", True)
         for name in ("search_documents", "files__read"):
             past = [user("Hi"), {"type": "function_call", "call_id": "c", "name": name, "arguments": "{}"}]
             past += [{"type": "function_call_output", "call_id": "c", "output": "The CEO said yes."}, user("So?")]
-            assert (await refused(create, model=domain, input=past))[0] == "input.1.name"
-            assert (await refused(create, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[
+            assert (await read_refusal(create, model=domain, input=past))[0] == "input.1.name"
+            assert (await read_refusal(create, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[
                 0
             ] == "tools.0.name"
         eve = bearer(await make_key(rig, "eve", "member", domain))
@@ -182,7 +182,7 @@ async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: 
         answer = await rig.http.post("/v1/responses", json=body, headers=eve)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.0.call_id")
         other_domain = await rig.domain()
-        assert (await refused(create, model=other_domain, input=[output(call, "sunny")]))[0] == "input.0.call_id"
+        assert (await read_refusal(create, model=other_domain, input=[output(call, "sunny")]))[0] == "input.0.call_id"
 
 
 async def test_calls_in_earlier_messages_are_sent_to_the_model(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_calls_in_earlier_messages_are_sent_to_the_model(tmp_path: Path) -
         requests.append(request)
         return say("Yes.")
 
-    async with live(tmp_path, note, note) as rig:
+    async with open_live(tmp_path, note, note) as rig:
         domain = await rig.domain()
         calls = [
             {"id": f"c{n}", "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in (1, 2)
@@ -220,7 +220,7 @@ async def test_tool_choice_limits_or_requires_functions(tmp_path: Path) -> None:
         requests.append(request)
         return say("Done.")
 
-    async with live(tmp_path, *([note] * 4)) as rig:
+    async with open_live(tmp_path, *([note] * 4)) as rig:
         domain = await rig.domain()
         allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "clock"}]}
         for choice in ("none", "required", {"type": "function", "name": "clock"}, allowed):
@@ -270,7 +270,7 @@ async def test_the_agents_framework_of_openai_runs_its_functions(api: str, tmp_p
         cities.append(city)
         return f"sunny in {city}"
 
-    async with live(tmp_path, *steps) as rig:
+    async with open_live(tmp_path, *steps) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
@@ -314,7 +314,7 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
         FILLED,
         say('```json\n{"pressure": 12, "unit": "bar"}\n```'),
     )
-    async with live(tmp_path, *steps) as rig:
+    async with open_live(tmp_path, *steps) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         arguments: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": Pump}
@@ -328,7 +328,7 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
         assert streamed_completion.choices[0].message.parsed == completion.choices[0].message.parsed
         response: Any = {"model": domain, "text_format": Pump, "tools": [TOOL]}
         first = await rig.openai.responses.parse(input="Pressure and weather?", **response)
-        (call,) = called(first)
+        (call,) = calls_of(first)
         parsed = await rig.openai.responses.parse(input=[output(call, "sunny")], **response)
         assert (parsed.output_parsed, parsed.status) == (Pump(pressure=12, unit="bar"), "completed")
         assert [tool.name for tool in parsed.tools] == ["weather"]
@@ -338,26 +338,26 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
 
 
 async def test_an_answer_that_violates_its_form_is_an_error(tmp_path: Path) -> None:
-    async with live(tmp_path, *([say("About twelve.")] * 3)) as rig:
+    async with open_live(tmp_path, *([say("About twelve.")] * 3)) as rig:
         domain = await rig.domain()
         arguments: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}
         with pytest.raises(openai.InternalServerError) as exc_info:
             await rig.openai.chat.completions.create(**arguments)
         assert (exc_info.value.status_code, exc_info.value.code) == (502, "ANSWER_NOT_IN_FORM")
         with pytest.raises(openai.APIError) as stream_error:
-            await read(await rig.openai.chat.completions.create(**arguments, stream=True))
+            await read_stream(await rig.openai.chat.completions.create(**arguments, stream=True))
         assert stream_error.value.code == "ANSWER_NOT_IN_FORM"
         text: Any = {"format": {"type": "json_object"}}
-        events = await read(await rig.openai.responses.create(model=domain, input="Hi", text=text, stream=True))
+        events = await read_stream(await rig.openai.responses.create(model=domain, input="Hi", text=text, stream=True))
         assert events[-1].response.error.type == "ANSWER_NOT_IN_FORM"
-    async with live(tmp_path / "keyless", scripted=False) as rig:
-        param, _ = await refused(rig.openai.chat.completions.create, **{**arguments, "model": await rig.domain()})
+    async with open_live(tmp_path / "keyless", scripted=False) as rig:
+        param, _ = await read_refusal(rig.openai.chat.completions.create, **{**arguments, "model": await rig.domain()})
         assert param == "response_format"
 
 
 async def test_text_after_a_stop_sequence_is_not_sent(tmp_path: Path) -> None:
     steps = [SEARCHED, Step((Say("The pump holds "), Say("twelve bar.", (Cite(0),)), Say(" END of it. END")))]
-    async with live(tmp_path, *steps * 2, *([say("No end here: EN")] * 2)) as rig:
+    async with open_live(tmp_path, *steps * 2, *([say("No end here: EN")] * 2)) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         arguments: Any = {"model": domain, "messages": [user("Pressure?")], "stop": ["END", "never"]}
@@ -365,7 +365,7 @@ async def test_text_after_a_stop_sequence_is_not_sent(tmp_path: Path) -> None:
             completion = await rig.openai.chat.completions.create(**arguments)
             (choice,) = completion.choices
             assert (choice.message.content, choice.finish_reason) == (expected, "stop")
-            chunks = await read(await rig.openai.chat.completions.create(**arguments, stream=True))
+            chunks = await read_stream(await rig.openai.chat.completions.create(**arguments, stream=True))
             assert text_of(chunks) == expected
         for unsupported in ({"store": True}, {"stop": "x" * 2_000}, {"stop": ["a"] * 40}, {"stop": ""}):
-            assert (await refused(rig.openai.chat.completions.create, **{**arguments, **unsupported}))[0] == "stop"
+            assert (await read_refusal(rig.openai.chat.completions.create, **{**arguments, **unsupported}))[0] == "stop"

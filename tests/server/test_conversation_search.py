@@ -107,11 +107,11 @@ async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_
             changed: Json = await rig.ok("PATCH", f"{LIST}/{conversation}", {"folder": folder})
             return changed
 
-        async def listed(folder: str, **params: str) -> Json:
+        async def list_folder(folder: str, **params: str) -> Json:
             page: Json = await rig.ok("GET", LIST, params={"folder": folder, "sortBy": "title", **params})
             return page | {"items": [item["title"] for item in page["items"]]}
 
-        async def folders(**params: str) -> list[tuple[str, str, int]]:
+        async def list_folders(**params: str) -> list[tuple[str, str, int]]:
             page = await rig.ok("GET", FOLDERS, params=params)
             assert page["hasMore"] is False
             return [(item["domainId"], item["name"], item["count"]) for item in page["items"]]
@@ -122,13 +122,13 @@ async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_
             assert (await move(conversation, "Café plans"))["folder"] == "Café plans"
         assert (await move(ids[3], "x" * 60))["folder"] == "x" * 60
         assert (await rig.ok("PATCH", f"{LIST}/{ids[0]}", {"pinned": True}))["folder"] == "Café plans"
-        first = await listed("Cafe\u0301 plans", domainId=domain, pageSize="2")
+        first = await list_folder("Cafe\u0301 plans", domainId=domain, pageSize="2")
         assert (first["items"], first["total"], first["hasMore"]) == (["Talk 2", "Talk 1"], 3, True)
-        second_page = await listed("Café plans", domainId=domain, pageSize="2", page="2")
+        second_page = await list_folder("Café plans", domainId=domain, pageSize="2", page="2")
         assert (second_page["items"], second_page["total"], second_page["hasMore"]) == (["Talk 0"], 3, False)
-        assert (await listed("café plans"))["items"] == []
-        assert await folders(domainId=domain) == [(domain, "Café plans", 3), (domain, "x" * 60, 1)]
-        assert (other_domain, "Café plans", 1) in await folders()
+        assert (await list_folder("café plans"))["items"] == []
+        assert await list_folders(domainId=domain) == [(domain, "Café plans", 3), (domain, "x" * 60, 1)]
+        assert (other_domain, "Café plans", 1) in await list_folders()
 
         for bad in ("x" * 61, "x" * 100_000, "\u200b"):
             status, code, message = await rig.refused("PATCH", f"{LIST}/{ids[0]}", {"folder": bad})
@@ -145,9 +145,9 @@ async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_
         assert (await rig.ok("GET", LIST, params={"folder": "Café plans"}, **stranger))["items"] == []
 
         await rig.ok("PATCH", f"{LIST}/{ids[0]}", {"status": "archived"})
-        assert await folders(domainId=domain, status="archived") == [(domain, "Café plans", 1)]
+        assert await list_folders(domainId=domain, status="archived") == [(domain, "Café plans", 1)]
         assert "folder" not in await move(ids[3], "\t ")
         assert "folder" not in await move(ids[2], None)
-        assert (await listed("", domainId=domain))["items"] == ["Talk 3", "Talk 2"]
+        assert (await list_folder("", domainId=domain))["items"] == ["Talk 3", "Talk 2"]
         await rig.ok("DELETE", f"{LIST}/{ids[1]}")
-        assert await folders(domainId=domain, status="active") == []
+        assert await list_folders(domainId=domain, status="active") == []

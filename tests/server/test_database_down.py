@@ -58,16 +58,16 @@ async def test_failed_background_work_does_not_stop_the_server(tmp_path: Path) -
     async with Rig(tmp_path) as rig:
         ends = [anyio.Event(), anyio.Event()]
 
-        async def broken() -> None:
+        async def fail_storage() -> None:
             ends[0].set()
             raise StorageUnavailable("gone")
 
-        async def worse() -> None:
+        async def fail_unexpectedly() -> None:
             ends[1].set()
             raise RuntimeError("nobody thought of this")
 
-        rig.application.workers.start("a test", broken)
-        rig.application.workers.repeat("a test", worse, 3600)
+        rig.application.workers.start("a test", fail_storage)
+        rig.application.workers.repeat("a test", fail_unexpectedly, 3600)
         with anyio.fail_after(240):
             for end in ends:
                 await end.wait()

@@ -14,7 +14,7 @@ from tests.server.rig import Json, Rig, events_of, types_of
 AS_JSON = {"accept": "application/json"}
 
 
-def of(agent: str, events: list[Json]) -> list[Json]:
+def events_of_agent(agent: str, events: list[Json]) -> list[Json]:
     return [event for event in events if event.get("agent", "") == agent]
 
 
@@ -51,10 +51,12 @@ async def test_a_model_delegates_to_listed_roles_in_parallel_and_one_level_deepe
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert {event.get("agent", "") for event in events} == {"", "researcher", "researcher/assistant", "assistant"}
         assert types_of(events).count("turn_started") == types_of(events).count("done") == 1
-        results = {event["content"]: event["status"] for event in of("", events) if event["type"] == "tool_result"}
+        results = {
+            event["content"]: event["status"] for event in events_of_agent("", events) if event["type"] == "tool_result"
+        }
         refusal = "There is no role 'nuwa' to delegate to. The roles are: researcher, assistant."
         assert results == {"First.": "ok", "Second.": "ok", refusal: "error"}
-        assert [e["content"] for e in of("researcher", events) if e["type"] == "tool_result"] == ["Deep."]
+        assert [e["content"] for e in events_of_agent("researcher", events) if e["type"] == "tool_result"] == ["Deep."]
         messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert [item["role"] for item in messages] == ["user", "assistant"]
         assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["messageCount"] == 2
@@ -103,7 +105,7 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
     async with Rig(tmp_path, *steps) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         events = await rig.say(conversation, "Go")
-        (call,) = [event["toolCallId"] for event in of("", events) if event["type"] == "tool_call"]
+        (call,) = [event["toolCallId"] for event in events_of_agent("", events) if event["type"] == "tool_call"]
         (child,) = (await rig.ok("GET", f"/api/turns/{events[0]['turnId']}/children"))["items"]
         assert (child["agent"], child["parentToolCallId"]) == ("researcher", call)
         assert child["turn"]["status"] == "done"

@@ -22,8 +22,8 @@ from agentic_rag.base.messages import plain_text
 from tests.runtime.strict_model import NAME, StrictModel, images_in
 from tests.runtime.test_pictures import image, png
 from tests.server.rig import Json, Rig
-from tests.server.test_openai import live, openai, user
-from tests.server.test_sent_images import GIF, JPEG, answering, refs
+from tests.server.test_openai import open_live, openai, user
+from tests.server.test_sent_images import GIF, JPEG, answer_text, refs
 
 PNG = base64.b64encode(png()).decode()
 URL = f"data:image/png;base64,{PNG}"
@@ -52,7 +52,7 @@ def response(url: Any, domain: str) -> Json:
     return {"model": domain, "input": [{"role": "user", "content": content}], "store": True}
 
 
-def shown_in(model: StrictModel) -> list[Any]:
+def images_shown(model: StrictModel) -> list[Any]:
     """Return the sources of the images of the last request."""
     return [block["source"] for block in images_in(model.requests[-1])]
 
@@ -61,14 +61,14 @@ PICTURE = image(png())["source"]
 
 
 @asynccontextmanager
-async def seen(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
-    model = StrictModel(answering)
+async def open_vision(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
+    model = StrictModel(answer_text)
     async with Rig(folder, instead=model, model=NAME) as rig:
         yield rig, await rig.domain(), model
 
 
 async def test_an_image_from_every_endpoint_is_shown_to_the_model_and_stored(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         bodies = {
             f"/api/ag-ui/{domain}": ag_ui(DataSource(value=PNG, mime_type="image/png")),
             f"/api/ui-message/{domain}": ui_message(URL),
@@ -78,7 +78,7 @@ async def test_an_image_from_every_endpoint_is_shown_to_the_model_and_stored(tmp
         for path, body in bodies.items():
             answer = await rig.http.post(path, json=body)
             assert (answer.status_code, "curve." in answer.text) == (200, True), answer.text
-            assert shown_in(model) == [PICTURE], path
+            assert images_shown(model) == [PICTURE], path
         conversations = (await rig.ok("GET", "/api/conversations"))["items"]
         assert len(conversations) == 4
         for conversation in conversations:
@@ -100,7 +100,7 @@ SAME: dict[str, tuple[str, str | None, bytes]] = {
 @pytest.mark.parametrize("name", SAME)
 async def test_an_image_data_url_is_read_in_browser_notation(tmp_path: Path, name: str) -> None:
     url, kind, data = SAME[name]
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url, kind))
         (image_shown,) = images_in(model.requests[0])
         assert base64.b64decode(image_shown["source"]["data"]) == data
@@ -123,7 +123,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 
 async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_download(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         for name, (url, status, code) in BAD.items():
             run = await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
             run_error = RunErrorEvent.model_validate(run.json())
@@ -158,7 +158,7 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
 
 
 async def test_an_edited_message_has_its_new_images_and_a_retried_one_its_old(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         path = f"/api/ui-message/{domain}"
         await rig.http.post(path, json=ui_message(URL))
         gif_url = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
@@ -167,33 +167,33 @@ async def test_an_edited_message_has_its_new_images_and_a_retried_one_its_old(tm
             (ui_message(gif_url, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
         ):
             assert "curve." in (await rig.http.post(path, json=body)).text
-            assert shown_in(model) == expected
+            assert images_shown(model) == expected
         words = ui_message(URL, messageId="q")
         del words["messages"][0]["parts"][0]
         assert "curve." in (await rig.http.post(path, json=words)).text
-        assert shown_in(model) == []
+        assert images_shown(model) == []
         assert len(refs(rig)) == 2
 
 
 async def test_openais_client_resends_images_only_for_unstored_conversations(
     tmp_path: Path,
 ) -> None:
-    model = StrictModel(answering)
-    async with live(tmp_path, instead=model, model=NAME) as rig:
+    model = StrictModel(answer_text)
+    async with open_live(tmp_path, instead=model, model=NAME) as rig:
         domain = await rig.domain()
         parts: Any = [{"type": "image_url", "image_url": {"url": URL}}]
         messages: Any = [user(parts), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
         answer = await rig.openai.chat.completions.create(model=domain, messages=messages)
         assert answer.choices[0].message.content == "A curve."
-        assert shown_in(model) == [PICTURE]
+        assert images_shown(model) == [PICTURE]
         assert plain_text(model.requests[-1]["messages"][0]["content"]) == "(An image.)"
         part: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": URL, "detail": "auto"}]}]
         first = await rig.openai.responses.create(model=domain, input=part, store=True)
         await rig.openai.responses.create(model=domain, input="And?", previous_response_id=first.id)
-        assert shown_in(model) == [PICTURE]
+        assert images_shown(model) == [PICTURE]
         for content, expected_count in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
             await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
-            assert len(shown_in(model)) == expected_count
+            assert len(images_shown(model)) == expected_count
         part[0]["content"][0]["image_url"] = ELSEWHERE
         with pytest.raises(openai.BadRequestError) as exc_info:
             await rig.openai.responses.create(model=domain, input=part)

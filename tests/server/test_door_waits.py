@@ -22,7 +22,7 @@ def run_input(run_id: str, resume: Any = None, thread: str = "thread") -> dict[s
     return {"threadId": thread, "runId": run_id, "messages": [question], **({"resume": resume} if resume else {})}
 
 
-def responded(approval: Any, **fields: Any) -> dict[str, Any]:
+def approval_response(approval: Any, **fields: Any) -> dict[str, Any]:
     part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval, **fields}
     return {"id": "chat", "messages": [{"id": "m", "role": "assistant", "parts": [part]}], "messageId": "m"}
 
@@ -38,17 +38,17 @@ async def test_an_interrupt_is_answered_once_by_its_own_user_in_its_own_thread(t
         (interrupt,) = last_chunk["outcome"]["interrupts"]
         wait = interrupt["id"]
 
-        async def refused(key: str, entry: Any, thread: str = "thread") -> tuple[int, str]:
+        async def read_refusal(key: str, entry: Any, thread: str = "thread") -> tuple[int, str]:
             answer = await t.ask(key, "POST", path, run_input("run-2", [entry], thread))
             assert answer.json()["type"] == "RUN_ERROR"
             return answer.status_code, answer.json()["code"]
 
         accept = {"interruptId": wait, "status": "resolved"}
-        assert (await refused(t.mallory, accept))[0] == 404
-        assert await refused(t.ann, accept, "another thread") == (404, "WAIT_NOT_FOUND")
-        assert await refused(t.ann, {**accept, "interruptId": "wait_none"}) == (404, "WAIT_NOT_FOUND")
+        assert (await read_refusal(t.mallory, accept))[0] == 404
+        assert await read_refusal(t.ann, accept, "another thread") == (404, "WAIT_NOT_FOUND")
+        assert await read_refusal(t.ann, {**accept, "interruptId": "wait_none"}) == (404, "WAIT_NOT_FOUND")
         for payload in (5, {"approved": 5}, {"arguments": {"engrams": 5}}, {"scope": "always"}, {"other": 1}):
-            assert await refused(t.ann, {**accept, "payload": payload}) == (422, "VALIDATION_ERROR")
+            assert await read_refusal(t.ann, {**accept, "payload": payload}) == (422, "VALIDATION_ERROR")
         assert (await t.ask(t.ann, "GET", f"/api/waits/{wait}")).json()["state"] == "open"
 
         first = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-2", [accept]))).text)
@@ -57,7 +57,7 @@ async def test_an_interrupt_is_answered_once_by_its_own_user_in_its_own_thread(t
         repeated = {**accept, "payload": True}
         assert chunks_of((await t.ask(t.ann, "POST", path, run_input("run-2", [repeated]))).text) == first
         for changed in ({**accept, "status": "cancelled"}, {**accept, "payload": {"approved": False}}):
-            assert await refused(t.ann, changed) == (409, "WAIT_ANSWERED")
+            assert await read_refusal(t.ann, changed) == (409, "WAIT_ANSWERED")
         chunks = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-1"))).text)
         assert [chunk["type"] for chunk in chunks].count("RUN_FINISHED") == 1, "what was answered ends no run"
 
@@ -86,21 +86,23 @@ async def test_an_approval_in_a_chat_is_answered_once_by_its_own_user(tmp_path: 
         assert chunks[-1] == {"type": "finish", "finishReason": "tool-calls"}
         (request,) = [chunk for chunk in chunks if chunk["type"] == "tool-approval-request"]
         yes = {"id": request["approvalId"], "approved": True}
-        assert (await t.ask(t.mallory, "POST", path, responded(yes))).status_code == 404
-        misplaced = await t.ask(t.ann, "POST", path, {**responded(yes), "id": "another"})
+        assert (await t.ask(t.mallory, "POST", path, approval_response(yes))).status_code == 404
+        misplaced = await t.ask(t.ann, "POST", path, {**approval_response(yes), "id": "another"})
         assert (misplaced.status_code, misplaced.json()["error"]["code"]) == (404, "WAIT_NOT_FOUND")
         for approval in (5, {"approved": True}, {**yes, "approved": "yes"}, {**yes, "approved": False, "reason": 5}):
-            assert (await t.ask(t.ann, "POST", path, responded(approval))).status_code == 422
-        invalid = await t.ask(t.ann, "POST", path, responded(yes, input={"engrams": 5}))
+            assert (await t.ask(t.ann, "POST", path, approval_response(approval))).status_code == 422
+        invalid = await t.ask(t.ann, "POST", path, approval_response(yes, input={"engrams": 5}))
         assert (invalid.status_code, invalid.json()["error"]["code"]) == (422, "VALIDATION_ERROR")
         chunks_again = chunks_of((await t.ask(t.ann, "GET", f"{path}/chat/stream")).text)
         assert chunks_again == chunks, "a client that comes back is asked again"
         (data,) = [chunk for chunk in chunks if chunk["type"] == "data-input-required"]
-        first = chunks_of((await t.ask(t.ann, "POST", path, responded(yes, input=data["data"]["arguments"]))).text)
+        first = chunks_of(
+            (await t.ask(t.ann, "POST", path, approval_response(yes, input=data["data"]["arguments"]))).text
+        )
         assert (first[0]["type"], first[0]["messageId"]) == ("start", chunks[0]["messageId"])
         assert first[-1]["finishReason"] == "stop"
-        assert chunks_of((await t.ask(t.ann, "POST", path, responded(yes))).text) == first
-        contradiction = await t.ask(t.ann, "POST", path, responded({**yes, "approved": False}))
+        assert chunks_of((await t.ask(t.ann, "POST", path, approval_response(yes))).text) == first
+        contradiction = await t.ask(t.ann, "POST", path, approval_response({**yes, "approved": False}))
         assert (contradiction.status_code, contradiction.json()["error"]["code"]) == (409, "WAIT_ANSWERED")
 
 

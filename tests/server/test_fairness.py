@@ -22,7 +22,7 @@ REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 
 @contextmanager
-def held_memory(rig: Rig, domain: str) -> Iterator[None]:
+def hold_memory(rig: Rig, domain: str) -> Iterator[None]:
     """Hold a memory's lock, like another process that hangs, so that its writers block in their threads."""
     [lock] = (rig.settings.workspaces / domain).rglob(LOCK_FILE)
     with lock.open("rb") as file:
@@ -62,7 +62,7 @@ async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) 
             await rig.say(await rig.conversation(domain), "Keep that.")
         stuck = Stuck(rig, blocked_domain)
         async with anyio.create_task_group() as tasks:
-            with held_memory(rig, blocked_domain):
+            with hold_memory(rig, blocked_domain):
                 for number in range(MANY):
                     tasks.start_soon(getattr(stuck, act), number)
                 await anyio.wait_all_tasks_blocked()

@@ -110,7 +110,7 @@ async def open_desk(folder: Path, *steps: Any, **options: Any) -> AsyncIterator[
         yield Desk(rig, domain, keys)
 
 
-def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
+def call_tool(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
     def step(request: ModelRequest) -> Step:
         results = [block for block in request.messages[-1]["content"] if block["type"] == "tool_result"]
         return say(results[0]["content"][0]["text"]) if results else use(tool, **arguments)
@@ -123,7 +123,7 @@ async def test_an_admin_requests_a_script_and_a_package_and_a_turn_calls_both(
     tmp_path: Path, registry: PackageRegistry
 ) -> None:
     registry.publish_npm("notes-server", "1.2.0", scripts={"postinstall": "exit 3"})
-    steps = [calling("database__greet", name="Ann")] * 2 + [calling("notes__greet", name="Ben")] * 2
+    steps = [call_tool("database__greet", name="Ann")] * 2 + [call_tool("notes__greet", name="Ben")] * 2
     async with open_desk(tmp_path, *steps) as desk:
         missing = await desk.test("database", LOCAL)
         assert (missing.status_code, missing.json()["error"]["code"]) == (422, "MCP_COMMAND_NOT_ALLOWED")

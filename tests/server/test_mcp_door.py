@@ -96,7 +96,7 @@ class Live(Rig):
 
 
 @asynccontextmanager
-async def live(folder: Path, *steps: Scripted) -> AsyncGenerator[Live]:
+async def open_live(folder: Path, *steps: Scripted) -> AsyncGenerator[Live]:
     async with Live(folder, *steps) as rig, serving(rig.application.app) as address:
         rig.address = address
         rig.pumps = await rig.domain()
@@ -111,7 +111,7 @@ def text_of(result: Any) -> str:
 
 @eras
 async def test_documents_are_searched_and_read_like_in_a_turn(tmp_path: Path, mode: str) -> None:
-    async with live(tmp_path) as rig, rig.client(mode) as client:
+    async with open_live(tmp_path) as rig, rig.client(mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search_documents", "read_document", "ask", "remember"}
         assert tools["search_documents"].annotations is not None
@@ -140,7 +140,7 @@ async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         reports.append((progress, message))
 
-    async with live(tmp_path, *FOUND * 2, say("Still twelve.")) as rig:
+    async with open_live(tmp_path, *FOUND * 2, say("Still twelve.")) as rig:
         native = await rig.say(await rig.conversation(rig.pumps), QUESTION)
         (reference,) = [event for event in native if event["type"] == "source_reference"]
         async with rig.client(mode) as client:
@@ -178,7 +178,7 @@ async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(
 
 
 async def test_calls_that_need_a_person_are_declined_in_ask(tmp_path: Path) -> None:
-    async with live(tmp_path, REMEMBER, say("Done.")) as rig, rig.client("auto") as client:
+    async with open_live(tmp_path, REMEMBER, say("Done.")) as rig, rig.client("auto") as client:
         path = f"/api/domains/{rig.pumps}"
         await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask"}, "askUser": True}})
         with anyio.fail_after(240):
@@ -189,7 +189,7 @@ async def test_calls_that_need_a_person_are_declined_in_ask(tmp_path: Path) -> N
 
 
 async def test_an_answer_that_the_model_declines_says_so(tmp_path: Path) -> None:
-    async with live(tmp_path, Step(stop_reason="refusal")) as rig, rig.client("auto") as client:
+    async with open_live(tmp_path, Step(stop_reason="refusal")) as rig, rig.client("auto") as client:
         result = await client.call_tool("ask", {"question": QUESTION})
         assert text_of(result) == "There is no answer: the model ended with 'refusal'."
         assert (result.structured_content["answer"], result.structured_content["stop_reason"]) == ("", "refusal")
@@ -198,7 +198,7 @@ async def test_an_answer_that_the_model_declines_says_so(tmp_path: Path) -> None
 @eras
 async def test_a_cancelled_request_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
-    async with live(tmp_path, stalled, say("Yes.")) as rig, rig.client(mode) as client:
+    async with open_live(tmp_path, stalled, say("Yes.")) as rig, rig.client(mode) as client:
         with anyio.fail_after(240):
             async with anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "ask", {"question": QUESTION})
@@ -214,7 +214,7 @@ async def test_retracted_text_is_not_in_the_answer_and_interrupts_elsewhere_are_
     tmp_path: Path, mode: str
 ) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
-    async with live(tmp_path, Broken(say("Half an answer."), 4), say("Whole."), stalled) as rig:
+    async with open_live(tmp_path, Broken(say("Half an answer."), 4), say("Whole."), stalled) as rig:
         async with rig.client(mode) as client:
             result = await client.call_tool("ask", {"question": QUESTION})
             assert (result.is_error, text_of(result), result.structured_content["answer"]) == (
@@ -241,7 +241,7 @@ async def test_retracted_text_is_not_in_the_answer_and_interrupts_elsewhere_are_
 
 async def test_a_revoked_key_interrupts_its_turns(tmp_path: Path) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
-    async with live(tmp_path, stalled) as rig, anyio.create_task_group() as group:
+    async with open_live(tmp_path, stalled) as rig, anyio.create_task_group() as group:
         (key,) = [item for item in (await rig.ok("GET", "/api/keys"))["items"] if item["userId"] == "ann"]
         request: Json = {**LIST, "method": "tools/call", "params": {"name": "ask", "arguments": {"question": QUESTION}}}
         session = (await rig.post(INITIALIZE, rig.ann)).headers["mcp-session-id"]
@@ -262,7 +262,7 @@ async def test_a_revoked_key_interrupts_its_turns(tmp_path: Path) -> None:
 
 @newer_every_time
 async def test_roles_are_prompts(tmp_path: Path, mode: str) -> None:
-    async with live(tmp_path) as rig, rig.client(mode) as client:
+    async with open_live(tmp_path) as rig, rig.client(mode) as client:
         prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
         roles = await rig.ok("GET", f"/api/domains/{rig.pumps}/roles")
         assert prompts == {role["id"] for role in roles["items"]}
@@ -286,7 +286,7 @@ class SkillUri(RequestParams):
 async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mode: str) -> None:
     text = "---\nname: tables\ndescription: Reads tables.\nlicense: MIT\n---\n\nRead rows first.\n"
     files = {"SKILL.md": text.encode(), "assets/a b.bin": b"\xff\x00"}
-    async with live(tmp_path) as rig, rig.client(mode) as client:
+    async with open_live(tmp_path) as rig, rig.client(mode) as client:
         for name, data in files.items():
             path = rig.settings.workspaces / rig.pumps / "skills" / "tables" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -323,7 +323,7 @@ async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mod
 
 @eras
 async def test_missing_and_foreign_items_are_refused_with_their_code(tmp_path: Path, mode: str) -> None:
-    async with live(tmp_path) as rig, rig.client(mode) as client:
+    async with open_live(tmp_path) as rig, rig.client(mode) as client:
         other_domain = await rig.domain()
         document = (await rig.upload(other_domain, "pump.md", DOCUMENT))["id"]
         (chunk,) = (await rig.ok("GET", f"/api/domains/{other_domain}/documents/{document}/chunks"))["items"]
@@ -353,7 +353,7 @@ async def test_missing_and_foreign_items_are_refused_with_their_code(tmp_path: P
 
 
 async def test_invalid_arguments_have_plain_errors(tmp_path: Path) -> None:
-    async with live(tmp_path) as rig, rig.client("auto") as client:
+    async with open_live(tmp_path) as rig, rig.client("auto") as client:
         calls: list[tuple[str, Json, str]] = [
             ("search_documents", {"query": 3}, "arguments: query must be text, not a whole number."),
             ("search_documents", {}, "arguments: query is missing: it must be text."),
@@ -389,7 +389,7 @@ async def test_invalid_arguments_have_plain_errors(tmp_path: Path) -> None:
 
 
 async def test_the_endpoint_is_closed_to_strangers_and_other_tenants(tmp_path: Path) -> None:
-    async with live(tmp_path) as rig:
+    async with open_live(tmp_path) as rig:
         mallory = await make_key(rig, "mallory", "member", await rig.domain())
         for key, status, code in [
             (None, 401, "UNAUTHENTICATED"),
@@ -406,7 +406,7 @@ async def test_the_endpoint_is_closed_to_strangers_and_other_tenants(tmp_path: P
 
 
 async def test_a_session_is_visible_to_its_owner_only(tmp_path: Path) -> None:
-    async with live(tmp_path) as rig:
+    async with open_live(tmp_path) as rig:
         opening = await rig.post(INITIALIZE, rig.ann)
         session = {"mcp-session-id": opening.headers["mcp-session-id"]}
         assert (await rig.post(LIST, rig.ann, **session)).status_code == 200
@@ -426,7 +426,7 @@ async def test_a_session_is_visible_to_its_owner_only(tmp_path: Path) -> None:
 
 
 async def test_sessions_are_bounded_by_key_and_requests_by_size(tmp_path: Path) -> None:
-    async with live(tmp_path) as rig:
+    async with open_live(tmp_path) as rig:
         bob = await make_key(rig, "bob", "member", rig.pumps)
         for _ in range(SESSIONS):
             assert (await rig.post(INITIALIZE, bob)).status_code == 200
@@ -558,7 +558,7 @@ class Polling(ClientExtension):
 
 async def test_a_client_that_accepts_tasks_gets_its_answer_as_a_task(tmp_path: Path) -> None:
     polling = Polling()
-    async with live(tmp_path, *FOUND) as rig, rig.client("auto", extensions=[polling]) as client:
+    async with open_live(tmp_path, *FOUND) as rig, rig.client("auto", extensions=[polling]) as client:
         answer = await client.call_tool("ask", {"question": QUESTION})
         assert text_of(answer) == "It holds twelve bar."
         assert answer.structured_content is not None
@@ -577,7 +577,7 @@ async def test_a_client_that_accepts_tasks_gets_its_answer_as_a_task(tmp_path: P
 
 async def test_a_task_outlives_its_request_and_can_be_cancelled(tmp_path: Path) -> None:
     stalled = Stalled(say("Some words, and more."), after=2)
-    async with live(tmp_path, stalled) as rig, rig.client("auto", extensions=[Polling()]) as client:
+    async with open_live(tmp_path, stalled) as rig, rig.client("auto", extensions=[Polling()]) as client:
         created_task = await client.session.call_tool("ask", {"question": QUESTION}, allow_claimed=True)
         assert isinstance(created_task, _Created)
         await stalled.reached.wait()
@@ -595,7 +595,7 @@ async def test_a_task_outlives_its_request_and_can_be_cancelled(tmp_path: Path) 
 
 
 async def test_the_server_card_describes_how_to_connect(tmp_path: Path) -> None:
-    async with live(tmp_path) as rig, httpx2.AsyncClient(trust_env=False) as http:
+    async with open_live(tmp_path) as rig, httpx2.AsyncClient(trust_env=False) as http:
         await rig.ok("PATCH", f"/api/domains/{rig.pumps}", {"description": "All about pumps.\n" * 20})
         answer = await http.get(f"{rig.url}/server-card", headers=bearer(rig.ann))
         assert answer.headers["content-type"] == "application/mcp-server-card+json"

@@ -55,7 +55,7 @@ def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
     return step
 
 
-async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+async def read_server(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
     return next(item for item in items if item["name"] == name)
 
@@ -128,9 +128,9 @@ async def test_a_save_installs_the_package_in_the_background_and_says_so(
             assert warning["path"] == "settings.mcpServers.notes"
             assert "server-memory@" in warning["text"]
             assert "it is being installed now" in warning["text"]
-            server = await shown(rig, domain, "notes")
+            server = await read_server(rig, domain, "notes")
             assert (server["state"], server["reason"], server["connections"]) == ("installing", warning["text"], 0)
-            server_after = await settled(rig, domain, "notes")
+            server_after = await wait_installed(rig, domain, "notes")
             assert server_after["state"] == "stopped"
             assert "does not know it in this version" in server_after["reason"]
             name, version = "@modelcontextprotocol/server-memory", "2026.8.31"
@@ -139,15 +139,15 @@ async def test_a_save_installs_the_package_in_the_background_and_says_so(
             assert "being installed" in str(
                 (await rig.ok("PATCH", f"/api/domains/{domain}", changed_settings))["warnings"]
             )
-            server_installed = await settled(rig, domain, "notes")
+            server_installed = await wait_installed(rig, domain, "notes")
             assert (server_installed["state"], server_installed["reason"]) == ("stopped", "")
             assert children(rig) == 0
 
 
-async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+async def wait_installed(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     """Return a server once no installation for it is running."""
     with anyio.fail_after(240):
-        while (server := await shown(rig, domain, name))["state"] == "installing":
+        while (server := await read_server(rig, domain, name))["state"] == "installing":
             await pause()
     return server
 
@@ -159,7 +159,7 @@ async def test_a_turn_without_the_package_continues_and_gives_the_remedy(tmp_pat
         events = await rig.say(await rig.conversation(domain), "Hi")
         assert types_of(events)[-1] == "done"
         assert "Test or restart the server" in str(events)
-        server = await shown(rig, domain, "notes")
+        server = await read_server(rig, domain, "notes")
         assert server["state"] == "failed"
         assert "not installed yet" in server["reason"]
 
@@ -169,9 +169,9 @@ async def test_an_entry_that_is_no_longer_allowed_shows_the_reason_before_its_us
         policy = rig.application.machinery.policy
         spec = await allow_captive(policy)
         domain = await rig.domain(mcpServers={"captive": spec.entry.to_json()})
-        assert (await shown(rig, domain, "captive"))["reason"] == ""
+        assert (await read_server(rig, domain, "captive"))["reason"] == ""
         policy.catalogue.revoke(policy.catalogue.allowed_entries()[0].id)
-        assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]
+        assert "matches nothing in the launch catalogue" in (await read_server(rig, domain, "captive"))["reason"]
 
 
 async def test_a_disabled_or_removed_server_ends_at_once(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_disabled_or_removed_server_ends_at_once(tmp_path: Path) -> None
         await until(lambda: children(rig) == 1)
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile(disabled=True)}}})
         await until(lambda: children(rig) == 0)
-        assert (await shown(rig, domain, "a"))["state"] == "stopped"
+        assert (await read_server(rig, domain, "a"))["state"] == "stopped"
         status, code, message = await rig.refused("POST", f"{path}/mcp-servers/a/restart")
         assert (status, code) == (422, "VALIDATION_ERROR")
         assert "disabled" in message
@@ -203,7 +203,7 @@ async def test_an_edited_entry_shows_its_state_and_its_older_child_ends_when_unu
             rig.application.machinery.pool.connections()[-2:], key=lambda connection: not connection.retired
         )
         assert (older.retired, newer.retired) == (True, False)
-        assert "stdout, not a message" in str((await shown(rig, domain, "a"))["log"])
+        assert "stdout, not a message" in str((await read_server(rig, domain, "a"))["log"])
 
 
 async def test_a_deleted_domain_leaves_no_child_and_no_folder_of_one(tmp_path: Path) -> None:
@@ -255,18 +255,18 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
         path = f"/api/domains/{domain}"
         await rig.say(await rig.conversation(domain), "Go")
 
-        async def waiting() -> bool:
+        async def is_waiting() -> bool:
             await rig.application.machinery.pool.connections()[-1].tools(5)
             return "grown" in str([tool.name for tool in rig.application.machinery.pool.connections()[-1].known_tools])
 
-        await until(waiting)
+        await until(is_waiting)
         await rig.say(await rig.conversation(domain), "Again")
-        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == ["grown"]
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile("noisy")}}})
-        assert (await shown(rig, domain, "a"))["pendingTools"] == []
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == []
         assert (await accept_waiting(rig, domain, "a"))["accepted"] == []
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
-        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == ["grown"]
         pending = await rig.ok("GET", f"{path}/mcp-servers/a/pending")
         assert [(tool["name"], tool["before"], tool["now"]["name"]) for tool in pending["tools"]] == [
             ("grown", None, "grown")
@@ -284,7 +284,7 @@ async def test_a_tool_listed_twice_is_shown_to_no_model_and_the_admin_reads_why(
     async with Rig(tmp_path, say("Fine."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile("twice")})
         await rig.say(await rig.conversation(domain), "Go")
-        (dropped,) = (await shown(rig, domain, "a"))["droppedTools"]
+        (dropped,) = (await read_server(rig, domain, "a"))["droppedTools"]
         assert dropped["name"] == "fine"
         assert "more than once" in dropped["reason"]
         tool_names = [tool["name"] for tool in rig.model.requests[0].tools]

@@ -77,7 +77,7 @@ class Reader(HTMLParser):
         raise AssertionError(data)
 
 
-def read(fragment: str) -> Reader:
+def parse_html(fragment: str) -> Reader:
     reader = Reader()
     reader.feed(fragment)
     reader.close()
@@ -162,7 +162,7 @@ ATTACKS = [
 ]
 
 
-def reference(number: int, name: str = "a.md") -> Reference:
+def make_reference(number: int, name: str = "a.md") -> Reference:
     chunk = f'chunk_{number}"><script>'
     return Reference(number, DocumentId(f"doc_{number}"), name, chunk, "Cited.", 0.5)
 
@@ -179,8 +179,8 @@ def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) ->
         f"[{text}](https://a.example)",
     ):
         citations = [ShownCitation(end, 1) for end in (0, len(around) // 2, len(around))]
-        for fragment in (to_html(around), to_html(around, citations, [reference(1, text)], breaks=True)):
-            reader = read(fragment)
+        for fragment in (to_html(around), to_html(around, citations, [make_reference(1, text)], breaks=True)):
+            reader = parse_html(fragment)
             assert not [link for link in reader.links if "evil.example/path" in link]
         assert set(reader.numbers) == {"1"}
 
@@ -190,7 +190,7 @@ def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) ->
 def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
     citations = [ShownCitation(end, place + 1) for place, end in enumerate(ends)]
-    reader = read(to_html(text, citations, [reference(citation.number) for citation in citations]))
+    reader = parse_html(to_html(text, citations, [make_reference(citation.number) for citation in citations]))
     assert {int(number) for number in reader.numbers} == {citation.number for citation in citations}
     assert not [link for link in reader.links if "%F0%92%91" in link or "\U00012473" in link]
 
@@ -214,22 +214,22 @@ def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.
     ],
 )
 def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, expected: str) -> None:
-    fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
+    fragment = to_html(text, [ShownCitation(end, 1)], [make_reference(1)])
     assert expected in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
     # A mark after a formula on a separate line has its own paragraph.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
 
 
 def test_our_own_images_are_shown_and_others_as_their_text() -> None:
-    assert read(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
+    assert parse_html(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
     assert to_html("![a *b*](https://evil.example/x.png)") == "<p>a b</p>\n"
 
 
 def test_a_text_too_long_to_render_is_shown_raw_with_its_citations() -> None:
     text = "<b>" + "*a* " * (MAX_RENDERED // 4)
-    fragment = to_html(text, [ShownCitation(3, 1)], [reference(1)])
+    fragment = to_html(text, [ShownCitation(3, 1)], [make_reference(1)])
     assert fragment.startswith("<pre>&lt;b&gt;*a* ")
-    assert read(fragment).numbers == ["1"]
+    assert parse_html(fragment).numbers == ["1"]
 
 
 SLOW = {
@@ -272,7 +272,7 @@ SLOW = {
 def test_the_time_grows_linearly_with_the_text(unit: str) -> None:
     def render(text: str) -> None:
         citations = [ShownCitation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
-        read(to_html(text, citations, [reference(1)]))
+        parse_html(to_html(text, citations, [make_reference(1)]))
 
     short, long = unit * (4_000 // len(unit)), unit * (16_000 // len(unit))
     assert growth(render, short, long) < 11, "four times the text: quadratic growth would be sixteen times"
@@ -310,7 +310,7 @@ async def test_messages_come_as_html_beside_their_text_with_their_citations(tmp_
         assert "&lt;b&gt;said" in html_answer["html"]
         (reference,) = html_answer["references"]
         assert f'data-chunk="{reference["chunkId"]}"' in html_answer["html"]
-        assert read(html_answer["html"]).numbers == ["1"]
+        assert parse_html(html_answer["html"]).numbers == ["1"]
         assert "[1]</sup> days" in html_answer["html"]
         for message in (question, html_answer):
             message_read = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})

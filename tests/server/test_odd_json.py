@@ -18,7 +18,7 @@ DEEP = 900
 """Levels of nesting: the parser of bodies accepts 1 024, the serialiser of answers 254."""
 
 
-def nested(levels: int, kind: str = "list") -> Any:
+def nest(levels: int, kind: str = "list") -> Any:
     value: Any = 1
     for _ in range(levels):
         value = [value] if kind == "list" else {"a": value}
@@ -29,7 +29,7 @@ ODD = [
     *('"\\ud800"', '"\\u0000"', '"\\u202e\\u0007"', '""', f'"{"x" * 30_000}"'),
     *("NaN", "1e999", str(2**70), str(-(2**70)), "9" * 5000, "-0.0", "true", "null"),
     *("{}", "[]", '{"a": 1, "a": 2}', '{"": {"": ""}}', '{"\\u0000": 1}', '{"\\ud800": 1}'),
-    *(json.dumps(nested(DEEP)), json.dumps(nested(DEEP, "dict")), "[" * 10_000, '{"a":' * 10_000),
+    *(json.dumps(nest(DEEP)), json.dumps(nest(DEEP, "dict")), "[" * 10_000, '{"a":' * 10_000),
     *(json.dumps([{"type": "x"}] * 500), json.dumps({f"k{n}": n for n in range(500)})),
 ]
 """As texts, because most of them cannot be written as Python values."""
@@ -75,11 +75,11 @@ def path_of(declaration: Declaration, domain: str, conversation: str) -> str:
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        (nested(20, "dict"), "levels"),
-        ({"a": nested(20)}, "levels"),
+        (nest(20, "dict"), "levels"),
+        ({"a": nest(20)}, "levels"),
         ({f"k{n}": n for n in range(300)}, "keys"),
         ({"a": "x" * 20_000}, "bytes"),
-        ({"a": nested(DEEP)}, "levels"),
+        ({"a": nest(DEEP)}, "levels"),
     ],
     ids=["deep", "deep list", "keys", "size", "very deep"],
 )
@@ -99,7 +99,7 @@ async def test_a_list_shows_values_nested_deeper_than_the_limit(tmp_path: Path) 
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
         for levels in (200, 300, 450):
-            meta = {"big": 2**70, "deep": nested(levels)}
+            meta = {"big": 2**70, "deep": nest(levels)}
             await rig.application.database.write(
                 partial(update, conversation_id=ConversationId(conversation), meta=meta)
             )

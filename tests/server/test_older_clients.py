@@ -318,7 +318,7 @@ def some_every_time(contracts: list[str]) -> list[Any]:
 
 
 @asynccontextmanager
-async def speaking(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[Client]:
+async def open_client(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[Client]:
     """Yield a client of a contract, whose server has a default domain with two documents."""
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -374,7 +374,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
         *(word_first, say(ANSWER, Cite(0))),
         *(SEARCH_LEAVE, use("search_documents", query="garage behind the house"), cited_twice),
     ]
-    async with speaking(contract, tmp_path, *steps) as client:
+    async with open_client(contract, tmp_path, *steps) as client:
         await client.begin()
         await client.send("Hello")
         check_answer(client, "Hello there.", [])
@@ -407,7 +407,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
 async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(contract: str, tmp_path: Path) -> None:
     stalled = Stalled(say("This takes long."), 3)
     failing = Broken(say("Never."), 0, ModelError("The model gives no answer."))
-    async with speaking(contract, tmp_path, stalled, failing, say("Better.")) as client:
+    async with open_client(contract, tmp_path, stalled, failing, say("Better.")) as client:
         await client.begin()
         async with anyio.create_task_group() as group:
             group.start_soon(client.send, "Go")
@@ -435,7 +435,7 @@ async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contr
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
     full_answer = Step((Say("".join(pieces), pieces=pieces),))
     cut_otherwise = Step((Say("".join(pieces), pieces=("Full", "-time st", "aff have 27 days of ", "paid leave.")),))
-    async with speaking(contract, tmp_path, Broken(full_answer, 4), cut_otherwise) as client:
+    async with open_client(contract, tmp_path, Broken(full_answer, 4), cut_otherwise) as client:
         await client.begin()
         await client.send("How much leave?")
         check_answer(client, "".join(pieces), [])
@@ -451,7 +451,7 @@ async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_complet
 ) -> None:
     first = Step((Say("First words of an answer.", pieces=("First ", "words ", "of an answer.")),))
     second_answer = Stalled(Step((Say("Other words entirely.", pieces=("Other ", "words ", "entirely.")),)), 4)
-    async with speaking(contract, tmp_path, Broken(first, 3), second_answer, say("Next.")) as client:
+    async with open_client(contract, tmp_path, Broken(first, 3), second_answer, say("Next.")) as client:
         await client.begin()
         await client.send("How much leave?")
         state = client.held
@@ -492,7 +492,7 @@ async def test_a_client_that_waits_for_json_gets_the_answer_after_a_reset(tmp_pa
 
 
 async def test_a_reset_retracts_the_step_for_an_observable_client(tmp_path: Path) -> None:
-    async with speaking("observable", tmp_path, Broken(say("First words."), 3), say("Other words.")) as client:
+    async with open_client("observable", tmp_path, Broken(say("First words."), 3), say("Other words.")) as client:
         await client.begin()
         await client.send("How much leave?")
         check_answer(client, "Other words.", [])

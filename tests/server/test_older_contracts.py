@@ -22,7 +22,7 @@ MORE = 3
 CITED = say("You have 27 days of paid leave.", Cite(0))
 
 
-async def at_home(tmp_path: Path, *steps: Any) -> tuple[str, Rig]:
+async def open_default_domain(tmp_path: Path, *steps: Any) -> tuple[str, Rig]:
     """Create a domain, and return a rig that has it as its default."""
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -39,7 +39,7 @@ async def ask(rig: Rig, path: str, **body: Any) -> list[Said]:
 
 
 async def test_a_knowledge_client_has_its_own_path(tmp_path: Path) -> None:
-    _, opening = await at_home(tmp_path, SEARCH, CITED, *[say(f"Answer {n}.") for n in range(MORE)])
+    _, opening = await open_default_domain(tmp_path, SEARCH, CITED, *[say(f"Answer {n}.") for n in range(MORE)])
     async with opening as rig:
         conversation = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "local"})
         assert conversation.keys() == {
@@ -82,7 +82,7 @@ async def test_a_knowledge_client_has_its_own_path(tmp_path: Path) -> None:
 async def test_older_clients_line_parser_reads_the_whole_answer(tmp_path: Path) -> None:
     words = "  Leave:\n\n- 27 days , paid\n-  part-time staff: *pro rata* \r\n\nAsk  HR.\n"
     pieces = tuple(words[index : index + 3] for index in range(0, len(words), 3))
-    _, opening = await at_home(tmp_path, Step((Say(words, pieces=pieces),)))
+    _, opening = await open_default_domain(tmp_path, Step((Say(words, pieces=pieces),)))
     async with opening as rig, serving(rig.application.app) as address:
         conversation = await rig.ok("POST", "/api/conversation", {})
         url = f"http://{address}/api/conversation/{conversation['id']}/message"
@@ -96,7 +96,7 @@ async def test_older_clients_line_parser_reads_the_whole_answer(tmp_path: Path) 
 
 
 async def test_context_entities_of_a_message_limit_its_own_searches_only(tmp_path: Path) -> None:
-    domain, opening = await at_home(tmp_path, SEARCH, say("Nothing."), SEARCH, say("Found."))
+    domain, opening = await open_default_domain(tmp_path, SEARCH, say("Nothing."), SEARCH, say("Found."))
     async with opening as rig:
         second_document = await rig.upload(domain, "Other.md", b"# Parking\n\nParking is free.\n")
         conversation = await rig.ok("POST", "/api/conversation", {})
@@ -112,7 +112,7 @@ async def test_context_entities_of_a_message_limit_its_own_searches_only(tmp_pat
 
 
 async def test_the_knowledge_contract_lists_own_conversations_of_the_default_domain_only(tmp_path: Path) -> None:
-    domain, opening = await at_home(tmp_path)
+    domain, opening = await open_default_domain(tmp_path)
     async with opening as rig:
         foreign_conversation = await rig.conversation()
         business = rig.application.business.conversations
@@ -137,7 +137,7 @@ async def test_the_knowledge_contract_lists_own_conversations_of_the_default_dom
 
 
 async def test_a_chat_client_needs_one_call(tmp_path: Path) -> None:
-    domain, opening = await at_home(tmp_path, SEARCH, CITED, say("Yes."))
+    domain, opening = await open_default_domain(tmp_path, SEARCH, CITED, say("Yes."))
     async with opening as rig:
         sse_events = await ask(rig, "/api/v1/chat", message="How much leave?")
         assert sse_events[-1].data == "[DONE]"
@@ -155,7 +155,7 @@ async def test_a_chat_client_needs_one_call(tmp_path: Path) -> None:
 
 
 async def test_a_key_that_the_contract_lacks_or_another_users_id_is_refused_by_name(tmp_path: Path) -> None:
-    _, opening = await at_home(tmp_path, say("Yes."))
+    _, opening = await open_default_domain(tmp_path, say("Yes."))
     async with opening as rig:
         conversation = await rig.ok("POST", "/api/conversation", {"user_id": "local"})
         message = f"/api/conversation/{conversation['id']}/message"
@@ -181,7 +181,7 @@ async def test_a_key_that_the_contract_lacks_or_another_users_id_is_refused_by_n
 
 async def test_chat_creates_a_session_once_even_with_queued_or_retried_messages(tmp_path: Path) -> None:
     stalled = Stalled(say("First."), 1)
-    _, opening = await at_home(tmp_path, stalled, say("Second."), say("Again."))
+    _, opening = await open_default_domain(tmp_path, stalled, say("Second."), say("Again."))
     async with opening as rig:
         path = f"/api/conversations/{await rig.conversation()}/messages"
         as_json = {"accept": "application/json"}
@@ -230,7 +230,7 @@ async def test_a_bad_chat_gets_the_contracts_error_and_creates_no_conversation(t
 
 async def test_an_interrupt_is_an_error_of_these_contracts_and_the_turn_can_be_read_again(tmp_path: Path) -> None:
     stalled = Stalled(say("This takes long."), 3)
-    _, opening = await at_home(tmp_path, stalled)
+    _, opening = await open_default_domain(tmp_path, stalled)
     async with opening as rig:
         conversation = await rig.ok("POST", "/api/conversation", {})
         path = f"/api/conversations/{conversation['id']}/messages"
@@ -258,7 +258,7 @@ async def test_an_interrupt_is_an_error_of_these_contracts_and_the_turn_can_be_r
 async def test_a_message_client_lists_assistants_and_can_wait_for_json(tmp_path: Path) -> None:
     failing_answer = Broken(say("Never."), 0, ModelError("The model gives no answer."))
     stalled = Stalled(say("This takes long."), 3)
-    domain, opening = await at_home(tmp_path, SEARCH, CITED, failing_answer, stalled)
+    domain, opening = await open_default_domain(tmp_path, SEARCH, CITED, failing_answer, stalled)
     async with opening as rig:
         conversation = await rig.ok("POST", "/api/conversations", {"assistantId": domain})
         assert conversation["assistantId"] == conversation["domainId"] == domain
@@ -285,11 +285,11 @@ async def test_a_message_client_lists_assistants_and_can_wait_for_json(tmp_path:
         assert refusal == (502, "LLM_SERVICE_ERROR", refusal[2])
         outcome: list[tuple[int, str, str]] = []
 
-        async def wait_for_it() -> None:
+        async def send_and_wait() -> None:
             outcome.append(await rig.refused("POST", path, {"content": "And now?"}, **waiting))
 
         async with anyio.create_task_group() as group:
-            group.start_soon(wait_for_it)
+            group.start_soon(send_and_wait)
             await stalled.reached.wait()
             await rig.ok("POST", f"/api/conversations/{conversation['id']}/interrupt", {})
         assert outcome[0][:2] == (499, "GENERATION_ABORTED")

@@ -100,7 +100,7 @@ SHAPE: Json = {
 """The requirements of OpenAPI 3.1 for the parts that our document has."""
 
 
-def declared(rig: Rig) -> list[Declaration]:
+def declarations_of(rig: Rig) -> list[Declaration]:
     """Return the declarations of all routes; nothing else answers requests."""
     declarations = []
     for app_route in rig.application.app.routes:
@@ -152,7 +152,7 @@ PAGE = ("/", "/web/{path:path}")
 
 async def test_the_openapi_document_has_every_route_with_rule_parameters_and_answers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        document, routes = await rig.ok("GET", "/api/openapi.json"), declared(rig)
+        document, routes = await rig.ok("GET", "/api/openapi.json"), declarations_of(rig)
     documented = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     routes = [declaration for declaration in routes if declaration.path not in PAGE]
     assert documented == {(declaration.method, declaration.path) for declaration in routes}
@@ -181,7 +181,7 @@ async def test_a_route_without_a_declared_rule_is_closed(tmp_path: Path) -> None
     assert [rule.allow for rule in default_rules] == ["operator"] * 4
     assert [rule.audited for rule in default_rules] == [False, False, True, True]
     async with Rig(tmp_path) as rig:
-        for declaration in declared(rig):
+        for declaration in declarations_of(rig):
             if declaration.rule.allow in ("admin", "operator") and declaration.method != "GET":
                 assert declaration.rule.audited or declaration.path.endswith("/search"), (
                     f"{declaration.method} {declaration.path}"

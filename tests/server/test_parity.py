@@ -92,13 +92,13 @@ def cited_by(references: Iterable[Json], document: str = "documentId", chunk: st
     return {(reference[document], reference.get(chunk)) for reference in references}
 
 
-def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
+def keep_main_agent(items: Iterable[Json], field: str = "agent") -> list[Json]:
     """Return the main agent's events."""
     return [item for item in items if not item.get(field)]
 
 
 def from_native(events: list[Json]) -> Told:
-    own_events = own(events)
+    own_events = keep_main_agent(events)
     assert own_events[-1]["type"] == "done"
     return Told(
         "".join(event["text"] for event in own_events if event["type"] == "text"),
@@ -109,7 +109,7 @@ def from_native(events: list[Json]) -> Told:
 
 
 def from_observable(events: list[Json]) -> Told:
-    own_events = own(events)
+    own_events = keep_main_agent(events)
     assert own_events[-1]["type"] == "done"
     return Told(
         "".join(event["text"] for event in own_events if event["type"] == "text"),
@@ -129,7 +129,7 @@ def from_message(pairs: list[tuple[str, Any]]) -> Told:
 
 def from_agentx(pairs: list[tuple[str, Any]]) -> Told:
     (final,) = [frame["data"] for kind, frame in pairs if kind == "message_complete"]
-    executing = own(frame["data"] for kind, frame in pairs if kind == "tool_executing")
+    executing = keep_main_agent(frame["data"] for kind, frame in pairs if kind == "tool_executing")
     return Told(
         "".join(frame["data"]["text"] for kind, frame in pairs if kind == "text_delta"),
         None,
@@ -160,7 +160,7 @@ def from_chat(pairs: list[tuple[str, Any]]) -> Told:
 
 
 def from_ag_ui(pairs: list[tuple[str, Any]]) -> Told:
-    events = own((data for _, data in pairs), "subagentRunId")
+    events = keep_main_agent((data for _, data in pairs), "subagentRunId")
     assert events[-1]["type"] == "RUN_FINISHED"
     names = {event["toolCallId"]: event["toolCallName"] for event in events if event["type"] == "TOOL_CALL_START"}
     arguments = dict.fromkeys(names, "")
@@ -199,7 +199,7 @@ def from_completion(pairs: list[tuple[str, Any]]) -> Told:
         "".join(delta.get("content") or "" for delta in deltas),
         cited_by(annotation["agentic_rag"] for delta in deltas for annotation in delta.get("annotations", ())),
         cited_by(extension["references"]),
-        [(call["toolName"], call["arguments"]) for call in own(extension["toolCalls"])],
+        [(call["toolName"], call["arguments"]) for call in keep_main_agent(extension["toolCalls"])],
     )
 
 
@@ -219,14 +219,14 @@ def from_response(pairs: list[tuple[str, Any]]) -> Told:
         text,
         {(note["file_id"], note["agentic_rag"]["chunkId"]) for part in parts for note in part["annotations"]},
         cited_by(response["agentic_rag"]["references"]),
-        [(call["toolName"], call["arguments"]) for call in own(response["agentic_rag"]["toolCalls"])],
+        [(call["toolName"], call["arguments"]) for call in keep_main_agent(response["agentic_rag"]["toolCalls"])],
     )
 
 
 # The doors
 
 
-def parsed(text: str) -> list[tuple[str, Any]]:
+def parse_stream(text: str) -> list[tuple[str, Any]]:
     """Return the names and the data of a stream's events."""
     return [(event.event, _value(event.data)) for event in parse_sse(text)]
 
@@ -238,7 +238,7 @@ def _value(data: str) -> Any:
 async def ask(rig: Rig, path: str, body: Json, headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
     response = await rig.http.post(path, json=body, headers=headers)
     assert response.status_code == 200, response.text
-    return parsed(response.text)
+    return parse_stream(response.text)
 
 
 async def by_stream(rig: Rig, domain: str, dialect: str) -> list[tuple[str, Any]]:
@@ -356,7 +356,7 @@ DOORS: tuple[Callable[[Rig, str], Awaitable[Told]], ...] = (
 
 
 @asynccontextmanager
-async def at_home(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, str, dict[str, str]]]:
+async def open_default_domain(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, str, dict[str, str]]]:
     """Open a rig whose default domain has two documents; yield it, the domain, and the documents' ids by name."""
     async with Rig(folder) as rig:
         domain = await rig.domain(subRoleIds=["researcher", "assistant"])
@@ -373,7 +373,7 @@ async def conversations(rig: Rig) -> set[str]:
     return {item["id"] for item in page["items"]}
 
 
-async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
+async def read_stored_turn(rig: Rig, conversation: str) -> tuple[Any, ...]:
     """Return the stored records of a conversation's only turn, without ids and times.
 
     The order in which two delegates end does not depend on the door, so their calls and passages are sorted and
@@ -401,13 +401,13 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
     ],
 )
 async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path, name: str) -> None:
-    async with at_home(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
+    async with open_default_domain(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
         first: tuple[Any, ...] | None = None
         for door in DOORS:
             before = await conversations(rig)
             report = await door(rig, domain)
             (conversation,) = await conversations(rig) - before
-            stored_turn = await stored(rig, conversation)
+            stored_turn = await read_stored_turn(rig, conversation)
             messages, references, calls = first = first or stored_turn
             assert stored_turn == first, door.__name__
             assert messages == [("user", QUESTION), ("assistant", ANSWER)]

@@ -17,7 +17,7 @@ from agentic_rag.store import launch_requests
 from agentic_rag.store.clock import new_id
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
 from tests.e2e.serving import environment, serving
-from tests.server.test_launch_requests import Desk, calling, open_desk, registry
+from tests.server.test_launch_requests import Desk, call_tool, open_desk, registry
 from tests.tools.bundles import MANIFEST, bundle, changed
 from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import PackageRegistry
@@ -52,7 +52,7 @@ SERVER_JSON: dict[str, Any] = {
 }
 
 
-def described(**fields: Any) -> dict[str, Any]:
+def change_package(**fields: Any) -> dict[str, Any]:
     """Return the document with other fields of its npm package."""
     return {**SERVER_JSON, "packages": [{**SERVER_JSON["packages"][1], **fields}]}
 
@@ -96,12 +96,12 @@ async def test_a_server_json_that_cannot_be_a_command_line_is_refused_with_its_p
     secret = {"type": "positional", "valueHint": "key", "isSecret": True}
     documents = (
         ({**SERVER_JSON, "packages": SERVER_JSON["packages"][:1], "remotes": []}, "no package of npm or PyPI"),
-        (described(version="latest || 1"), "packages.0.version"),
-        (described(runtimeArguments=[{"type": "named", "name": "--require"}]), "packages.0.runtimeArguments"),
-        (described(packageArguments=[secret]), "packages.0.packageArguments.0"),
-        (described(packageArguments="all"), "packages.0.packageArguments"),
-        (described(identifier="git+https://example.com/x"), "no plain package"),
-        (described(environmentVariables=[{"name": "NODE_OPTIONS", "value": "-r x"}]), "env.NODE_OPTIONS"),
+        (change_package(version="latest || 1"), "packages.0.version"),
+        (change_package(runtimeArguments=[{"type": "named", "name": "--require"}]), "packages.0.runtimeArguments"),
+        (change_package(packageArguments=[secret]), "packages.0.packageArguments.0"),
+        (change_package(packageArguments="all"), "packages.0.packageArguments"),
+        (change_package(identifier="git+https://example.com/x"), "no plain package"),
+        (change_package(environmentVariables=[{"name": "NODE_OPTIONS", "value": "-r x"}]), "env.NODE_OPTIONS"),
     )
     async with open_desk(tmp_path) as desk:
         for document, words in documents:
@@ -131,7 +131,7 @@ async def test_no_number_of_newer_requests_removes_the_bundle_of_a_pending_one(t
 
 
 async def test_an_mcp_bundle_is_requested_approved_and_called(tmp_path: Path) -> None:
-    steps = [calling("notes__greet", name="Ann")] * 2
+    steps = [call_tool("notes__greet", name="Ann")] * 2
     async with open_desk(tmp_path, *steps) as desk:
         data = bundle()
         path = desk.server("-", "bundle")

@@ -19,15 +19,15 @@ JPEG = b"\xff\xd8\xff\xc0\x00\x11\x08" + (30).to_bytes(2, "big") + (40).to_bytes
 WEBP = b"RIFF\0\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0" + (39).to_bytes(3, "little") + (29).to_bytes(3, "little") + b"\0" * 9
 
 
-def sent(data: bytes, media_type: str = "image/png") -> Json:
+def encode_image(data: bytes, media_type: str = "image/png") -> Json:
     return {"mediaType": media_type, "data": base64.b64encode(data).decode()}
 
 
-def answering(body: dict[str, Any]) -> Step:
+def answer_text(body: dict[str, Any]) -> Step:
     return Step((Say("A curve."),))
 
 
-def seeing(tmp_path: Path, model: StrictModel) -> Rig:
+def open_rig(tmp_path: Path, model: StrictModel) -> Rig:
     return Rig(tmp_path, instead=model, model=NAME)
 
 
@@ -36,10 +36,12 @@ def refs(rig: Rig) -> set[str]:
 
 
 async def test_a_model_sees_the_users_image_and_the_message_names_it_by_ref(tmp_path: Path) -> None:
-    model = StrictModel(answering)
-    async with seeing(tmp_path, model) as rig:
+    model = StrictModel(answer_text)
+    async with open_rig(tmp_path, model) as rig:
         conversation = await rig.conversation()
-        events = await rig.say(conversation, "What is it?", images=[sent(png()), sent(GIF, "image/gif")])
+        events = await rig.say(
+            conversation, "What is it?", images=[encode_image(png()), encode_image(GIF, "image/gif")]
+        )
         (first_image, second_image) = events[0]["images"]
         assert (first_image["mediaType"], first_image["width"], first_image["height"]) == ("image/png", 600, 500)
         assert images_in(model.requests[0]) == [image(png()), image(GIF, "image/gif")]
@@ -56,7 +58,7 @@ async def test_a_model_sees_the_users_image_and_the_message_names_it_by_ref(tmp_
         assert "sandbox" in response.headers["content-security-policy"]
         await rig.say(conversation, "And the other?")
         assert refs(rig) == {first_image["ref"], second_image["ref"]}
-    async with seeing(tmp_path, model) as rig:
+    async with open_rig(tmp_path, model) as rig:
         await rig.say(conversation, "Still there?")
         assert images_in(model.requests[-1]) == [image(png()), image(GIF, "image/gif")]
         assert model.refused == []
@@ -65,11 +67,11 @@ async def test_a_model_sees_the_users_image_and_the_message_names_it_by_ref(tmp_
 
 
 async def test_an_image_needs_no_text_and_its_message_can_be_edited(tmp_path: Path) -> None:
-    model = StrictModel(answering)
-    async with seeing(tmp_path, model) as rig:
+    model = StrictModel(answer_text)
+    async with open_rig(tmp_path, model) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
-        first = await rig.say(conversation, "", images=[sent(JPEG, "image/jpeg")])
+        first = await rig.say(conversation, "", images=[encode_image(JPEG, "image/jpeg")])
         assert first[-1]["type"] == "done"
         assert (await rig.ok("GET", path))["title"] == ""
         path_of_message = f"{path}/messages/{first[0]['userMessageId']}"
@@ -83,34 +85,34 @@ async def test_an_image_needs_no_text_and_its_message_can_be_edited(tmp_path: Pa
 
 
 async def test_a_repeated_message_is_the_same_with_the_same_images_only(tmp_path: Path) -> None:
-    model = StrictModel(answering)
-    async with seeing(tmp_path, model) as rig:
+    model = StrictModel(answer_text)
+    async with open_rig(tmp_path, model) as rig:
         conversation = await rig.conversation()
-        body: Json = {"content": "This?", "clientMessageId": "c1", "images": [sent(png())]}
+        body: Json = {"content": "This?", "clientMessageId": "c1", "images": [encode_image(png())]}
         path = f"/api/conversations/{conversation}/messages"
         once = await rig.ok("POST", path, body, headers={"accept": "application/json"})
         repeated = await rig.ok("POST", path, body, headers={"accept": "application/json"})
         assert (once["id"], len(refs(rig))) == (repeated["id"], 1)
-        for images in ([], [sent(png(20, 20))], [sent(png()), sent(png())]):
+        for images in ([], [encode_image(png(20, 20))], [encode_image(png()), encode_image(png())]):
             refusal = await rig.refused("POST", path, {**body, "images": images})
             assert refusal[:2] == (409, "IDEMPOTENCY_MISMATCH")
         assert len(refs(rig)) == 1, "what is refused leaves nothing"
 
 
-def unsupported() -> list[tuple[Any, int, str, str]]:
+def list_unsupported_images() -> list[tuple[Any, int, str, str]]:
     """Return images with their refusal. A function, because every worker imports this module, and they take 90 MB."""
     return [
-        ([sent(b"BM" + b"\0" * 90, "image/bmp")], 415, "IMAGE_UNSUPPORTED", "images.0"),
-        ([sent(png()), sent(b"<svg/>")], 415, "IMAGE_UNSUPPORTED", "images.1"),
-        ([sent(b"")], 415, "IMAGE_UNSUPPORTED", "images.0"),
-        ([sent(JPEG, "image/png")], 422, "VALIDATION_ERROR", "images.0.mediaType"),
+        ([encode_image(b"BM" + b"\0" * 90, "image/bmp")], 415, "IMAGE_UNSUPPORTED", "images.0"),
+        ([encode_image(png()), encode_image(b"<svg/>")], 415, "IMAGE_UNSUPPORTED", "images.1"),
+        ([encode_image(b"")], 415, "IMAGE_UNSUPPORTED", "images.0"),
+        ([encode_image(JPEG, "image/png")], 422, "VALIDATION_ERROR", "images.0.mediaType"),
         ([{"data": "no base64!"}], 422, "VALIDATION_ERROR", "images.0.data"),
         ([{"mediaType": "image/png"}], 422, "VALIDATION_ERROR", "images.0.data"),
-        ([sent(png())] * 9, 422, "VALIDATION_ERROR", "images"),
-        ([sent(png(9_000, 10))], 413, "IMAGE_TOO_LARGE", "images.0"),
-        ([sent(png() + b"\0" * (4 * 1024 * 1024))], 413, "IMAGE_TOO_LARGE", "images.0"),
-        ([sent(png() + b"\0" * (2 * 1024 * 1024))] * 2, 413, "IMAGE_TOO_LARGE", "images.1"),
-        ([sent(png() + b"\0" * (30 * 1024 * 1024))], 413, "BODY_TOO_LARGE", "body"),
+        ([encode_image(png())] * 9, 422, "VALIDATION_ERROR", "images"),
+        ([encode_image(png(9_000, 10))], 413, "IMAGE_TOO_LARGE", "images.0"),
+        ([encode_image(png() + b"\0" * (4 * 1024 * 1024))], 413, "IMAGE_TOO_LARGE", "images.0"),
+        ([encode_image(png() + b"\0" * (2 * 1024 * 1024))] * 2, 413, "IMAGE_TOO_LARGE", "images.1"),
+        ([encode_image(png() + b"\0" * (30 * 1024 * 1024))], 413, "BODY_TOO_LARGE", "body"),
         ("all", 422, "VALIDATION_ERROR", "images"),
     ]
 
@@ -118,7 +120,7 @@ def unsupported() -> list[tuple[Any, int, str, str]]:
 async def test_an_unsupported_image_is_refused_with_its_place(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation()
-        for images, status, code, place in unsupported():
+        for images, status, code, place in list_unsupported_images():
             body = {"content": "This?", "images": images}
             refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", body)
             assert (place, *refusal[:2]) == (place, status, code)
@@ -128,15 +130,19 @@ async def test_an_unsupported_image_is_refused_with_its_place(tmp_path: Path) ->
 
 
 async def test_a_socket_sends_images_too_and_others_do_not_get_them(tmp_path: Path) -> None:
-    model = StrictModel(answering)
-    async with seeing(tmp_path, model) as rig, serving(rig.application.app) as address, client(address) as socket:
+    model = StrictModel(answer_text)
+    async with open_rig(tmp_path, model) as rig, serving(rig.application.app) as address, client(address) as socket:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        await socket.say("message", conversationId=conversation, content="This?", images=[sent(WEBP, "image/webp")])
+        await socket.say(
+            "message", conversationId=conversation, content="This?", images=[encode_image(WEBP, "image/webp")]
+        )
         events = await socket.hear_turn()
         assert events[-1]["type"] == "done"
         assert images_in(model.requests[0]) == [image(WEBP, "image/webp")]
-        await socket.say("message", conversationId=conversation, content="This?", images=[sent(b"BM", "image/bmp")])
+        await socket.say(
+            "message", conversationId=conversation, content="This?", images=[encode_image(b"BM", "image/bmp")]
+        )
         refusal = await socket.hear()
         assert (refusal["type"], refusal["code"]) == ("error", "IMAGE_UNSUPPORTED")
         (ref,) = refs(rig)
@@ -147,14 +153,14 @@ async def test_a_socket_sends_images_too_and_others_do_not_get_them(tmp_path: Pa
 async def test_a_model_without_image_input_reads_a_note_instead(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False) as rig:
         conversation = await rig.conversation()
-        events = await rig.say(conversation, "What is on it?", images=[sent(png())])
+        events = await rig.say(conversation, "What is on it?", images=[encode_image(png())])
         assert (events[0]["model"], events[-1]["type"]) == ("extractive", "done")
     async with FakeMessagesAPI(say("I cannot see it.")) as api:
         model = AnthropicModel(api.key or "", api.url, citations="marks")
         profiles = tmp_path / "profiles.toml"
         profiles.write_text('[models."blind-1"]\nimages = false\n')
         async with Rig(tmp_path / "b", instead=model, model="blind-1", model_profiles=profiles) as rig:
-            await rig.say(await rig.conversation(), "What is on it?", images=[sent(png())])
+            await rig.say(await rig.conversation(), "What is on it?", images=[encode_image(png())])
         (block, words) = api.requests[0]["messages"][0]["content"][:2]
         assert block["type"] == "text"
         assert "600×500 pixels" in block["text"]
@@ -166,10 +172,10 @@ async def test_a_model_without_image_input_reads_a_note_instead(tmp_path: Path) 
 async def test_users_images_count_by_their_pixels_and_become_text_in_a_compaction(tmp_path: Path) -> None:
     summary = '{"facts": [], "decisions": [], "open_questions": [], "wishes": ["charts"]}'
     model = StrictModel(lambda body: Step((Say(summary if "summar" in str(body["messages"][-1]) else "Seen."),)))
-    async with seeing(tmp_path, model) as rig:
+    async with open_rig(tmp_path, model) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
-        await rig.say(conversation, "Chart 0?", images=[sent(png())])
+        await rig.say(conversation, "Chart 0?", images=[encode_image(png())])
         for number in range(1, 11):
             await rig.say(conversation, f"Chart {number}?")
         await rig.ok("POST", f"{path}/compact")

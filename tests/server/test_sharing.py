@@ -12,7 +12,7 @@ SEARCH = Step((Use("search_documents", {"query": "paid leave"}),))
 ANSWER = say("They have **25 days** <script>x</script>.", Cite(0))
 
 
-async def answered(rig: Rig) -> tuple[str, str]:
+async def make_conversation(rig: Rig) -> tuple[str, str]:
     domain = await rig.domain()
     await rig.upload(domain, "handbook.md", LEAVE)
     conversation = await rig.conversation(domain, title="Leave & rest")
@@ -22,7 +22,7 @@ async def answered(rig: Rig) -> tuple[str, str]:
 
 async def test_a_conversation_is_exported_in_three_forms_with_its_sources(tmp_path: Path) -> None:
     async with Rig(tmp_path, SEARCH, ANSWER) as rig:
-        domain, conversation = await answered(rig)
+        domain, conversation = await make_conversation(rig)
         path = f"{LIST}/{conversation}/export"
         markdown = await rig.http.get(path)
         assert markdown.headers["content-disposition"] == f'attachment; filename="{conversation}.md"'
@@ -45,7 +45,7 @@ async def test_a_conversation_is_exported_in_three_forms_with_its_sources(tmp_pa
 
 async def test_links_are_off_unless_the_operator_allows_them(tmp_path: Path) -> None:
     async with Rig(tmp_path, SEARCH, ANSWER) as rig:
-        _, conversation = await answered(rig)
+        _, conversation = await make_conversation(rig)
         path = f"{LIST}/{conversation}/share"
         assert await rig.ok("GET", path) == {"readers": "off", "createdAt": None}
         status, code, message = await rig.refused("POST", path)
@@ -55,7 +55,7 @@ async def test_links_are_off_unless_the_operator_allows_them(tmp_path: Path) -> 
 
 async def test_a_link_shows_the_messages_so_far_and_passages_only_to_people_of_the_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path, SEARCH, ANSWER, say("Later."), share_links="anyone") as rig:
-        domain, conversation = await answered(rig)
+        domain, conversation = await make_conversation(rig)
         path = f"{LIST}/{conversation}/share"
         link = await rig.ok("POST", path)
         await rig.say(conversation, "And a question that is not shared?")
@@ -91,7 +91,7 @@ async def test_a_link_shows_the_messages_so_far_and_passages_only_to_people_of_t
 
 async def test_an_mcp_server_can_show_links_only_to_its_users(tmp_path: Path) -> None:
     async with Rig(tmp_path, SEARCH, ANSWER, share_links="users") as rig:
-        domain, conversation = await answered(rig)
+        domain, conversation = await make_conversation(rig)
         link = await rig.ok("POST", f"{LIST}/{conversation}/share")
         key = await make_key(rig, "ben", "member", domain)
         rig.http.headers.pop("authorization", None)

@@ -73,7 +73,7 @@ class Child:
 
 
 @contextmanager
-def started(folder: Path, command: list[str], **variables: str) -> Iterator[Child]:
+def start_server(folder: Path, command: list[str], **variables: str) -> Iterator[Child]:
     """Start a server whose data folder is ``folder / "data"``. It is stopped at the end in any case."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -128,7 +128,7 @@ def assert_serving(child: Child) -> None:
 )
 def test_a_start_waits_for_the_data_folders_missing_volume(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
-    with started(tmp_path, command) as child:
+    with start_server(tmp_path, command) as child:
         assert_waiting(child)
         assert f"{tmp_path / 'data'} cannot be used" in child.said
         (tmp_path / "volume").mkdir()
@@ -139,7 +139,7 @@ def test_a_start_waits_for_the_data_folders_missing_volume(tmp_path: Path, comma
 def test_a_start_waits_for_postgresql(tmp_path: Path) -> None:
     with postgresql_server() as server:
         server.stop()
-        with started(tmp_path, OURS, AGENTIC_RAG_DATABASE_URL=server.url) as child:
+        with start_server(tmp_path, OURS, AGENTIC_RAG_DATABASE_URL=server.url) as child:
             assert_waiting(child)
             doctor = command_line(tmp_path, "doctor", AGENTIC_RAG_DATABASE_URL=server.url)
             assert_one_line(doctor, 3, "in use by process")
@@ -156,7 +156,7 @@ def test_a_start_waits_for_postgresql(tmp_path: Path) -> None:
 )
 def test_a_server_that_waits_for_its_store_can_be_stopped(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
-    with started(tmp_path, command) as child:
+    with start_server(tmp_path, command) as child:
         child.until("/api/version", 200)
         with socket.create_connection(("127.0.0.1", child.port)) as half_a_request:
             half_a_request.sendall(b"GET /api/ready HTTP/1.1\r\n")
@@ -188,7 +188,7 @@ def test_a_wrong_database_url_is_refused_at_once(tmp_path: Path, url: str) -> No
 @pytest.mark.nightly("store/test_migrations.py refuses them every time")
 def test_tables_upgraded_under_a_running_server_stop_it(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
-    with started(tmp_path, HOSTED) as child:
+    with start_server(tmp_path, HOSTED) as child:
         child.until("/api/version", 200)
         (tmp_path / "new").mkdir()
         with closing(sqlite3.connect(tmp_path / "new" / "agentic-rag.db")) as newer:
@@ -230,7 +230,7 @@ def test_a_stop_does_not_wait_for_a_loading_model_client(tmp_path: Path) -> None
     lines = ("import pathlib, threading", f"pathlib.Path({str(loading)!r}).touch()", "threading.Event().wait()")
     (package / "__init__.py").write_text("\n".join(lines))
     places = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
-    with started(tmp_path, INTERPRETED, ANTHROPIC_API_KEY="sk-test", PYTHONPATH=places) as child:
+    with start_server(tmp_path, INTERPRETED, ANTHROPIC_API_KEY="sk-test", PYTHONPATH=places) as child:
         child.until("/api/health", 200)
         while not loading.exists():
             assert child.process.poll() is None, child.said

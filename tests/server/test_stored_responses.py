@@ -12,8 +12,8 @@ from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import Step, Use, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
-from tests.server.test_openai import FOUND, Live, assistant, live, openai, own, read, user
-from tests.server.test_parity import CITED_TWICE, HAND_OVER, WITH_DELEGATES, at_home
+from tests.server.test_openai import FOUND, Live, assistant, extension_of, open_live, openai, read_stream, user
+from tests.server.test_parity import CITED_TWICE, HAND_OVER, WITH_DELEGATES, open_default_domain
 
 REFUSED = (openai.NotFoundError, "response_not_found", "response_id")
 
@@ -23,11 +23,11 @@ async def forget_logs(rig: Rig) -> None:
     await rig.application.database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete()))
 
 
-def shown(response: Any) -> Any:
+def common_fields(response: Any) -> Any:
     """Return the common fields of two responses of one turn, wherever they were read."""
     output = [item for item in response.output if item.type == "mcp_call"]
     notes = [
-        (note.file_id, own(note)["chunkId"], note.end_index if hasattr(note, "end_index") else None)
+        (note.file_id, extension_of(note)["chunkId"], note.end_index if hasattr(note, "end_index") else None)
         for item in response.output
         if item.type == "message"
         for part in item.content
@@ -41,7 +41,7 @@ def shown(response: Any) -> Any:
 async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_messages(
     tmp_path: Path,
 ) -> None:
-    async with live(tmp_path, *FOUND, say("Still twelve.")) as rig:
+    async with open_live(tmp_path, *FOUND, say("Still twelve.")) as rig:
         domain = await rig.pumps()
         response = await rig.openai.responses.create(model=domain, input="How much does the pump hold?", store=True)
         retrieved = await rig.openai.responses.retrieve(response.id)
@@ -50,14 +50,17 @@ async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_mess
         next_one = await rig.openai.responses.create(model=domain, input="Sure?", previous_response_id=response.id)
         assert next_one.previous_response_id == response.id
         assert await rig.openai.responses.retrieve(next_one.id) == next_one
-        stream_events = await read(await rig.openai.responses.retrieve(response.id, stream=True))
+        stream_events = await read_stream(await rig.openai.responses.retrieve(response.id, stream=True))
         assert (stream_events[0].type, stream_events[-1].type) == ("response.created", "response.completed")
         assert stream_events[-1].response == response
-        later_events = await read(await rig.openai.responses.retrieve(response.id, stream=True, starting_after=4))
+        later_events = await read_stream(
+            await rig.openai.responses.retrieve(response.id, stream=True, starting_after=4)
+        )
         assert later_events == stream_events[5:]
         last_number = len(stream_events) - 1
         assert (
-            await read(await rig.openai.responses.retrieve(response.id, stream=True, starting_after=last_number)) == []
+            await read_stream(await rig.openai.responses.retrieve(response.id, stream=True, starting_after=last_number))
+            == []
         )
         for number in (last_number + 1, 10**6):
             with pytest.raises(openai.APIStatusError, match=f"before event {number}") as exc_info:
@@ -66,14 +69,14 @@ async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_mess
         await forget_logs(rig)
         for stored_response in (response, next_one):
             reread = await rig.openai.responses.retrieve(stored_response.id)
-            assert shown(reread) == shown(stored_response)
-            assert own(reread)["references"] == own(stored_response)["references"]
-        replayed = await read(await rig.openai.responses.retrieve(response.id, stream=True))
+            assert common_fields(reread) == common_fields(stored_response)
+            assert extension_of(reread)["references"] == extension_of(stored_response)["references"]
+        replayed = await read_stream(await rig.openai.responses.retrieve(response.id, stream=True))
         assert replayed[-1].response.output_text == response.output_text
 
 
 async def test_calls_of_delegates_are_in_the_response_with_and_without_a_log(tmp_path: Path) -> None:
-    async with at_home(tmp_path, WITH_DELEGATES) as (rig, domain, _):
+    async with open_default_domain(tmp_path, WITH_DELEGATES) as (rig, domain, _):
         body = {"model": domain, "input": "How much leave is there, and how do I travel?", "store": True}
         headers = {"x-agentic-rag-items": "openai"}
         response = await rig.ok("POST", "/v1/responses", body, headers=headers)
@@ -102,7 +105,7 @@ async def test_a_response_shows_whether_it_runs_failed_or_was_stopped(
 ) -> None:
     slow = Stalled(say("This takes long."), 3)
     model_error = ModelError("The key is wrong.", http_status=401)
-    async with live(tmp_path, slow, model_error) as rig:
+    async with open_live(tmp_path, slow, model_error) as rig:
         domain = await rig.domain()
         stream = await rig.openai.responses.create(model=domain, input="Go", stream=True, store=True)
         first = await anext(aiter(stream))
@@ -111,7 +114,7 @@ async def test_a_response_shows_whether_it_runs_failed_or_was_stopped(
         running = await rig.openai.responses.retrieve(first.response.id)
         assert running.status == "in_progress"
         await rig.ok("POST", f"/api/conversations/{first.response.conversation.id}/interrupt", {})
-        events = await read(stream)
+        events = await read_stream(stream)
         interrupted = await rig.openai.responses.retrieve(first.response.id)
         assert interrupted == events[-1].response
         assert interrupted.error.type == "GENERATION_ABORTED"
@@ -128,7 +131,7 @@ async def test_a_response_shows_whether_it_runs_failed_or_was_stopped(
 
 
 async def test_a_response_is_deleted_with_its_conversation_unless_that_holds_others(tmp_path: Path) -> None:
-    async with live(tmp_path, *(say(f"Answer {number}.") for number in range(3))) as rig:
+    async with open_live(tmp_path, *(say(f"Answer {number}.") for number in range(3))) as rig:
         domain = await rig.domain()
         history: Any = [user("Before"), assistant("Indeed."), user("Now")]
         imported = await rig.openai.responses.create(model=domain, input=history, store=True)
@@ -136,7 +139,7 @@ async def test_a_response_is_deleted_with_its_conversation_unless_that_holds_oth
         assert (await rig.openai.responses.retrieve(imported.id)).previous_response_id is None
         await rig.openai.responses.delete(imported.id)
         for call in (rig.openai.responses.retrieve, rig.openai.responses.delete):
-            await not_found(call, imported.id)
+            await check_not_found(call, imported.id)
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
         first = await rig.openai.responses.create(model=domain, input="One", store=True)
         second_response = await rig.openai.responses.create(model=domain, input="Two", previous_response_id=first.id)
@@ -148,7 +151,7 @@ async def test_a_response_is_deleted_with_its_conversation_unless_that_holds_oth
         assert (await rig.openai.responses.retrieve(first.id)).output_text == "Answer 1."
 
 
-async def not_found(call: Any, ident: str) -> None:
+async def check_not_found(call: Any, ident: str) -> None:
     kind, code, param = REFUSED
     with pytest.raises(kind) as exc_info:
         await call(ident)
@@ -156,12 +159,12 @@ async def not_found(call: Any, ident: str) -> None:
 
 
 async def test_only_stored_responses_of_their_owner_can_be_retrieved(tmp_path: Path) -> None:
-    async with live(tmp_path, say("Kept."), say("Not kept.")) as rig:
+    async with open_live(tmp_path, say("Kept."), say("Not kept.")) as rig:
         domain = await rig.domain()
         stored_response = await rig.openai.responses.create(model=domain, input="Hi", store=True)
         unstored_response = await rig.openai.responses.create(model=domain, input="Hi")
         for ident in (unstored_response.id, "resp_none", "resp_", stored_response.id.replace("resp_", "turn_") + "x"):
-            await not_found(rig.openai.responses.retrieve, ident)
+            await check_not_found(rig.openai.responses.retrieve, ident)
         eve = bearer(await make_key(rig, "eve", "member", domain))
         for method in ("GET", "DELETE"):
             answer = await rig.http.request(method, f"/v1/responses/{stored_response.id}", headers=eve)

@@ -28,7 +28,7 @@ async def rows(rig: Rig, domain: str) -> list[DocumentRecord]:
     return await rig.application.database.read(lambda conn: documents.list_of(conn, domain))
 
 
-async def nothing_left(rig: Rig, domain: str) -> None:
+async def check_nothing_left(rig: Rig, domain: str) -> None:
     assert await rows(rig, domain) == []
     assert not (rig.settings.workspaces / domain).exists()
     incoming = rig.settings.data / "incoming"
@@ -46,7 +46,7 @@ async def test_an_upload_that_ends_after_its_domains_deletion_leaves_nothing(tmp
 
         refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
         assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+        await check_nothing_left(rig, domain)
 
 
 async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tm
 
             refusal = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
             assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+        await check_nothing_left(rig, domain)
 
 
 async def test_a_scan_of_a_deleted_domains_folder_leaves_no_record(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_a_domain_deleted_between_two_files_is_one_error(tmp_path: Path) -
 
         refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
         assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+        await check_nothing_left(rig, domain)
 
 
 async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Path) -> None:

@@ -32,22 +32,22 @@ from tests.server.dialects.streams import (
     RESET_OF_DELEGATE,
     STREAMS,
     WAITING,
-    done,
+    end_turn,
     events,
-    of,
-    searched,
-    started,
+    make_search,
+    start_turn,
+    tag,
 )
 
 OFFICIAL: TypeAdapter[Event] = TypeAdapter(Event)
 ASKED = {"id": "m", "role": "user", "content": "Hi"}
 
 
-def chunks(encoder: AgUi, events: list[AgentEvent]) -> list[Json]:
+def read_chunks(encoder: AgUi, events: list[AgentEvent]) -> list[Json]:
     return [orjson.loads(event.data) for event in parse_sse(stream(encoder, events))]
 
 
-def kinds(chunks: list[Json]) -> list[str]:
+def kinds_of(chunks: list[Json]) -> list[str]:
     return [chunk["type"] for chunk in chunks]
 
 
@@ -62,7 +62,7 @@ def test_each_event_matches_the_official_model(fed: list[AgentEvent], history: l
 
 @pytest.mark.parametrize("wait", ["wait_1", "wait_2", "wait_3"])
 def test_a_resumed_run_matches_the_official_model_and_its_snapshot_has_no_duplicates(wait: str) -> None:
-    reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), done(), first=WAITING[-1].seq)
+    reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), end_turn(), first=WAITING[-1].seq)
     history = [ASKED, {"id": "msg_a.1", "role": "assistant", "content": "I will write it. "}]
     waits = KnownWaits(frozenset({"wait_1", "wait_2", "wait_3"}), frozenset({wait}))
     stream_events = parse_sse(stream(AgUi("t", "r2", history, waits=waits), [*WAITING[:-1], *reset]))
@@ -82,9 +82,9 @@ def test_the_protocols_version_is_the_packages() -> None:
 
 
 def test_ids_chosen_by_the_client_are_used() -> None:
-    (chosen, *_) = chunks(AgUi("thread", "run"), INTERRUPTED)
+    (chosen, *_) = read_chunks(AgUi("thread", "run"), INTERRUPTED)
     assert (chosen["threadId"], chosen["runId"], chosen["metadata"]["conversationId"]) == ("thread", "run", "conv_1")
-    (default, *_) = chunks(AgUi(), INTERRUPTED)
+    (default, *_) = read_chunks(AgUi(), INTERRUPTED)
     assert (default["threadId"], default["runId"]) == ("conv_1", "mine")
 
 
@@ -110,19 +110,19 @@ def test_an_invalid_offset_is_refused(text: str) -> None:
 def test_a_client_gets_each_reset_once() -> None:
     seq = next(event.seq for event in RESET if event.type == "step_reset")
     encoder = AgUi(after=Offset("turn_1", seq))
-    sent_chunks = chunks(encoder, RESET)
+    sent_chunks = read_chunks(encoder, RESET)
     assert not encoder.ended
     assert [chunk["delta"] for chunk in sent_chunks if chunk["type"] == "TEXT_MESSAGE_CONTENT"] == ["Other words."]
 
 
 def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
     turn = events(
-        started(),
+        start_turn(),
         IterationStart(1),
         Text("Kept. "),
-        *searched(),
+        *make_search(),
         ToolCall("call_d1", "delegate", "delegate", {"role": "researcher", "task": "look"}),
-        *of(FIRST, IterationStart(1), Text("Of the delegate.")),
+        *tag(FIRST, IterationStart(1), Text("Of the delegate.")),
         ToolResult("call_d1", "delegate", "delegate", ToolStatus.OK, "answer", False, 1),
         IterationStart(2),
         Thinking("Hm"),
@@ -132,9 +132,9 @@ def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
         StepReset(2),
         IterationStart(2),
         Text("Said."),
-        done(),
+        end_turn(),
     )
-    sent_chunks = chunks(AgUi(history=[ASKED]), turn)
+    sent_chunks = read_chunks(AgUi(history=[ASKED]), turn)
     (snapshot,) = [chunk["messages"] for chunk in sent_chunks if chunk["type"] == "MESSAGES_SNAPSHOT"]
     assert snapshot[0] == ASKED
     texts = [(message["role"], message.get("content")) for message in snapshot[1:]]
@@ -151,7 +151,7 @@ def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
 
 
 def test_a_delegate_is_a_subagent_of_its_call() -> None:
-    (first, second) = [chunk for chunk in chunks(AgUi(), FULL) if chunk["type"] == "SUBAGENT_STARTED"]
+    (first, second) = [chunk for chunk in read_chunks(AgUi(), FULL) if chunk["type"] == "SUBAGENT_STARTED"]
     assert first == {
         "type": "SUBAGENT_STARTED",
         "subagentRunId": "msg_a/researcher",
@@ -165,15 +165,15 @@ def test_a_delegate_is_a_subagent_of_its_call() -> None:
 
 def test_truncated_arguments_are_sent_completely_at_the_end_of_the_call() -> None:
     truncated = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
-    turn = events(started(), IterationStart(1), *truncated)
-    (end,) = [chunk for chunk in chunks(AgUi(), turn) if chunk["type"] == "TOOL_CALL_END"]
+    turn = events(start_turn(), IterationStart(1), *truncated)
+    (end,) = [chunk for chunk in read_chunks(AgUi(), turn) if chunk["type"] == "TOOL_CALL_END"]
     assert end["metadata"] == {"arguments": {}}
 
 
 def test_a_call_that_never_ran_has_a_result_that_says_so() -> None:
-    turn = events(started(), IterationStart(1), ToolCallStarted("c", "x", "y"), done())
-    sent_chunks = chunks(AgUi(), turn)
-    assert kinds(sent_chunks)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
+    turn = events(start_turn(), IterationStart(1), ToolCallStarted("c", "x", "y"), end_turn())
+    sent_chunks = read_chunks(AgUi(), turn)
+    assert kinds_of(sent_chunks)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
 
 
 def test_a_complete_log_is_read_without_reset_text() -> None:
@@ -182,4 +182,4 @@ def test_a_complete_log_is_read_without_reset_text() -> None:
     assert {"step_reset", "tool_call_started", "tool_arguments"}.isdisjoint(event.type for event in settled_events)
     assert [event.fields()["text"] for event in settle(RESET_OF_DELEGATE) if event.type == "text"] == ["b", "c"]
     assert settle(FULL) == FULL
-    assert kinds(chunks(AgUi(), settled_events))[-1] == "RUN_FINISHED"
+    assert kinds_of(read_chunks(AgUi(), settled_events))[-1] == "RUN_FINISHED"

@@ -24,15 +24,15 @@ from tests.server.dialects.streams import (
     OF_DELEGATE,
     STREAMS,
     approval,
-    done,
+    end_turn,
     events,
-    started,
+    start_turn,
     write_call,
-    written,
+    write_result,
 )
 
 
-def chunks(turn: list[object] | tuple[object, ...] | object) -> list[Json]:
+def read_chunks(turn: list[object] | tuple[object, ...] | object) -> list[Json]:
     lines = stream(UiMessage(), turn).split("\n\n")  # type: ignore[arg-type]
     assert lines[-2:] == ["data: [DONE]", ""]
     return [orjson.loads(line.removeprefix("data: ")) for line in lines[:-2]]
@@ -40,7 +40,7 @@ def chunks(turn: list[object] | tuple[object, ...] | object) -> list[Json]:
 
 def test_every_stream_ends_with_done_and_nothing_after_it() -> None:
     for turn in STREAMS.values():
-        sent_chunks = chunks(turn)
+        sent_chunks = read_chunks(turn)
         assert sent_chunks[0]["type"] == "start"
         assert sent_chunks[-1]["type"] == "finish"
 
@@ -48,8 +48,8 @@ def test_every_stream_ends_with_done_and_nothing_after_it() -> None:
 def test_citations_count_as_javascript_does() -> None:
     text = "🚆 By train. "
     reference = SourceReference(1, 1, 2, 10, "doc_1", "Travel.pdf", "chunk_1", "train", 0.5, 3)
-    turn = events(started(), IterationStart(1), Text(text), reference, Text("Yes."), done())
-    (end,) = [chunk for chunk in chunks(turn) if chunk["type"] == "text-end"]
+    turn = events(start_turn(), IterationStart(1), Text(text), reference, Text("Yes."), end_turn())
+    (end,) = [chunk for chunk in read_chunks(turn) if chunk["type"] == "text-end"]
     (citation,) = end["citations"]
     quote = text.encode("utf-16-le")[2 * citation["startIndex"] : 2 * citation["endIndex"]].decode("utf-16-le")
     assert quote == text[2:10]
@@ -57,7 +57,7 @@ def test_citations_count_as_javascript_does() -> None:
 
 
 def test_each_cited_passage_is_one_source_with_those_of_delegates_last() -> None:
-    sources = [chunk for chunk in chunks(FULL) if chunk["type"] == "source-document"]
+    sources = [chunk for chunk in read_chunks(FULL) if chunk["type"] == "source-document"]
     assert [source["sourceId"] for source in sources] == ["1:chunk_1", "2:chunk_2"]
     assert sources[1]["providerMetadata"]["agentic-rag"]["agent"] == OF_DELEGATE.agent
     assert sources[0]["providerMetadata"]["agentic-rag"]["citedText"] == CITED.cited_text
@@ -66,15 +66,17 @@ def test_each_cited_passage_is_one_source_with_those_of_delegates_last() -> None
 def test_a_retracted_source_is_sent_again() -> None:
     reference = SourceReference(1, 1, 0, 2, "doc_1", "Travel.md", "chunk_1", "train", 0.5)
     cited_text = (Text("By train."), reference)
-    turn = events(started(), IterationStart(1), *cited_text, StepReset(1), IterationStart(1), *cited_text, done(CITED))
-    types = [chunk["type"] for chunk in chunks(turn)]
+    turn = events(
+        start_turn(), IterationStart(1), *cited_text, StepReset(1), IterationStart(1), *cited_text, end_turn(CITED)
+    )
+    types = [chunk["type"] for chunk in read_chunks(turn)]
     assert types.count("source-document") == 2
     assert types.count("start-step") == types.count("reset-step") == types.count("finish-step") == 1
 
 
 def test_a_result_without_its_call_gets_a_placeholder_part() -> None:
     result = ToolResult("c", "x", "y", ToolStatus.OK, "out", False, 1, None, {"a": 1})
-    sent_chunks = chunks(events(started(), IterationStart(1), result, done()))
+    sent_chunks = read_chunks(events(start_turn(), IterationStart(1), result, end_turn()))
     assert [chunk["type"] for chunk in sent_chunks[2:4]] == ["tool-input-available", "tool-output-available"]
     assert sent_chunks[3]["output"] == {"content": "out", "structured": {"a": 1}}
     assert all(chunk["providerExecuted"] and chunk["dynamic"] for chunk in sent_chunks[2:4])
@@ -84,7 +86,9 @@ def test_an_early_answer_is_used_when_the_rest_of_the_step_has_ended() -> None:
     search_result = ToolResult("call_x", "search", "files", ToolStatus.OK, "1 hit", False, 1)
     calls = (write_call("call_w"), ToolCall("call_x", "search", "files", {}))
     approval_events = (approval("wait_1", "call_w"), InputAnswered("wait_1", WaitAction.ACCEPT, "ann"))
-    turn = events(started(), IterationStart(1), *calls, *approval_events, search_result, written("call_w"), done())
+    turn = events(
+        start_turn(), IterationStart(1), *calls, *approval_events, search_result, write_result("call_w"), end_turn()
+    )
     waits = KnownWaits(frozenset({"wait_1"}), frozenset({"wait_1"}))
     sent_chunks = [orjson.loads(frame) for frame in frames(UiMessage(waits), turn)]
     assert [chunk["type"] for chunk in sent_chunks] == [
@@ -100,4 +104,4 @@ def test_an_early_answer_is_used_when_the_rest_of_the_step_has_ended() -> None:
 
 
 def test_an_interrupt_aborts() -> None:
-    assert [chunk["type"] for chunk in chunks(INTERRUPTED)][-3:] == ["finish-step", "abort", "finish"]
+    assert [chunk["type"] for chunk in read_chunks(INTERRUPTED)][-3:] == ["finish-step", "abort", "finish"]
