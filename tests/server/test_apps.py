@@ -207,7 +207,7 @@ def test_a_page_is_read_as_text_or_as_a_blob() -> None:
 
 
 @pytest.mark.parametrize(
-    ("meta", "read"),
+    ("meta", "expected"),
     [
         ({"ui": {"resourceUri": URI}}, {"resourceUri": URI}),
         ({"ui/resourceUri": URI}, {"resourceUri": URI}),
@@ -218,5 +218,5 @@ def test_a_page_is_read_as_text_or_as_a_blob() -> None:
         (None, {}),
     ],
 )
-def test_the_metadata_of_a_tool_is_read_with_bounds(meta: Any, read: Any) -> None:
-    assert read_app_meta({"name": "chart", "_meta": meta}) == read
+def test_the_metadata_of_a_tool_is_read_with_bounds(meta: Any, expected: Any) -> None:
+    assert read_app_meta({"name": "chart", "_meta": meta}) == expected

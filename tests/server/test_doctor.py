@@ -396,15 +396,15 @@ async def test_undecryptable_secrets_and_a_readable_key_file_are_reported(tmp_pa
 
 
 @pytest.mark.sqlite("loses the file")
-@pytest.mark.parametrize("left", ["nothing", "an empty file"])
-async def test_a_missing_database_is_reported_instead_of_starting_a_new_one(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("remnant", ["nothing", "an empty file"])
+async def test_a_missing_database_is_reported_instead_of_starting_a_new_one(tmp_path: Path, remnant: str) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         await rig.upload(await rig.domain(), "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
         file = rig.settings.data / "agentic-rag.db"
     for part in file.parent.glob("agentic-rag.db*"):
         part.unlink()
-    if left == "an empty file":
+    if remnant == "an empty file":
         file.touch()
     with pytest.raises(DatabaseMissing, match="Put the database back from a backup"):
         async with Rig(tmp_path):

@@ -46,7 +46,7 @@ async def test_equal_bytes_are_one_document_and_equal_names_two(tmp_path: Path) 
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "stored_name"),
     [
         ("../../etc/passwd.txt", "passwd.txt"),
         ("C:\\temp\\notes.md", "notes.md"),
@@ -55,10 +55,10 @@ async def test_equal_bytes_are_one_document_and_equal_names_two(tmp_path: Path) 
         ("说明书.md", "说明书.md"),
     ],
 )
-async def test_a_file_name_is_data_and_never_a_path(tmp_path: Path, name: str, kept: str) -> None:
+async def test_a_file_name_is_data_and_never_a_path(tmp_path: Path, name: str, stored_name: str) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        assert (await rig.upload(domain, name, TEXT))["name"] == kept
+        assert (await rig.upload(domain, name, TEXT))["name"] == stored_name
         folder = rig.settings.workspaces / domain / "documents"
         assert [path.parent for path in folder.rglob("*.md")] + [path.parent for path in folder.rglob("*.txt")] == [
             folder
@@ -156,8 +156,8 @@ async def test_a_bad_search_is_refused(tmp_path: Path, body: dict[str, object]) 
         assert (await rig.refused("POST", path, body))[:2] == (422, "VALIDATION_ERROR")
 
 
-@pytest.mark.parametrize("announced", [True, False])
-async def test_an_endless_upload_is_refused_early_and_leaves_nothing(tmp_path: Path, announced: bool) -> None:
+@pytest.mark.parametrize("with_length", [True, False])
+async def test_an_endless_upload_is_refused_early_and_leaves_nothing(tmp_path: Path, with_length: bool) -> None:
     size, piece = 10 * 2**30, b"a" * 2**16
     sent_bytes = 0
 
@@ -169,13 +169,13 @@ async def test_an_endless_upload_is_refused_early_and_leaves_nothing(tmp_path: P
             yield piece
 
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    headers |= {"content-length": str(size)} if announced else {"transfer-encoding": "chunked"}
+    headers |= {"content-length": str(size)} if with_length else {"transfer-encoding": "chunked"}
     async with Rig(tmp_path, max_upload_bytes=2**20) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "good.md", TEXT)
         path = f"/api/domains/{domain}/documents"
         status, code, message = await rig.refused("POST", path, content=body(), headers=headers)
-        if announced:
+        if with_length:
             assert (status, code) == (413, "BODY_TOO_LARGE"), "refused before any of it is read"
         else:
             assert (status, code) == (413, "DOCUMENT_TOO_LARGE")

@@ -30,8 +30,8 @@ async def events_of(rig: Rig, turn: str) -> list[Json]:
     return parse_events((await rig.http.get(f"/api/turns/{turn}/events")).text)
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
-async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Path, live: str) -> None:
+@pytest.mark.parametrize("mode", ["sse", "long-poll"])
+async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Path, mode: str) -> None:
     slow = Stalled(say("This takes a while, and then it ends."), 3)
     async with Rig(tmp_path, use("promptx_discover"), slow) as rig, serving(rig.application.app) as address:
         turn, path = await begin(rig)
@@ -44,7 +44,7 @@ async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Pat
         tailed: list[Any] = []
 
         async def tail() -> None:
-            tailed.extend(await run_client("durable_streams.mjs", "tail", url, first["offset"], live))
+            tailed.extend(await run_client("durable_streams.mjs", "tail", url, first["offset"], mode))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tail)

@@ -17,14 +17,14 @@ def test_other_paths_keep_our_own_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "fields"),
     [
         ("/api/ag-ui/dom_1", {"type": "RUN_ERROR", "message": "No.", "code": "FORBIDDEN"}),
         ("/api/ui-message/dom_1", {"type": "error", "errorText": "No."}),
     ],
 )
-def test_a_protocols_error_is_sent_beside_ours(path: str, told: dict[str, str]) -> None:
-    assert shape_error(path, OURS, 403) == {**told, **OURS}
+def test_a_protocols_error_is_sent_beside_ours(path: str, fields: dict[str, str]) -> None:
+    assert shape_error(path, OURS, 403) == {**fields, **OURS}
 
 
 async def test_a_foreign_page_is_refused_before_any_route_in_the_dialect_of_its_path(tmp_path: Path) -> None:

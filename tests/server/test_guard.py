@@ -99,10 +99,10 @@ async def test_a_requests_own_id_is_in_its_answer_and_in_its_error(tmp_path: Pat
             assert answer.json()["error"]["requestId"] == request_id
 
 
-@pytest.mark.parametrize("given", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
-async def test_an_invalid_request_id_is_replaced(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("request_id", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
+async def test_an_invalid_request_id_is_replaced(tmp_path: Path, request_id: str) -> None:
     async with Rig(tmp_path) as rig:
-        for headers in ([("x-request-id", given)], [("x-request-id", "one"), ("x-request-id", "two")]):
+        for headers in ([("x-request-id", request_id)], [("x-request-id", "one"), ("x-request-id", "two")]):
             answer = await rig.http.get("/api/version", headers=headers)
             assert answer.headers["x-request-id"].startswith("req_")
 

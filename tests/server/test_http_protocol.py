@@ -167,10 +167,10 @@ async def test_requests_with_60_kib_of_headers_and_a_large_body_are_answered() -
         assert b'{"bytes":3000000}' in await peer.read_to_the_end()
 
 
-@pytest.mark.parametrize("sent", [b"G", GET, b"\r\n" * 10], ids=["a letter", "half a header", "empty lines"])
-async def test_a_header_without_an_end_times_out(sent: bytes) -> None:
+@pytest.mark.parametrize("data", [b"G", GET, b"\r\n" * 10], ids=["a letter", "half a header", "empty lines"])
+async def test_a_header_without_an_end_times_out(data: bytes) -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, connect_raw(address) as peer:
-        await peer.send(sent)
+        await peer.send(data)
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
@@ -193,12 +193,12 @@ async def test_a_second_request_without_an_end_times_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "data",
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, b"\xff" * 200, b"GET /\xff\xfe HTTP/1.1\r\n\r\n"],
 )
-async def test_an_invalid_http_request_is_refused(sent: bytes) -> None:
+async def test_an_invalid_http_request_is_refused(data: bytes) -> None:
     async with serving(plain_app(), http=Entrance()) as address, connect_raw(address) as peer:
-        await peer.send(sent)
+        await peer.send(data)
         assert await peer.answer() == (400, "BAD_REQUEST")
 
 
@@ -206,7 +206,7 @@ async def test_an_invalid_http_request_is_refused(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "begun",
+    "start",
     [
         b"Content-Length: 10\r\n\r\nxxx",
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n",
@@ -214,9 +214,9 @@ async def test_an_invalid_http_request_is_refused(sent: bytes) -> None:
     ],
     ids=["length", "chunks", "no byte"],
 )
-async def test_a_stalled_body_times_out(begun: bytes) -> None:
+async def test_a_stalled_body_times_out(start: bytes) -> None:
     async with serving(plain_app(), http=Entrance(PROMPT)) as address, connect_raw(address) as peer:
-        await peer.send(POST + begun)
+        await peer.send(POST + start)
         assert await peer.answer() == (408, "REQUEST_TIMEOUT")
 
 
@@ -253,7 +253,7 @@ def read_to_the_end(deaf: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    "rest",
+    "lines",
     [
         b"".join(b"X-%d: x\r\n" % n for n in range(200)) + b"\r\n",
         b"X: " + b"x" * 9000 + b"\r\n\r\n",
@@ -261,10 +261,10 @@ def read_to_the_end(deaf: socket.socket) -> None:
     ],
     ids=["too many lines", "too long a line", "a body"],
 )
-async def test_an_unreadable_handshake_is_answered(rest: bytes) -> None:
+async def test_an_unreadable_handshake_is_answered(lines: bytes) -> None:
     desk = Desk()
     async with serving(application(desk, desk)) as address, connect_raw(address) as peer:
-        await peer.send(HANDSHAKE + rest)
+        await peer.send(HANDSHAKE + lines)
         assert await peer.answer() == (400, "BAD_REQUEST")
 
 

@@ -74,7 +74,7 @@ def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Area $a^2$.", '<p>Area <math display="inline"><mrow><msup><mi>a</mi><mn>2</mn></msup></mrow></math>.</p>'),
         (r"Area \(a^2\).", "<msup><mi>a</mi><mn>2</mn></msup>"),
@@ -86,8 +86,8 @@ def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
         (r"$\text{if } x < y$", "<mo>&lt;</mo>"),
     ],
 )
-def test_formulas_are_mathml(text: str, wanted: str) -> None:
-    assert wanted in to_html(text)
+def test_formulas_are_mathml(text: str, expected: str) -> None:
+    assert expected in to_html(text)
 
 
 @pytest.mark.parametrize(

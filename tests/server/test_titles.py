@@ -169,19 +169,19 @@ async def test_a_kill_before_the_title_keeps_the_first_title_and_asks_no_model_a
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("settings", "fields"),
     [({"titles": "message"}, {}), ({"titles": "model"}, {"title": "Mine"})],
     ids=["the operator wants none", "the user has named it"],
 )
 async def test_no_model_is_asked_when_titles_are_off(
-    tmp_path: Path, given: dict[str, Any], named: dict[str, str]
+    tmp_path: Path, settings: dict[str, Any], fields: dict[str, str]
 ) -> None:
-    async with Rig(tmp_path, say("27 days."), **given) as rig:
-        conversation = await rig.conversation(**named)
+    async with Rig(tmp_path, say("27 days."), **settings) as rig:
+        conversation = await rig.conversation(**fields)
         await rig.say(conversation, QUESTION)
         await name(rig)
         assert len(rig.model.requests) == 1
-        assert await title(rig, conversation) == named.get("title", QUESTION)
+        assert await title(rig, conversation) == fields.get("title", QUESTION)
 
 
 async def test_failed_turns_and_unstored_calls_request_no_title(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_the_wait_for_a_title_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "read"),
+    ("answer", "expected"),
     [
         ("Paid leave", "Paid leave"),
         (" «Bezahlter Urlaub» \n", "Bezahlter Urlaub"),
@@ -281,12 +281,12 @@ def test_the_wait_for_a_title_is_short() -> None:
         ("---", None),
     ],
 )
-def test_an_answer_is_a_valid_title_or_ignored(answer: str, read: str | None) -> None:
-    assert read_title(answer, "end_turn") == read
+def test_an_answer_is_a_valid_title_or_ignored(answer: str, expected: str | None) -> None:
+    assert read_title(answer, "end_turn") == expected
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "expected"),
     [
         ("# Leave\n\nHow *many* days?", "Leave How many days?"),
         ("- **27** days\n- `none`", "27 days none"),
@@ -300,5 +300,5 @@ def test_an_answer_is_a_valid_title_or_ignored(answer: str, read: str | None) ->
         ("[x]: http://nowhere", "[x]: http://nowhere"),
     ],
 )
-def test_a_title_has_no_markup(content: str, shown: str) -> None:
-    assert title_of(content) == shown
+def test_a_title_has_no_markup(content: str, expected: str) -> None:
+    assert title_of(content) == expected

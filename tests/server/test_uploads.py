@@ -163,7 +163,7 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("rest", "code"),
+    ("last_part", "code"),
     [
         (part("b.md") + b"half", "VALIDATION_ERROR"),
         (part("endless.md") + b"word " * 300, "DOCUMENT_TOO_LARGE"),
@@ -171,13 +171,15 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
     ],
     ids=["cut off", "endless", "endless of no known kind"],
 )
-async def test_an_interrupted_upload_lists_the_files_already_received(tmp_path: Path, rest: bytes, code: str) -> None:
+async def test_an_interrupted_upload_lists_the_files_already_received(
+    tmp_path: Path, last_part: bytes, code: str
+) -> None:
     pieces = 0
 
     async def body() -> AsyncIterator[bytes]:
         nonlocal pieces
         yield part("a.md") + TEXT + b"\r\n"
-        yield rest
+        yield last_part
         while code != "VALIDATION_ERROR" and pieces < 100:
             pieces += 1
             yield b"word " * 300
@@ -188,7 +190,7 @@ async def test_an_interrupted_upload_lists_the_files_already_received(tmp_path: 
         first, second_item = uploaded["items"]
         assert (await rig.settled(domain, first["id"]))["status"] == "indexed"
         assert (second_item["name"], second_item["error"]["code"]) == (
-            rest.split(b'filename="')[1].split(b'"')[0].decode(),
+            last_part.split(b'filename="')[1].split(b'"')[0].decode(),
             code,
         )
         assert pieces <= 1, "the rest was not waited for"

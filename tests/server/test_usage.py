@@ -105,7 +105,7 @@ def with_prices(folder: Path, *models: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("priced", "cost"),
+    ("models", "cost"),
     [
         (["*"], {"amount": "0.000204", "currency": "EUR"}),
         (["other"], {"amount": "0", "currency": "EUR", "unpricedCalls": 3}),
@@ -113,10 +113,10 @@ def with_prices(folder: Path, *models: str) -> Path:
     ],
 )
 async def test_an_answer_has_the_cost_of_its_turn_and_delegates(
-    tmp_path: Path, priced: list[str], cost: dict[str, object] | None
+    tmp_path: Path, models: list[str], cost: dict[str, object] | None
 ) -> None:
     delegation = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
-    settings: dict[str, Any] = {"prices": with_prices(tmp_path, *priced)} if priced else {}
+    settings: dict[str, Any] = {"prices": with_prices(tmp_path, *models)} if models else {}
     async with Rig(tmp_path, delegation, SPENT, SPENT, SPENT, **settings) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         await rig.say(conversation, "Ask him")

@@ -51,10 +51,10 @@ def kinds_of(chunks: list[Json]) -> list[str]:
     return [chunk["type"] for chunk in chunks]
 
 
-@pytest.mark.parametrize("fed", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("stream_events", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize("history", [None, [ASKED]], ids=["", "history"])
-def test_each_event_matches_the_official_model(fed: list[AgentEvent], history: list[Json] | None) -> None:
-    for event in parse_sse(stream(AgUi(history=history), fed)):
+def test_each_event_matches_the_official_model(stream_events: list[AgentEvent], history: list[Json] | None) -> None:
+    for event in parse_sse(stream(AgUi(history=history), stream_events)):
         model = OFFICIAL.validate_json(event.data)
         assert model.model_dump_json(by_alias=True) == event.data
         assert not model.model_extra
