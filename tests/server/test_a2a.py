@@ -75,7 +75,7 @@ class Agent(Rig):
         assert error["message"]
         return error["code"], detail["metadata"].get("code") or detail["reason"]
 
-    async def streamed(self, method: str, params: Any) -> list[Json]:
+    async def stream(self, method: str, params: Any) -> list[Json]:
         """Send a request and return the results of its stream."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
@@ -200,7 +200,7 @@ async def test_both_versions_show_the_same_task_in_their_own_words(tmp_path: Pat
 
 async def test_a_retracted_steps_text_is_replaced(tmp_path: Path) -> None:
     async with agent(tmp_path, Broken(say("First words here and on"), 4), say("Other words.")) as rig:
-        updates = await rig.streamed("SendStreamingMessage", message("Hi"))
+        updates = await rig.stream("SendStreamingMessage", message("Hi"))
         text, states, _ = fold(updates)
         assert text == "Other words."
         assert states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
@@ -208,7 +208,7 @@ async def test_a_retracted_steps_text_is_replaced(tmp_path: Path) -> None:
 
 async def test_a_task_that_needs_approval_is_input_required_until_a_message_approves_it(tmp_path: Path) -> None:
     async with agent(tmp_path, REMEMBER, say("Done."), toolPolicy={"promptx_remember": "ask"}) as rig:
-        updates = await rig.streamed("message/stream", old_message("Remember."))
+        updates = await rig.stream("message/stream", old_message("Remember."))
         assert (updates[-1]["kind"], updates[-1]["final"]) == ("status-update", True)
         assert updates[-1]["status"]["state"] == "input-required"
         text, data = updates[-1]["status"]["message"]["parts"]
@@ -235,7 +235,7 @@ async def test_a_question_is_answered_by_text_and_a_call_is_declined_by_data(tmp
     async with agent(tmp_path, *steps, askUser=True, toolPolicy={"promptx_remember": "ask"}) as rig:
         task = (await rig.result("SendMessage", message("What?")))["task"]
         assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        pieces = await rig.streamed("SendStreamingMessage", message("Tea", taskId=task["id"]))
+        pieces = await rig.stream("SendStreamingMessage", message("Tea", taskId=task["id"]))
         assert fold(pieces)[:2] == ("Tea it is.", ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"])
         task = (await rig.result("SendMessage", message("Remember.", contextId=task["contextId"])))["task"]
         wait = task["status"]["message"]["parts"][1]["data"]["waitId"]
@@ -262,7 +262,7 @@ async def test_a_running_task_is_followed_from_its_state_and_canceled(tmp_path: 
         followed_streams: list[list[Json]] = []
 
         async def follow() -> None:
-            followed_streams.append(await rig.streamed("SubscribeToTask", {"id": task["id"]}))
+            followed_streams.append(await rig.stream("SubscribeToTask", {"id": task["id"]}))
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow)
@@ -286,7 +286,7 @@ async def test_a_waiting_task_is_read_from_the_store_by_the_next_server(tmp_path
         followed_streams: list[list[Json]] = []
 
         async def follow() -> None:
-            followed_streams.append(await rig.streamed("tasks/resubscribe", {"id": task["id"]}))
+            followed_streams.append(await rig.stream("tasks/resubscribe", {"id": task["id"]}))
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow)

@@ -28,22 +28,22 @@ class Watch:
         # Python flushes each line to a pipe only if configured to.
         variables = {**environment(), "PYTHONUNBUFFERED": "1"}
         self.child = Program(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.said = ""
+        self.output = ""
 
-    def until(self, *words: str) -> None:
+    def wait_for(self, *words: str) -> None:
         """Read on until one line contains all of these."""
         assert self.child.stdout is not None
         while line := self.child.stdout.readline():
-            self.said += line
+            self.output += line
             if all(word in line for word in words):
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.output)
 
     def stop(self) -> int:
         """Press Ctrl-C."""
         self.child.send_signal(signal.SIGINT)
         assert self.child.stdout is not None
-        self.said += self.child.stdout.read()
+        self.output += self.child.stdout.read()
         return self.child.wait(60)
 
 
@@ -74,15 +74,15 @@ def test_a_watched_folder_is_scanned_until_ctrl_c(tmp_path: Path) -> None:
     (files / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
     (files / "sub" / "note.md").write_text("# Sick\n\nA certificate after three days.")
     with watch_folder(tmp_path, domain, "in") as watch:
-        watch.until(WATCHING)
-        assert "note.md" in watch.said
-        assert "indexed, 1 chunks" in watch.said
+        watch.wait_for(WATCHING)
+        assert "note.md" in watch.output
+        assert "indexed, 1 chunks" in watch.output
         (files / "late.md").write_text("# Pumps\n\nThe pump holds twelve bar.")
-        watch.until("late.md", "indexed")
+        watch.wait_for("late.md", "indexed")
         (files / "sub" / "note.md").write_text("# Sick\n\nA certificate after five days.")
-        watch.until("note", "indexed")
+        watch.wait_for("note", "indexed")
         assert watch.stop() == 130
-        assert "Traceback" not in watch.said
+        assert "Traceback" not in watch.output
     assert names_of(tmp_path, domain) == ["late.md", "note (2).md", "note.md"]
     stored_texts = {path.read_text() for path in (tmp_path / "data" / "workspaces" / domain / "documents").iterdir()}
     assert stored_texts == {path.read_text() for path in files.rglob("*.md")}, (
@@ -104,18 +104,18 @@ def test_a_watched_file_that_becomes_a_copy_is_no_separate_document_until_it_cha
         return {path.name: path.read_text() for path in documents.iterdir()}
 
     with watch_folder(tmp_path, domain, "in") as watch:
-        watch.until(WATCHING)
+        watch.wait_for(WATCHING)
         assert texts() == {"dup.md": leave, "rep.md": sick}
         (files / "rep.md").write_text(leave)
-        watch.until("dup.md", "indexed")
+        watch.wait_for("dup.md", "indexed")
         assert texts() == {"dup.md": leave}
         (files / "rep.md").write_text(pumps)
-        watch.until("rep.md", "indexed")
+        watch.wait_for("rep.md", "indexed")
         assert texts() == {"dup.md": leave, "rep.md": pumps}
         (files / "rep.md").write_text(leave)
-        watch.until("dup.md", "indexed")
+        watch.wait_for("dup.md", "indexed")
         (files / "dup.md").write_text(valves)
-        watch.until("rep.md", "indexed")
+        watch.wait_for("rep.md", "indexed")
         assert texts() == {"dup.md": valves, "rep.md": leave}, "the copy is the only one now"
         assert watch.stop() == 130
 
@@ -126,9 +126,9 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
     files.mkdir()
     with serving(tmp_path):
         with watch_folder(tmp_path, domain, "in") as watch:
-            watch.until(WATCHING)
+            watch.wait_for(WATCHING)
             (files / "late.md").write_text("# Pumps\n\nThe pump holds twelve bar.")
-            watch.until("late.md", "indexed")
+            watch.wait_for("late.md", "indexed")
             assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout, "the server answers others"
             assert watch.stop() == 130
         result = run(tmp_path, "reindex", domain)

@@ -55,7 +55,7 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
     async with open_live(tmp_path, text_and_calls, finish, text_and_calls, finish) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
-        before = await rig.left()
+        before = await rig.count_rows()
         messages: list[Any] = [user("Weather and pump?")]
         create = rig.openai.chat.completions.create
         first = await create(model=domain, messages=messages, tools=[CHAT_TOOL])
@@ -74,7 +74,7 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
         assert quote == "holds twelve bar."
         results = [block for block in requests[0].messages[-1]["content"] if block["type"] == "tool_result"]
         assert [block["content"][0].get("text") for block in results][1] == "sunny"
-        assert (await rig.left())[:3] == before[:3]
+        assert (await rig.count_rows())[:3] == before[:3]
 
         stream = {"stream": True, "stream_options": {"include_usage": True}}
         chunks = await read_stream(await create(model=domain, messages=messages[:1], tools=[CHAT_TOOL], **stream))
@@ -85,7 +85,7 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
         assert later_chunks[0].choices[0].delta.role == "assistant"
         assert text_of(later_chunks) == "It is sunny, and the pump holds twelve bar."
         assert later_chunks[-1].usage == second.usage
-        assert (await rig.left())[:3] == before[:3]
+        assert (await rig.count_rows())[:3] == before[:3]
 
 
 async def test_parts_of_a_stored_turn_are_separate_responses(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_call_that_stores_nothing_survives_a_kill_while_it_waits(tmp_pat
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
         answer = await rig.openai.responses.create(model=domain, input=[output(call, "sunny")])
         assert answer.output_text == "Sunny."
-        assert (await rig.left())[:3] == (0, 0, 0)
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
         with pytest.raises(openai.ConflictError, match="its time is over"):
             await create(model=domain, input=[output(call, "late")], tools=[TOOL])
         with anyio.fail_after(240):
-            while (await rig.left())[0] > 1:
+            while (await rig.count_rows())[0] > 1:
                 await rig.application.database.write(age)
                 await rig.application.business.deletion.end_left_calls()
 
@@ -289,7 +289,7 @@ async def test_the_agents_framework_of_openai_runs_its_functions(api: str, tmp_p
         async for _ in second_run.stream_events():
             pass
         assert second_run.final_output == "As I said: sunny."
-        assert (await rig.left())[:3] == (0, 0, 0)
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 class Pump(BaseModel):
@@ -334,7 +334,7 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
         assert [tool.name for tool in parsed.tools] == ["weather"]
         parsed_text = await rig.openai.responses.parse(model=domain, input="Pressure?", text_format=Pump)
         assert parsed_text.output_parsed == parsed.output_parsed
-        assert (await rig.left())[:3] == (0, 0, 0)
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 async def test_an_answer_that_violates_its_form_is_an_error(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def plain_app(aborted: anyio.Event | None = None) -> Guard:
     return Guard(app)
 
 
-class Raw:
+class RawPeer:
     """A raw connection with a time limit."""
 
     def __init__(self, stream: SocketStream) -> None:
@@ -102,14 +102,14 @@ class Raw:
 
 
 @asynccontextmanager
-async def connect_raw(address: str) -> AsyncIterator[Raw]:
+async def connect_raw(address: str) -> AsyncIterator[RawPeer]:
     host, _, port = address.rpartition(":")
     async with await anyio.connect_tcp(host.removeprefix("http://"), int(port)) as stream:
-        yield Raw(stream)
+        yield RawPeer(stream)
 
 
 @asynccontextmanager
-async def serve_dripping(start: bytes) -> AsyncIterator[Raw]:
+async def serve_dripping(start: bytes) -> AsyncIterator[RawPeer]:
     """Serve, and connect a peer that sends a text and then single bytes while the block runs."""
 
     async def drip() -> None:

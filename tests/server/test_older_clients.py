@@ -30,7 +30,7 @@ BOTH = "You have 27 days of paid leave. The garage is free."
 
 
 @dataclass
-class Held:
+class ClientView:
     """The state of a client after the last event: its messages, the sources of the last one, and an error."""
 
     messages: list[Json] = field(default_factory=list)
@@ -53,13 +53,13 @@ class ChatClient:
         self.conversation: str | None = None
         self.sessions_created = 0
         self.calls: list[str] = []
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation, self.sessions_created = None, 0
 
     async def send(self, words: str) -> None:
-        self.held, self.calls = Held(), []
+        self.view, self.calls = ClientView(), []
         body = {"message": words, "session_id": self.conversation}
         async with self.rig.http.stream("POST", "/api/v1/chat", json=body) as response:
             assert response.status_code == 200, await response.aread()
@@ -68,30 +68,30 @@ class ChatClient:
                     event = orjson.loads(line[6:])
                     self.reduce(event["type"], event["data"])
                 elif line == "data: [DONE]":
-                    self.held.ended = True
+                    self.view.ended = True
 
     def reduce(self, kind: str, data: Json) -> None:
-        state = self.held
+        view = self.view
         match kind:
             case "session_created":
                 self.conversation = data["session_id"]
                 self.sessions_created += 1
             case "text":
-                state.streaming += data["content"]
+                view.streaming += data["content"]
             case "tool_call":
                 self.calls.append(data["tool_name"])
             case "done":
                 final = data["final_message"]
                 if final["content"]:
-                    state.messages.append({"role": final["role"], "content": final["content"]})
-                state.sources = [reference["document_name"] for reference in data["references"]]
+                    view.messages.append({"role": final["role"], "content": final["content"]})
+                view.sources = [reference["document_name"] for reference in data["references"]]
                 assert [tool_call["tool_name"] for tool_call in data["tool_calls"]] == self.calls
                 assert data["session_id"] == self.conversation
-                state.streaming = ""
+                view.streaming = ""
             case "error":
                 assert self.conversation in (None, data["session_id"])
                 self.conversation = data["session_id"]
-                state.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
+                view.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
 
     async def reload(self) -> list[Json]:
         items = (await self.rig.ok("GET", f"/api/conversations/{self.conversation}/messages"))["items"]
@@ -106,14 +106,14 @@ class KnowledgeClient:
         self.conversation: str | None = None
         self.references: list[Json] = []
         self.shown: list[list[str]] = []
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         conversation = await self.rig.ok("POST", "/api/conversation", {"title": "Leave", "metadata": {"theme": "dark"}})
         self.conversation = conversation["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.references, self.shown = Held(), [], []
+        self.view, self.references, self.shown = ClientView(), [], []
         path = f"/api/conversation/{self.conversation}/message"
         name, data = "", list[str]()
         async with self.rig.http.stream("POST", path, json={"content": words}) as response:
@@ -128,23 +128,23 @@ class KnowledgeClient:
                     data = []
 
     def reduce(self, name: str, data: str) -> None:
-        state = self.held
+        view = self.view
         match name:
             case "context_ready":
                 self.references = orjson.loads(data)["references"]
                 self.shown.append([reference["entityName"] for reference in self.references])
-                state.sources = self.shown[-1]
+                view.sources = self.shown[-1]
             case "chunk":
                 assert self.shown, "the references come before the first words"
-                state.streaming += data
+                view.streaming += data
             case "done":
                 final = orjson.loads(data)
                 assert final["references"] == self.references
-                message = {"id": final["id"], "role": "assistant", "content": state.streaming}
-                state.messages.append({**message, "references": self.references})
-                state.streaming, state.ended = "", True
+                message = {"id": final["id"], "role": "assistant", "content": view.streaming}
+                view.messages.append({**message, "references": self.references})
+                view.streaming, view.ended = "", True
             case "error":
-                state.error, state.ended = orjson.loads(data), True
+                view.error, view.ended = orjson.loads(data), True
 
     async def reload(self) -> list[Json]:
         items: list[Json] = await self.rig.ok("GET", f"/api/conversation/{self.conversation}/messages")
@@ -161,35 +161,35 @@ class MessageClient:
         self.rig = rig
         self.socket = socket
         self.conversation: str | None = None
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held = Held()
+        self.view = ClientView()
         await self.socket.say("message", conversationId=self.conversation, content=words)
-        while not self.held.ended:
+        while not self.view.ended:
             self.reduce(await self.socket.hear())
 
     def reduce(self, frame: Json) -> None:
-        state = self.held
+        view = self.view
         match frame["type"]:
             case "message_start":
-                state.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
+                view.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
             case "content_delta":
-                state.messages[-1]["content"] += frame["delta"]
+                view.messages[-1]["content"] += frame["delta"]
             case "source_reference":
-                state.sources.append(frame["source"]["documentName"])
+                view.sources.append(frame["source"]["documentName"])
             case "message_complete":
-                assert frame["messageId"] == state.messages[-1]["id"]
+                assert frame["messageId"] == view.messages[-1]["id"]
                 assert frame["usage"].keys() == {"inputTokens", "outputTokens"}
-                state.ended = True
+                view.ended = True
             case "error":
-                if state.messages:  # received text stays on the screen
-                    state.streaming = state.messages.pop()["content"]
-                state.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
-                state.ended = True
+                if view.messages:  # received text stays on the screen
+                    view.streaming = view.messages.pop()["content"]
+                view.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
+                view.ended = True
 
     async def reload(self) -> list[Json]:
         path = f"/api/conversations/{self.conversation}/messages"
@@ -209,35 +209,35 @@ class AgentXClient:
         self.conversation: str | None = None
         self.state = "idle"
         self.tools: dict[str, str] = {}
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.tools = Held(), {}
+        self.view, self.tools = ClientView(), {}
         async for event in read_events(self.rig, f"{self.conversation}", "agentx", words):
             self.reduce(event["type"], event["data"])
 
     def reduce(self, kind: str, data: Json) -> None:
-        state = self.held
+        view = self.view
         match kind:
             case "conversation_thinking" | "conversation_responding":
                 self.state = kind.removeprefix("conversation_")
             case "text_delta":
-                state.streaming += data["text"]
+                view.streaming += data["text"]
             case "tool_planned" | "tool_executing" | "tool_completed" | "tool_failed":
                 self.tools[data["toolCallId"]] = kind.removeprefix("tool_")
             case "message_complete":
-                state.messages.append({"id": data["messageId"], "role": "assistant", "content": state.streaming})
-                state.sources = [reference["documentName"] for reference in data["references"]]
-                state.streaming = ""
+                view.messages.append({"id": data["messageId"], "role": "assistant", "content": view.streaming})
+                view.sources = [reference["documentName"] for reference in data["references"]]
+                view.streaming = ""
             case "error":
-                state.error = data
+                view.error = data
             case "conversation_interrupted":
-                state.error, state.ended, self.state = {**data, "retryable": False}, True, "idle"
+                view.error, view.ended, self.state = {**data, "retryable": False}, True, "idle"
             case "conversation_end":
-                state.ended, self.state = True, "idle"
+                view.ended, self.state = True, "idle"
 
     async def reload(self) -> list[Json]:
         return await reload_native(self.rig, self.conversation)
@@ -252,18 +252,18 @@ class ObservableClient:
         self.cards: list[str] = []
         self.steps: dict[int, str] = {}
         self.message_id = ""
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.cards, self.steps = Held(), [], {}
+        self.view, self.cards, self.steps = ClientView(), [], {}
         async for event in read_events(self.rig, f"{self.conversation}", "observable", words):
             self.reduce(event["type"], event)
 
     def reduce(self, kind: str, event: Json) -> None:
-        state = self.held
+        view = self.view
         match kind:
             case "turn_started":
                 self.message_id = event["message_id"]
@@ -276,11 +276,11 @@ class ObservableClient:
             case "retrieval":
                 self.cards += [card["name"] for card in event["cards"]]
             case "done":
-                state.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
-                state.sources = [reference["document_name"] for reference in event["references"]]
-                state.ended = True
+                view.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
+                view.sources = [reference["document_name"] for reference in event["references"]]
+                view.ended = True
             case "interrupted" | "error":
-                state.error, state.streaming, state.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
+                view.error, view.streaming, view.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
 
     @property
     def text(self) -> str:
@@ -312,7 +312,7 @@ CONTRACTS = ["chat", "knowledge", "message", "agentx", "observable"]
 BY_NIGHT = pytest.mark.nightly("chat and observable run every time; every contract ends a turn every time")
 
 
-def some_every_time(contracts: list[str]) -> list[Any]:
+def mark_nightly(contracts: list[str]) -> list[Any]:
     """Mark all contracts but two as nightly. They share the code of a turn and differ in their frames."""
     return [name if name in ("chat", "observable") else pytest.param(name, marks=BY_NIGHT) for name in contracts]
 
@@ -341,21 +341,21 @@ async def open_client(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterat
 
 def check_answer(client: Client, text: str, sources: list[str]) -> None:
     """Check a client's state after a complete answer."""
-    state = client.held
-    assert state.error is None
-    assert state.ended
-    assert state.streaming == ""
-    text_of_answer = state.answer
+    view = client.view
+    assert view.error is None
+    assert view.ended
+    assert view.streaming == ""
+    text_of_answer = view.answer
     for name in ("Leave.md", "Parking.md"):
         text_of_answer = text_of_answer.replace(f"[[{name}]]", "")
     assert text_of_answer == text
-    assert state.sources == sources
+    assert view.sources == sources
 
 
 async def check_reload(client: Client, *questions: str) -> None:
     """Check that the history, read again, ends with the client's state and contains all questions."""
     messages = await client.reload()
-    assert messages[-1] == client.held.messages[-1]
+    assert messages[-1] == client.view.messages[-1]
     assert [message["content"] for message in messages if message["role"] == "user"] == list(questions)
 
 
@@ -403,7 +403,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
                 assert client.sessions_created == 1
 
 
-@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
+@pytest.mark.parametrize("contract", mark_nightly(CONTRACTS))
 async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(contract: str, tmp_path: Path) -> None:
     stalled = Stalled(say("This takes long."), 3)
     failing = Broken(say("Never."), 0, ModelError("The model gives no answer."))
@@ -414,23 +414,23 @@ async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(con
             await stalled.reached.wait()
             (turn,) = (await client.rig.ok("GET", "/api/conversations"))["items"]
             await client.rig.ok("POST", f"/api/conversations/{turn['id']}/interrupt", {})
-        state = client.held
-        assert state.ended
-        assert state.error is not None
-        assert state.error["code"] == "GENERATION_ABORTED"
-        assert state.messages == []
-        assert state.streaming.startswith("This")
+        view = client.view
+        assert view.ended
+        assert view.error is not None
+        assert view.error["code"] == "GENERATION_ABORTED"
+        assert view.messages == []
+        assert view.streaming.startswith("This")
         await client.send("Again")
-        assert client.held.ended
-        assert client.held.error is not None
-        assert client.held.error["code"] == "LLM_SERVICE_ERROR"
-        assert client.held.messages == []
+        assert client.view.ended
+        assert client.view.error is not None
+        assert client.view.error["code"] == "LLM_SERVICE_ERROR"
+        assert client.view.messages == []
         await client.send("And now?")
         check_answer(client, "Better.", [])
         await check_reload(client, "Go", "Again", "And now?")
 
 
-@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
+@pytest.mark.parametrize("contract", mark_nightly(CONTRACTS))
 async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contract: str, tmp_path: Path) -> None:
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
     full_answer = Step((Say("".join(pieces), pieces=pieces),))
@@ -445,7 +445,7 @@ async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contr
 RETRACTS_NOTHING = [contract for contract in CONTRACTS if contract != "observable"]
 
 
-@pytest.mark.parametrize("contract", some_every_time(RETRACTS_NOTHING))
+@pytest.mark.parametrize("contract", mark_nightly(RETRACTS_NOTHING))
 async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_completely(
     contract: str, tmp_path: Path
 ) -> None:
@@ -454,13 +454,13 @@ async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_complet
     async with open_client(contract, tmp_path, Broken(first, 3), second_answer, say("Next.")) as client:
         await client.begin()
         await client.send("How much leave?")
-        state = client.held
-        assert state.error is not None
-        assert state.error["code"] == "STEP_RESET"
-        assert state.error["retryable"] is False
-        assert state.error["message"] == ANSWER_CONTINUES
+        view = client.view
+        assert view.error is not None
+        assert view.error["code"] == "STEP_RESET"
+        assert view.error["retryable"] is False
+        assert view.error["message"] == ANSWER_CONTINUES
         assert "the answer continues; reload to read it" in ANSWER_CONTINUES
-        assert state.streaming.startswith("Fi")
+        assert view.streaming.startswith("Fi")
         await second_answer.reached.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(client.send, "How much leave?")

@@ -11,8 +11,8 @@ from agentic_rag.access.users import User
 from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
-from tests.server.dialects.reading import Said, parse_sse
-from tests.server.dialects.test_older_contracts import older_parser
+from tests.server.dialects.reading import SseEvent, parse_sse
+from tests.server.dialects.test_older_contracts import parse_like_older_clients
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 
@@ -31,7 +31,7 @@ async def open_default_domain(tmp_path: Path, *steps: Any) -> tuple[str, Rig]:
     return domain, Rig(tmp_path, *steps, default_domain=domain)
 
 
-async def ask(rig: Rig, path: str, **body: Any) -> list[Said]:
+async def ask(rig: Rig, path: str, **body: Any) -> list[SseEvent]:
     response = await rig.http.post(path, json=body)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -91,7 +91,7 @@ async def test_older_clients_line_parser_reads_the_whole_answer(tmp_path: Path) 
         messages = await rig.ok("GET", f"/api/conversation/{conversation['id']}/messages")
     full_text = messages[1]["content"]
     assert full_text.split() == words.split()
-    assert older_parser(text) == "".join(line.strip() for line in full_text.splitlines())
+    assert parse_like_older_clients(text) == "".join(line.strip() for line in full_text.splitlines())
     assert text.count("event: chunk") > 5
 
 

@@ -41,7 +41,7 @@ class Live(Rig):
         assert (await self.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         return domain
 
-    async def left(self) -> tuple[int, int, int, int]:
+    async def count_rows(self) -> tuple[int, int, int, int]:
         """Return the number of conversations, sessions, turns and usage rows in the store."""
         tables = ("conversations", "sessions", "turns", "usage")
 
@@ -52,10 +52,10 @@ class Live(Rig):
         assert len(counts) == 4
         return counts
 
-    async def gone(self, before: tuple[int, int, int, int]) -> None:
+    async def wait_removed(self, before: tuple[int, int, int, int]) -> None:
         """Wait until the store has only its previous rows and the new usage."""
         with anyio.fail_after(240):
-            while (await self.left())[:3] != before[:3]:
+            while (await self.count_rows())[:3] != before[:3]:
                 await pause()
 
 
@@ -163,11 +163,11 @@ def own_annotations(delta: Any) -> list[Json]:
 async def test_an_unstored_call_leaves_only_its_cost(tmp_path: Path) -> None:
     async with open_live(tmp_path, say("One."), say("Two."), say("Three.")) as rig:
         domain = await rig.domain()
-        before = await rig.left()
+        before = await rig.count_rows()
         await rig.openai.chat.completions.create(model=domain, messages=[user("Hi")])
         await read_stream(await rig.openai.chat.completions.create(model=domain, messages=[user("Hi")], stream=True))
         await rig.openai.responses.create(model=domain, input="Hi")
-        assert await rig.left() == (*before[:3], before[3] + 3)
+        assert await rig.count_rows() == (*before[:3], before[3] + 3)
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
 
 
@@ -234,12 +234,12 @@ async def test_disconnecting_stops_an_unstored_call_and_a_stored_one_continues(t
     slow, stored_answer = Stalled(say("This takes long."), 3), Stalled(say("Whole answer."), 3)
     async with open_live(tmp_path, slow, stored_answer) as rig:
         domain = await rig.domain()
-        before = await rig.left()
+        before = await rig.count_rows()
         async with await rig.openai.chat.completions.create(model=domain, messages=[user("Go")], stream=True) as stream:
             await anext(aiter(stream))
             with anyio.fail_after(240):
                 await slow.reached.wait()
-        await rig.gone(before)
+        await rig.wait_removed(before)
         async with await rig.openai.responses.create(model=domain, input="Go", stream=True, store=True) as events:
             await anext(aiter(events))
             with anyio.fail_after(240):
@@ -264,7 +264,7 @@ async def test_an_interrupted_answer_is_repeated_unless_it_was_already_visible(t
                 await rig.openai.chat.completions.create(model=domain, messages=[user("Go")], stream=True)
             )
         assert exc_info.value.code == "STEP_RESET"
-        await rig.gone((0, 0, 0, 0))
+        await rig.wait_removed((0, 0, 0, 0))
 
 
 async def test_failures_are_the_exceptions_of_the_client(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ async def test_failures_are_the_exceptions_of_the_client(tmp_path: Path) -> None
         assert events[-1].type == "response.failed"
         assert events[-1].response.error is not None
         assert events[-1].response.error.type == "LLM_SERVICE_ERROR"
-        await rig.gone((0, 0, 0, 0))
+        await rig.wait_removed((0, 0, 0, 0))
 
 
 FUNCTION: Json = {"type": "function", "function": {"name": "f"}}

@@ -75,7 +75,7 @@ def answer(scripts: Scripts, request: ModelRequest) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StreamContent:
     """The content of a stream about a turn, as far as its format allows.
 
     ``cited``: the citations in the text, as document and chunk, which some formats do not name; ``listed``: those at
@@ -97,10 +97,10 @@ def keep_main_agent(items: Iterable[Json], field: str = "agent") -> list[Json]:
     return [item for item in items if not item.get(field)]
 
 
-def from_native(events: list[Json]) -> Told:
+def from_native(events: list[Json]) -> StreamContent:
     own_events = keep_main_agent(events)
     assert own_events[-1]["type"] == "done"
-    return Told(
+    return StreamContent(
         "".join(event["text"] for event in own_events if event["type"] == "text"),
         cited_by(event for event in own_events if event["type"] == "source_reference"),
         cited_by(own_events[-1]["references"]),
@@ -108,10 +108,10 @@ def from_native(events: list[Json]) -> Told:
     )
 
 
-def from_observable(events: list[Json]) -> Told:
+def from_observable(events: list[Json]) -> StreamContent:
     own_events = keep_main_agent(events)
     assert own_events[-1]["type"] == "done"
-    return Told(
+    return StreamContent(
         "".join(event["text"] for event in own_events if event["type"] == "text"),
         cited_by((event for event in own_events if event["type"] == "source_reference"), "document_id", "chunk_id"),
         cited_by(own_events[-1]["references"], "document_id", "chunk_id"),
@@ -119,18 +119,18 @@ def from_observable(events: list[Json]) -> Told:
     )
 
 
-def from_message(pairs: list[tuple[str, Any]]) -> Told:
+def from_message(pairs: list[tuple[str, Any]]) -> StreamContent:
     assert pairs[-1][0] == "message_complete"
-    return Told(
+    return StreamContent(
         "".join(data["delta"] for kind, data in pairs if kind == "content_delta"),
         cited_by(data for kind, data in pairs if kind == "source_reference"),
     )
 
 
-def from_agentx(pairs: list[tuple[str, Any]]) -> Told:
+def from_agentx(pairs: list[tuple[str, Any]]) -> StreamContent:
     (final,) = [frame["data"] for kind, frame in pairs if kind == "message_complete"]
     executing = keep_main_agent(frame["data"] for kind, frame in pairs if kind == "tool_executing")
-    return Told(
+    return StreamContent(
         "".join(frame["data"]["text"] for kind, frame in pairs if kind == "text_delta"),
         None,
         cited_by(final["references"]),
@@ -138,7 +138,7 @@ def from_agentx(pairs: list[tuple[str, Any]]) -> Told:
     )
 
 
-def from_knowledge(pairs: list[tuple[str, Any]]) -> Told:
+def from_knowledge(pairs: list[tuple[str, Any]]) -> StreamContent:
     kind, final = pairs[-1]
     assert kind == "done"
     text = "".join(data for kind, data in pairs if kind == "chunk")
@@ -146,20 +146,20 @@ def from_knowledge(pairs: list[tuple[str, Any]]) -> Told:
     assert {mark for mark in marks if text.count(mark) == 1} == marks
     for mark in marks:
         text = text.replace(mark, "")
-    return Told(text, None, cited_by(final["references"], "entityId"))
+    return StreamContent(text, None, cited_by(final["references"], "entityId"))
 
 
-def from_chat(pairs: list[tuple[str, Any]]) -> Told:
+def from_chat(pairs: list[tuple[str, Any]]) -> StreamContent:
     parts = [data for _, data in pairs[:-1]]
     assert (pairs[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
     final = parts[-1]["data"]
     text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
     assert final["final_message"] == {"role": "assistant", "content": text}
     calls = [(tool_call["tool_name"], tool_call["arguments"]) for tool_call in final["tool_calls"]]
-    return Told(text, None, cited_by(final["references"], "document_id"), calls)
+    return StreamContent(text, None, cited_by(final["references"], "document_id"), calls)
 
 
-def from_ag_ui(pairs: list[tuple[str, Any]]) -> Told:
+def from_ag_ui(pairs: list[tuple[str, Any]]) -> StreamContent:
     events = keep_main_agent((data for _, data in pairs), "subagentRunId")
     assert events[-1]["type"] == "RUN_FINISHED"
     names = {event["toolCallId"]: event["toolCallName"] for event in events if event["type"] == "TOOL_CALL_START"}
@@ -167,7 +167,7 @@ def from_ag_ui(pairs: list[tuple[str, Any]]) -> Told:
     for event in events:
         if event["type"] == "TOOL_CALL_ARGS":
             arguments[event["toolCallId"]] += event["delta"]
-    return Told(
+    return StreamContent(
         "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"),
         cited_by(event["value"] for event in events if event.get("name") == "source_reference"),
         cited_by(events[-1]["result"]["references"]),
@@ -175,14 +175,14 @@ def from_ag_ui(pairs: list[tuple[str, Any]]) -> Told:
     )
 
 
-def from_ui_message(pairs: list[tuple[str, Any]]) -> Told:
+def from_ui_message(pairs: list[tuple[str, Any]]) -> StreamContent:
     parts = [data for _, data in pairs[:-1]]
     assert (pairs[-1][1], parts[-1]["type"]) == ("[DONE]", "finish")
     citations = [
         citation["source"] for part in parts if part["type"] == "text-end" for citation in part.get("citations", ())
     ]
     sources = [part for part in parts if part["type"] == "source-document"]
-    return Told(
+    return StreamContent(
         "".join(part["delta"] for part in parts if part["type"] == "text-delta"),
         cited_by(source["providerMetadata"]["agentic-rag"] for source in citations),
         cited_by(source["providerMetadata"]["agentic-rag"] for source in sources),
@@ -190,12 +190,12 @@ def from_ui_message(pairs: list[tuple[str, Any]]) -> Told:
     )
 
 
-def from_completion(pairs: list[tuple[str, Any]]) -> Told:
+def from_completion(pairs: list[tuple[str, Any]]) -> StreamContent:
     assert pairs[-1][1] == "[DONE]"
     chunks = [data for _, data in pairs[:-1]]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     extension = chunks[-1]["agentic_rag"]
-    return Told(
+    return StreamContent(
         "".join(delta.get("content") or "" for delta in deltas),
         cited_by(annotation["agentic_rag"] for delta in deltas for annotation in delta.get("annotations", ())),
         cited_by(extension["references"]),
@@ -203,7 +203,7 @@ def from_completion(pairs: list[tuple[str, Any]]) -> Told:
     )
 
 
-def from_response(pairs: list[tuple[str, Any]]) -> Told:
+def from_response(pairs: list[tuple[str, Any]]) -> StreamContent:
     kind, last_data = pairs[-1]
     assert kind == "response.completed"
     response = last_data["response"]
@@ -215,7 +215,7 @@ def from_response(pairs: list[tuple[str, Any]]) -> Told:
     }
     calls = [item for item in response["output"] if item["type"] == "mcp_call"]
     assert len(calls) == len(response["agentic_rag"]["toolCalls"])
-    return Told(
+    return StreamContent(
         text,
         {(note["file_id"], note["agentic_rag"]["chunkId"]) for part in parts for note in part["annotations"]},
         cited_by(response["agentic_rag"]["references"]),
@@ -246,18 +246,18 @@ async def by_stream(rig: Rig, domain: str, dialect: str) -> list[tuple[str, Any]
     return await ask(rig, path, {"content": QUESTION})
 
 
-async def native_stream(rig: Rig, domain: str) -> Told:
+async def native_stream(rig: Rig, domain: str) -> StreamContent:
     return from_native([data for _, data in await by_stream(rig, domain, "native")])
 
 
-async def native_socket(rig: Rig, domain: str) -> Told:
+async def native_socket(rig: Rig, domain: str) -> StreamContent:
     conversation = await rig.conversation(domain)
     async with serving(rig.application.app) as address, client(address) as c:
         assert (await c.ask("message", conversationId=conversation, content=QUESTION))["type"] == "accepted"
         return from_native(await c.hear_turn())
 
 
-async def durable_stream(rig: Rig, domain: str) -> Told:
+async def durable_stream(rig: Rig, domain: str) -> StreamContent:
     path = f"/api/conversations/{await rig.conversation(domain)}/messages"
     turn = await rig.ok("POST", path, {"content": QUESTION}, headers={"accept": "application/json"})
     events: list[Json] = []
@@ -270,48 +270,48 @@ async def durable_stream(rig: Rig, domain: str) -> Told:
         params["offset"] = response.headers["stream-next-offset"]
 
 
-async def observable(rig: Rig, domain: str) -> Told:
+async def observable(rig: Rig, domain: str) -> StreamContent:
     return from_observable([data for _, data in await by_stream(rig, domain, "observable")])
 
 
-async def message(rig: Rig, domain: str) -> Told:
+async def message(rig: Rig, domain: str) -> StreamContent:
     return from_message(await by_stream(rig, domain, "message"))
 
 
-async def agentx(rig: Rig, domain: str) -> Told:
+async def agentx(rig: Rig, domain: str) -> StreamContent:
     return from_agentx(await by_stream(rig, domain, "agentx"))
 
 
-async def knowledge(rig: Rig, domain: str) -> Told:
+async def knowledge(rig: Rig, domain: str) -> StreamContent:
     conversation = await rig.ok("POST", "/api/conversation", {})
     return from_knowledge(await ask(rig, f"/api/conversation/{conversation['id']}/message", {"content": QUESTION}))
 
 
-async def chat(rig: Rig, domain: str) -> Told:
+async def chat(rig: Rig, domain: str) -> StreamContent:
     return from_chat(await ask(rig, "/api/v1/chat", {"message": QUESTION, "agent_id": domain}))
 
 
-async def ag_ui(rig: Rig, domain: str) -> Told:
+async def ag_ui(rig: Rig, domain: str) -> StreamContent:
     run = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": QUESTION}]}
     return from_ag_ui(await ask(rig, f"/api/ag-ui/{domain}", run))
 
 
-async def ui_message(rig: Rig, domain: str) -> Told:
+async def ui_message(rig: Rig, domain: str) -> StreamContent:
     message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": QUESTION}]}
     return from_ui_message(await ask(rig, f"/api/ui-message/{domain}", {"id": "c", "messages": [message]}))
 
 
-async def completion(rig: Rig, domain: str) -> Told:
+async def completion(rig: Rig, domain: str) -> StreamContent:
     body = {"model": domain, "messages": [{"role": "user", "content": QUESTION}], "stream": True, "store": True}
     return from_completion(await ask(rig, "/v1/chat/completions", body))
 
 
-async def response(rig: Rig, domain: str) -> Told:
+async def response(rig: Rig, domain: str) -> StreamContent:
     body = {"model": domain, "input": QUESTION, "stream": True, "store": True}
     return from_response(await ask(rig, "/v1/responses", body, {"x-agentic-rag-items": "openai"}))
 
 
-async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:
+async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> StreamContent:
     key_header = bearer(rig.application.access.local_key)
     async with (
         serving(rig.application.app) as address,
@@ -326,18 +326,18 @@ async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:
     citations = result.structured_content["citations"]
     linked_chunks = {link.uri.rpartition("/")[2] for link in links if isinstance(link, ResourceLink)}
     assert linked_chunks == {citation["chunk_id"] for citation in citations}
-    return Told(text.text, cited_by(citations, "document_id", "chunk_id"))
+    return StreamContent(text.text, cited_by(citations, "document_id", "chunk_id"))
 
 
-async def mcp(rig: Rig, domain: str) -> Told:
+async def mcp(rig: Rig, domain: str) -> StreamContent:
     return await _mcp(rig, domain, "auto")
 
 
-async def mcp_of_the_older_era(rig: Rig, domain: str) -> Told:
+async def mcp_of_the_older_era(rig: Rig, domain: str) -> StreamContent:
     return await _mcp(rig, domain, "legacy")
 
 
-DOORS: tuple[Callable[[Rig, str], Awaitable[Told]], ...] = (
+DOORS: tuple[Callable[[Rig, str], Awaitable[StreamContent]], ...] = (
     native_stream,
     native_socket,
     durable_stream,
@@ -417,7 +417,7 @@ async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path,
             check_told(report, passages, name, door.__name__)
 
 
-def check_told(report: Told, passages: set[tuple[str, str]], name: str, door: str) -> None:
+def check_told(report: StreamContent, passages: set[tuple[str, str]], name: str, door: str) -> None:
     """Compare a stream's content with the stored and cited content."""
     assert report.text == ANSWER, door
     expected = {(document, None) for document, _ in passages} if door in WITHOUT_CHUNKS else passages

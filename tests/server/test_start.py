@@ -40,11 +40,11 @@ class Child:
         self.process = process
         self.port = port
         self.folder = log_file.parent
-        self._said = log_file
+        self._log_file = log_file
 
     @property
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._log_file.read_text()
 
     def get(self, path: str) -> tuple[int, Any, Any]:
         """Return status, headers and JSON."""
@@ -55,10 +55,10 @@ class Child:
             with exc:
                 return exc.code, exc.headers, json.load(exc)
 
-    def until(self, path: str, status: int) -> Any:
+    def wait_for(self, path: str, status: int) -> Any:
         """Return a path's answer once there is one."""
         while True:
-            assert self.process.poll() is None, self.said
+            assert self.process.poll() is None, self.output
             try:
                 code, _, body = self.get(path)
             except (urllib.error.URLError, ConnectionError):
@@ -100,7 +100,7 @@ def _begin(
 
 def assert_waiting(child: Child) -> None:
     """The process lives, and answers everything else with an error about its store."""
-    assert child.until("/api/version", 200)["version"]
+    assert child.wait_for("/api/version", 200)["version"]
     for path in ("/api/ready", "/api/health", "/api/domains", "/api/turns/t/events", "/nothing"):
         status, headers, body = child.get(path)
         assert (status, body["error"]["code"]) == (503, "STORAGE_UNAVAILABLE")
@@ -113,10 +113,10 @@ def assert_waiting(child: Child) -> None:
 
 
 def assert_serving(child: Child) -> None:
-    assert child.until("/api/ready", 200) == {"ready": True}
+    assert child.wait_for("/api/ready", 200) == {"ready": True}
     assert child.get("/api/health")[2]["store"]["state"] == "ready"
     assert child.stop() in (0, -signal.SIGTERM)  # uvicorn alone raises the signal again
-    assert "Traceback" not in child.said
+    assert "Traceback" not in child.output
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_start_waits_for_the_data_folders_missing_volume(tmp_path: Path, comma
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with start_server(tmp_path, command) as child:
         assert_waiting(child)
-        assert f"{tmp_path / 'data'} cannot be used" in child.said
+        assert f"{tmp_path / 'data'} cannot be used" in child.output
         (tmp_path / "volume").mkdir()
         assert_serving(child)
 
@@ -157,11 +157,11 @@ def test_a_start_waits_for_postgresql(tmp_path: Path) -> None:
 def test_a_server_that_waits_for_its_store_can_be_stopped(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with start_server(tmp_path, command) as child:
-        child.until("/api/version", 200)
+        child.wait_for("/api/version", 200)
         with socket.create_connection(("127.0.0.1", child.port)) as half_a_request:
             half_a_request.sendall(b"GET /api/ready HTTP/1.1\r\n")
             assert child.stop() in (0, -signal.SIGTERM)
-        assert "Traceback" not in child.said
+        assert "Traceback" not in child.output
         assert not (tmp_path / "volume").exists()
 
 
@@ -189,15 +189,15 @@ def test_a_wrong_database_url_is_refused_at_once(tmp_path: Path, url: str) -> No
 def test_tables_upgraded_under_a_running_server_stop_it(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with start_server(tmp_path, HOSTED) as child:
-        child.until("/api/version", 200)
+        child.wait_for("/api/version", 200)
         (tmp_path / "new").mkdir()
         with closing(sqlite3.connect(tmp_path / "new" / "agentic-rag.db")) as newer:
             newer.execute("CREATE TABLE alembic_version (version_num)")
             newer.executescript("INSERT INTO alembic_version VALUES ('9999')")
         (tmp_path / "new").rename(tmp_path / "volume")
         child.process.wait(PATIENCE)
-        assert "the tables have version '9999'" in child.said
-        assert "Traceback" not in child.said
+        assert "the tables have version '9999'" in child.output
+        assert "Traceback" not in child.output
 
 
 @pytest.fixture(scope="module")
@@ -231,12 +231,12 @@ def test_a_stop_does_not_wait_for_a_loading_model_client(tmp_path: Path) -> None
     (package / "__init__.py").write_text("\n".join(lines))
     places = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
     with start_server(tmp_path, INTERPRETED, ANTHROPIC_API_KEY="sk-test", PYTHONPATH=places) as child:
-        child.until("/api/health", 200)
+        child.wait_for("/api/health", 200)
         while not loading.exists():
-            assert child.process.poll() is None, child.said
+            assert child.process.poll() is None, child.output
             pause_thread()
         assert child.stop() == 0
-        assert "Traceback" not in child.said
+        assert "Traceback" not in child.output
 
 
 def test_a_stop_delayed_by_a_hanging_folder_ends_with_a_warning(tmp_path: Path) -> None:

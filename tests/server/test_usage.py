@@ -96,7 +96,7 @@ async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
         assert {(row["keyId"], row["calls"]) for row in own} == {(idents[0], 1), (idents[1], 2)}
 
 
-def with_prices(folder: Path, *models: str) -> Path:
+def write_prices(folder: Path, *models: str) -> Path:
     """Name prices for models: 1 for a million tokens of input, 2 for output; return the file."""
     path = folder / "prices.json"
     price = {"input": "1", "cacheRead": "1", "cacheWrite": "1", "output": "2"}
@@ -116,7 +116,7 @@ async def test_an_answer_has_the_cost_of_its_turn_and_delegates(
     tmp_path: Path, models: list[str], cost: dict[str, object] | None
 ) -> None:
     delegation = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
-    settings: dict[str, Any] = {"prices": with_prices(tmp_path, *models)} if models else {}
+    settings: dict[str, Any] = {"prices": write_prices(tmp_path, *models)} if models else {}
     async with Rig(tmp_path, delegation, SPENT, SPENT, SPENT, **settings) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         await rig.say(conversation, "Ask him")

@@ -8,7 +8,7 @@ from agentic_rag.server.dialects.base import Dialect
 
 
 @dataclass(frozen=True)
-class Said:
+class SseEvent:
     """One server-sent event."""
 
     event: str
@@ -16,15 +16,15 @@ class Said:
     id: str | None
 
 
-def parse_sse(text: str) -> list[Said]:
+def parse_sse(text: str) -> list[SseEvent]:
     """Return the events of a stream. An event without a closing blank line is dropped."""
-    events: list[Said] = []
+    events: list[SseEvent] = []
     name, data, ident = "message", list[str](), None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for line in lines[:-1]:
         if not line:
             if data:
-                events.append(Said(name, "\n".join(data), ident))
+                events.append(SseEvent(name, "\n".join(data), ident))
             name, data = "message", []
             continue
         field, _, value = line.partition(":")

@@ -435,7 +435,7 @@ def test_a_snippet_has_at_most_200_characters() -> None:
     )
 
 
-def older_parser(text: str) -> str:
+def parse_like_older_clients(text: str) -> str:
     """Return the answer as older clients of the contract assemble it: line by line, each trimmed."""
     name, answer = "", ""
     for line in text.split("\n"):
@@ -471,7 +471,7 @@ def test_any_text_in_any_chunking_reaches_both_kinds_of_parsers(pieces: list[str
     ends = full_text.replace("\r\n", "\n").replace("\r", "\n")
     chunks = [event.data for event in parse_sse(text) if event.event == "chunk"]
     assert "".join(chunks) == ends
-    assert older_parser(text) == "".join(line.strip() for line in ends.split("\n"))
+    assert parse_like_older_clients(text) == "".join(line.strip() for line in ends.split("\n"))
     for before, after in pairwise(chunks):
         assert before[-1].isalnum()
         assert after[0].isalnum()
