@@ -172,8 +172,8 @@ class Rig:
     async def upload(self, domain: str, name: str, content: bytes) -> Json:
         """Upload a file and return its document once it is indexed or failed."""
         path = f"/api/domains/{domain}/documents"
-        uploaded = await self.ok("POST", path, files={"file": (name, content)})
-        return await self.settled(domain, uploaded["items"][0]["id"])
+        upload = await self.ok("POST", path, files={"file": (name, content)})
+        return await self.settled(domain, upload["items"][0]["id"])
 
     async def settled(self, domain: str, document: str) -> Json:
         """Return a document once it is indexed or failed."""

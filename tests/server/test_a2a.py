@@ -217,7 +217,7 @@ async def test_a_task_that_needs_approval_is_input_required_until_a_message_appr
         task = updates[0]["id"]
         assert (await rig.result("tasks/get", {"id": task}))["status"]["state"] == "input-required"
         task_list = await rig.result("ListTasks", {"status": "TASK_STATE_INPUT_REQUIRED"})
-        assert [each["id"] for each in task_list["tasks"]] == [task]
+        assert [item["id"] for item in task_list["tasks"]] == [task]
         assert await rig.refused_rpc("SendMessage", message("perhaps", taskId=task)) == (-32602, "VALIDATION_ERROR")
         misplaced = message("yes", taskId=task, contextId="another")
         assert await rig.refused_rpc("SendMessage", misplaced) == (-32602, "VALIDATION_ERROR")

@@ -46,7 +46,7 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
         async def page(**query: str | int) -> tuple[list[str], str, str]:
             response = await rig.http.get("/api/conversation", params=query)
             assert response.status_code == 200, response.text
-            titles = [each["title"] for each in response.json()]
+            titles = [conversation["title"] for conversation in response.json()]
             return titles, response.headers["x-total-count"], response.headers["x-has-more"]
 
         by_title: dict[str, str | int] = {"sortBy": "title", "sortOrder": "asc", "pageSize": 2}

@@ -25,14 +25,14 @@ async def test_a_search_finds_titles_questions_and_answers_and_shows_the_newest_
     )
     async with Rig(tmp_path, *(say(answer) for answer in answers)) as rig:
         domain = await rig.domain()
-        first, second_id = await rig.conversation(domain, title="Bypass in summer"), await rig.conversation(domain)
-        events = await rig.say(first, "When does it open?")
+        first_id, second_id = await rig.conversation(domain, title="Bypass in summer"), await rig.conversation(domain)
+        events = await rig.say(first_id, "When does it open?")
         await rig.say(second_id, "Does the bypass close again?")
         await rig.say(second_id, "Where?")
         titled_and_answered, hit_in_question = sorted(
             await find(rig, "bypass"), key=lambda hit: hit["conversation"]["id"]
         )
-        assert titled_and_answered["conversation"] == await rig.ok("GET", f"{LIST}/{first}")
+        assert titled_and_answered["conversation"] == await rig.ok("GET", f"{LIST}/{first_id}")
         assert titled_and_answered["titleMarks"] == [[0, 6]]
         message = titled_and_answered["message"]
         assert (message["id"], message["role"]) == (events[-1]["messageId"], "assistant")
@@ -42,13 +42,13 @@ async def test_a_search_finds_titles_questions_and_answers_and_shows_the_newest_
         assert (hit_in_question["message"]["role"], hit_in_question["count"]) == ("user", 1)
         [chinese] = await find(rig, "年假")
         assert (chinese["conversation"]["id"], chinese["message"]["excerpt"]["marks"]) == (second_id, [[6, 8]])
-        assert [hit["conversation"]["id"] for hit in await find(rig, "summer")] == [first]
+        assert [hit["conversation"]["id"] for hit in await find(rig, "summer")] == [first_id]
         assert await find(rig, "bypass", domainId="dom_none") == []
         assert await find(rig, "?!") == []
         assert len(await find(rig, "bypass", limit=1)) == 1
-        await rig.ok("PATCH", f"{LIST}/{first}", {"status": "archived"})
+        await rig.ok("PATCH", f"{LIST}/{first_id}", {"status": "archived"})
         assert len(await find(rig, "bypass")) == 2
-        await rig.ok("DELETE", f"{LIST}/{first}")
+        await rig.ok("DELETE", f"{LIST}/{first_id}")
         assert [hit["conversation"]["id"] for hit in await find(rig, "bypass")] == [second_id]
 
 
@@ -104,8 +104,8 @@ async def test_conversations_are_kept_in_folders_that_only_their_owner_sees(tmp_
         distant = await rig.conversation(other_domain)
 
         async def move(conversation: str, folder: str | None) -> Json:
-            changed: Json = await rig.ok("PATCH", f"{LIST}/{conversation}", {"folder": folder})
-            return changed
+            record: Json = await rig.ok("PATCH", f"{LIST}/{conversation}", {"folder": folder})
+            return record
 
         async def list_folder(folder: str, **params: str) -> Json:
             page: Json = await rig.ok("GET", LIST, params={"folder": folder, "sortBy": "title", **params})

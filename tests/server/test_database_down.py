@@ -37,8 +37,8 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
         domain = await rig.domain()
         ingestion = rig.application.business.documents.knowledge.ingestion
         path = f"/api/domains/{domain}/documents"
-        uploaded = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
-        job = ingestion._jobs[uploaded["items"][0]["id"]]
+        upload = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
+        job = ingestion._jobs[upload["items"][0]["id"]]
         with anyio.fail_after(240):
             await job.ended.wait()
         assert backup.held is not None
@@ -48,7 +48,7 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
             assert "Try again" in refusal[2]
             assert (await rig.ok("GET", path))["items"][0]["name"] == "a.md", "reading goes on"
         await rig.conversation(domain)
-        document = uploaded["items"][0]["id"]
+        document = upload["items"][0]["id"]
         assert await ingestion.requeue(document)
         ingestion.submit(await rig.application.business.documents.get(domain, document, EVERY_DOCUMENT))
         assert (await rig.settled(domain, document))["status"] == "indexed"

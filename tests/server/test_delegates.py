@@ -130,7 +130,6 @@ async def test_the_delegate_tool_describes_each_role_from_its_file(tmp_path: Pat
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"subRoleIds": ["researcher", "assistant"]}})
         await rig.say(conversation, "Hi again")
         last_request = rig.model.requests[1]
-        assert [tool for tool in last_request.tools if tool["name"] == "delegate"] == [
-            tool
-        ]  # the text of the delegate stays
+        # The text of the delegate stays.
+        assert [tool for tool in last_request.tools if tool["name"] == "delegate"] == [tool]
         assert "- assistant: General assistant" in str(last_request.messages[-1])

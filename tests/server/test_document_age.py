@@ -64,7 +64,7 @@ async def test_the_report_lists_the_most_cited_stale_documents_first(tmp_path: P
         assert report[0]["newerId"] == ids["beta bar 2024.md"]
         assert (await rig.ok("GET", f"{path}/stale-documents?limit=1"))["hasMore"] is True
         none_old = (await rig.ok("GET", f"{path}/stale-documents?olderThan=900"))["items"]
-        assert "gamma bar.md" not in [each["documentName"] for each in none_old]
+        assert "gamma bar.md" not in [document["documentName"] for document in none_old]
         page = await rig.ok("GET", f"{path}/documents")
         assert {item["name"]: item["date"] for item in page["items"]}["gamma bar.md"] == day(-800)
         for wrong in ("2024-13-01", "20240501", "2024-05-01T10:00", 20240501):

@@ -29,8 +29,8 @@ async def test_several_files_are_ingested_from_one_upload_and_other_fields_ignor
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         files = [("a", ("one.md", TEXT)), ("b", ("two.txt", b"Another text entirely."))]
-        uploaded = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files, data={"note": "x"})
-        assert [item["name"] for item in uploaded["items"]] == ["one.md", "two.txt"]
+        upload = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files, data={"note": "x"})
+        assert [item["name"] for item in upload["items"]] == ["one.md", "two.txt"]
 
 
 async def test_equal_bytes_are_one_document_and_equal_names_two(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ async def test_files_added_by_the_operator_are_ingested(tmp_path: Path) -> None:
 async def test_documents_left_unfinished_by_a_stopped_server_are_finished_by_the_next(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        uploaded = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", TEXT)})
+        upload = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", TEXT)})
     async with Rig(tmp_path) as rig:
         rig.application.begin()
-        document = await rig.settled(domain, uploaded["items"][0]["id"])
+        document = await rig.settled(domain, upload["items"][0]["id"])
         assert (document["status"], document["chunkCount"]) == ("indexed", 1)
         search_result = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
         assert len(search_result["candidates"]) == 1

@@ -195,7 +195,7 @@ async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(
 
 def _tools(response: httpx2.Response) -> list[str]:
     assert response.status_code == 200, response.text
-    line = next(line_read for line_read in response.text.splitlines() if line_read.startswith(("data: {", "{")))
+    line = next(candidate for candidate in response.text.splitlines() if candidate.startswith(("data: {", "{")))
     return [tool["name"] for tool in orjson.loads(line.removeprefix("data: "))["result"]["tools"]]
 
 
@@ -287,15 +287,15 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
         first_tokens = await rig.tokens("search")
         wider = await rig.refresh(first_tokens["refresh_token"], scope="search ask")
         assert (wider.status_code, wider.json()["error"]) == (400, "invalid_scope")
-        assert (await rig.refresh(first_tokens["refresh_token"], client_id="client_other")).json()[
-            "error"
-        ] == "invalid_client"
+        assert (await rig.refresh(first_tokens["refresh_token"], client_id="client_other")).json()["error"] == (
+            "invalid_client"
+        )
         renewed_tokens = (await rig.refresh(first_tokens["refresh_token"])).json()
         assert renewed_tokens["refresh_token"] != first_tokens["refresh_token"]
         assert (await rig.call(renewed_tokens["access_token"])).status_code == 200
         assert (await rig.refresh(first_tokens["refresh_token"])).json()["error"] == "invalid_grant"
-        for each in (first_tokens, renewed_tokens):
-            assert (await rig.call(each["access_token"])).status_code == 401
+        for tokens in (first_tokens, renewed_tokens):
+            assert (await rig.call(tokens["access_token"])).status_code == 401
         assert (await rig.refresh(renewed_tokens["refresh_token"])).json()["error"] == "invalid_grant"
 
         # Of many exchanges at the same time, at most one gets tokens, and these end with the reuse.
@@ -310,8 +310,8 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
                 group.start_soon(race)
         good = [answer for answer in answers if answer.status_code == 200]
         assert len(good) <= 1
-        for each in good:
-            assert (await rig.call(each.json()["access_token"])).status_code == 401
+        for answer in good:
+            assert (await rig.call(answer.json()["access_token"])).status_code == 401
 
 
 FOREIGN_ADDRESSES = [
@@ -489,13 +489,13 @@ async def test_below_a_root_path_all_addresses_name_it(tmp_path: Path) -> None:
         path = f"/.well-known/oauth-protected-resource/mcp/{rig.law}"
         assert f'resource_metadata="https://rag.example/rag{path}"' in refusal.headers["www-authenticate"]
         at_root = path.replace("/mcp/", "/rag/mcp/")
-        for each in (f"/rag{path}", at_root):
-            resource_metadata = (await rig.http.get(each, headers=headers)).json()
+        for place in (f"/rag{path}", at_root):
+            resource_metadata = (await rig.http.get(place, headers=headers)).json()
             assert resource_metadata["resource"] == f"https://rag.example/rag/mcp/{rig.law}"
             assert resource_metadata["authorization_servers"] == ["https://rag.example/rag"]
         places = ("/.well-known/oauth-authorization-server/rag", "/rag/.well-known/openid-configuration")
-        for each in places:
-            server = (await rig.http.get(each, headers=headers)).json()
+        for place in places:
+            server = (await rig.http.get(place, headers=headers)).json()
             assert server["issuer"] == "https://rag.example/rag"
             assert server["token_endpoint"] == "https://rag.example/rag/oauth/token"
         query = urlencode(
@@ -572,7 +572,7 @@ async def test_expired_rows_and_rows_of_an_erased_person_are_deleted(tmp_path: P
 
 
 async def _counts(rig: Rig) -> tuple[int, ...]:
-    tables = [each.name for each in (AUTHORIZATIONS, TOKENS, CODES)]
+    tables = [table.name for table in (AUTHORIZATIONS, TOKENS, CODES)]
     return await rig.application.database.read(
         lambda conn: tuple(conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables)
     )
@@ -585,19 +585,22 @@ async def test_an_authorization_applies_and_ends_on_all_servers() -> None:
             first_access, second_access = Access(database), Access(database)
             key, _ = await first_access.create("ann", KeyRole.OPERATOR)
             ann = User("ann", operator=True, key_id=key.id)
-            here, there = Authorizations(database, first_access), Authorizations(database, second_access)
+            first_replica, second_replica = (
+                Authorizations(database, first_access),
+                Authorizations(database, second_access),
+            )
             client, place = OAuthClient("client_1", "Tester", (REDIRECT,), documented=False), DoorPlace("dom_1", "r")
             request = AuthorizationRequest(client, "dom_1", REDIRECT, "i", "r", ("ask",), None, CHALLENGE)
-            _, code = await there.approve(ann, await here.begin(request), ["ask"])
-            code_record = await here.find_code("client_1", code)
-            assert code_record is not None
-            tokens = await here.exchange_code("client_1", code_record[0].id)
-            entrant = await there.check(tokens.access, place)
+            _, code = await second_replica.approve(ann, await first_replica.begin(request), ["ask"])
+            code_and_authorization = await first_replica.find_code("client_1", code)
+            assert code_and_authorization is not None
+            tokens = await first_replica.exchange_code("client_1", code_and_authorization[0].id)
+            entrant = await second_replica.check(tokens.access, place)
             assert entrant is not None
             assert (entrant.user, entrant.scopes) == (narrow(ann, "dom_1"), frozenset({"ask"}))
-            renewed_tokens = await there.exchange_refresh("client_1", tokens.refresh, ["ask"])
-            assert await here.check(renewed_tokens.access, place) is not None
-            (authorization,) = await here.list_of("ann")
-            await there.revoke(ann, authorization.id)
-            for replica in (here, there):
+            renewed_tokens = await second_replica.exchange_refresh("client_1", tokens.refresh, ["ask"])
+            assert await first_replica.check(renewed_tokens.access, place) is not None
+            (authorization,) = await first_replica.list_of("ann")
+            await second_replica.revoke(ann, authorization.id)
+            for replica in (first_replica, second_replica):
                 assert await replica.check(renewed_tokens.access, place) is None

@@ -17,9 +17,7 @@ async def test_an_answer_has_one_rating_that_can_be_changed_and_removed(tmp_path
             feedback = await rig.ok("PUT", path, {"rating": rating, "reason": reason})
             assert (feedback["rating"], feedback["reason"]) == (rating, reason)
         own = (await rig.ok("GET", f"/api/conversations/{conversation}/feedback"))["items"]
-        assert [(rating_given["messageId"], rating_given["rating"]) for rating_given in own] == [
-            (turn_started["messageId"], "down")
-        ]
+        assert [(entry["messageId"], entry["rating"]) for entry in own] == [(turn_started["messageId"], "down")]
         domain_feedback = (await rig.ok("GET", f"/api/domains/{domain}/feedback?limit=1"))["items"]
         assert [(entry["userId"], entry["reason"]) for entry in domain_feedback] == [("local", "It names no source.")]
         assert (await rig.ok("PUT", path, {"rating": None}))["rating"] is None
@@ -47,11 +45,11 @@ async def test_texts_are_rendered_like_messages(tmp_path: Path) -> None:
             {"text": "**Leave** is <script>alert(1)</script> 25 days.", "citations": [mark]},
             {"text": "one\ntwo", "breaks": True},
         ]
-        first, second_text = (await rig.ok("POST", "/api/render", {"texts": texts}))["items"]
-        assert '<strong>Leave</strong><sup class="citation"' in first["html"]
-        assert 'data-number="2"' in first["html"]
-        assert "<script>" not in first["html"]
-        assert "<b>" not in first["html"]
+        first_text, second_text = (await rig.ok("POST", "/api/render", {"texts": texts}))["items"]
+        assert '<strong>Leave</strong><sup class="citation"' in first_text["html"]
+        assert 'data-number="2"' in first_text["html"]
+        assert "<script>" not in first_text["html"]
+        assert "<b>" not in first_text["html"]
         assert second_text["html"] == "<p>one<br>\ntwo</p>\n"
         too_long = {"texts": [{"text": "x" * 60_000}] * 3}
         status, code, message = await rig.refused("POST", "/api/render", too_long)
@@ -77,10 +75,10 @@ async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path:
         assert "parts" not in question
         blocks = [answer["blocks"][part["block"]] for part in answer["parts"]]
         assert [block["text"] for block in blocks] == ["I look it up.\n", "There are "]
-        first, last_part = (part["html"] for part in answer["parts"])
-        assert first == "<p>I look it up.</p>\n"
+        first_part, last_part = (part["html"] for part in answer["parts"])
+        assert first_part == "<p>I look it up.</p>\n"
         assert "There are <strong>25</strong> days<sup" in last_part
-        assert first + last_part == answer["html"]
+        assert first_part + last_part == answer["html"]
         turn = answer["turnId"]
         calls = await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId={turn}")
         assert [item["arguments"]["query"] for item in calls["items"]] == ["leave", "leave days"]

@@ -52,5 +52,5 @@ async def test_every_case_of_the_suite_passes(suite: str, count: int, tmp_path: 
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         key = rig.application.access.local_key
         results = await anyio.to_thread.run_sync(run_suite, suite, address, key, domain)
-        assert [(each.id, each.errors) for each in results if each.status.value != "passed"] == []
+        assert [(result.id, result.errors) for result in results if result.status.value != "passed"] == []
         assert len(results) == count

@@ -88,8 +88,8 @@ async def test_the_answer_to_a_deletion_lists_files_left_on_disk(tmp_path: Path)
             assert deletion["id"] == domain
             assert deletion["workspace"] == (None if with_workspace else str(folder))
             assert folder.exists() is not with_workspace
-            assert any("workspace folder" in line_kept for line_kept in deletion["kept"]) is not with_workspace
-            assert any("audit log" in each for each in deletion["kept"])
+            assert any("workspace folder" in note for note in deletion["kept"]) is not with_workspace
+            assert any("audit log" in note for note in deletion["kept"])
 
 
 async def test_the_prompt_mentions_search_only_once_there_is_a_document(tmp_path: Path) -> None:

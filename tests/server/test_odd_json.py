@@ -48,11 +48,10 @@ async def test_no_request_body_causes_a_server_error(tmp_path: Path, every: int)
         conversation = await rig.conversation(domain)
         endpoints = [route.endpoint for route in rig.application.app.routes if isinstance(route, Route)]
         declarations = [endpoint.declared for endpoint in endpoints if isinstance(endpoint, RouteEndpoint)]
-        taking = [declaration for declaration in declarations if "body" in declaration.reads]
-        assert len(taking) > 15
-        for number, declaration in enumerate(
-            taking
-        ):  # a different start for each route, so that each odd value is used
+        with_body = [declaration for declaration in declarations if "body" in declaration.reads]
+        assert len(with_body) > 15
+        # A different start for each route, so that each odd value is used.
+        for number, declaration in enumerate(with_body):
             for body in bodies(declaration.reads["body"])[number % every :: every]:
                 path = path_of(declaration, domain, conversation)
                 answer = await rig.http.request(
@@ -104,5 +103,5 @@ async def test_a_list_shows_values_nested_deeper_than_the_limit(tmp_path: Path) 
                 partial(update, conversation_id=ConversationId(conversation), meta=meta)
             )
             conversations = (await rig.ok("GET", "/api/conversations"))["items"]
-            assert [conversation_listed["id"] for conversation_listed in conversations] == [conversation]
+            assert [item["id"] for item in conversations] == [conversation]
             assert conversations[0]["metadata"]["big"] == 2**70

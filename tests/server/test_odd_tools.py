@@ -129,7 +129,7 @@ async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_heal
         for server in cases:
             await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{server}/restart")
         assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        health = {each["name"]: each for each in (await rig.ok("GET", "/api/health"))["servers"]}
+        health = {server["name"]: server for server in (await rig.ok("GET", "/api/health"))["servers"]}
         for server, (_, name, reason) in cases.items():
             trial = trials[server]
             assert (trial["state"], [tool["name"] for tool in trial["tools"]]) == ("ready", ["good"])

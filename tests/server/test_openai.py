@@ -188,8 +188,12 @@ async def test_the_sent_messages_are_the_conversation_and_system_messages_apply_
             user("what is my name?"),
         ]
         await rig.openai.chat.completions.create(model=domain, messages=messages)
-        texts = [(message["role"], plain_text(message["content"])) for message in requests[0].messages]
-        assert texts == [("user", "My name is Ann."), ("assistant", "Hello Ann."), ("user", "And\n\nwhat is my name?")]
+        dialogue = [(message["role"], plain_text(message["content"])) for message in requests[0].messages]
+        assert dialogue == [
+            ("user", "My name is Ann."),
+            ("assistant", "Hello Ann."),
+            ("user", "And\n\nwhat is my name?"),
+        ]
         prompt = [block["text"] for block in requests[0].system]
         assert any(text.endswith("Rhyme.Obey") for text in prompt)
         await rig.openai.chat.completions.create(model=domain, messages=[user("Hi"), system("x" * 9_000)])
@@ -407,8 +411,8 @@ async def test_our_own_output_items_sent_back_are_accepted_and_not_read(tmp_path
         items_sent: Any = [user("Hi"), *(item.model_dump() for item in first.output), user("And now?")]
         assert [item["type"] for item in items_sent[1:-1]] == ["mcp_call", "message"]
         assert (await rig.openai.responses.create(model=domain, input=items_sent)).output_text == "Again."
-        texts = [(message["role"], plain_text(message["content"])) for message in requests[0].messages]
-        assert texts == [("user", "Hi"), ("assistant", "Once."), ("user", "And now?")]
+        dialogue = [(message["role"], plain_text(message["content"])) for message in requests[0].messages]
+        assert dialogue == [("user", "Hi"), ("assistant", "Once."), ("user", "And now?")]
 
 
 async def test_a_domain_is_a_model(tmp_path: Path) -> None:

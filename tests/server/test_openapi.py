@@ -206,11 +206,11 @@ async def test_answers_of_routes_match_the_openapi_document(tmp_path: Path) -> N
     async with Rig(tmp_path, say("Yes.")) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
         domain = await rig.domain()
-        document_uploaded = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
+        leave_document = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "Hi")
         ids = {"domain": domain, "conversation": conversation, "turn": events[0]["turnId"], "role": "assistant"}
-        ids["document"] = document_uploaded["id"]
+        ids["document"] = leave_document["id"]
         checked_paths = []
         for path, item in document["paths"].items():
             if "get" not in item or not set(re.findall(r"{(\w+)}", path)) <= set(ids):
@@ -232,9 +232,9 @@ async def test_every_operation_with_a_body_documents_the_size_error(tmp_path: Pa
         paths = (await rig.http.get("/api/openapi.json")).json()["paths"]
         large = await rig.http.post("/api/domains", json={"name": "x" * 2_000_000})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "BODY_TOO_LARGE")
-    reading = [operation for path in paths.values() for operation in path.values() if "requestBody" in operation]
-    assert reading
-    assert [operation["operationId"] for operation in reading if "413" not in operation["responses"]] == []
+    with_body = [operation for path in paths.values() for operation in path.values() if "requestBody" in operation]
+    assert with_body
+    assert [operation["operationId"] for operation in with_body if "413" not in operation["responses"]] == []
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/oauth/revoke"), ("DELETE", "/mcp/{domain}")])

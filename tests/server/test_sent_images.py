@@ -78,7 +78,7 @@ async def test_an_image_needs_no_text_and_its_message_can_be_edited(tmp_path: Pa
         assert events_of((await rig.http.post(f"{path_of_message}/retry")).text)[-1]["type"] == "done"
         edited_events = events_of((await rig.http.post(f"{path_of_message}/edit", json={"content": "In words?"})).text)
         assert edited_events[0]["images"] == first[0]["images"]
-        sources_sent = [[image_sent["source"] for image_sent in images_in(body)] for body in model.requests]
+        sources_sent = [[block["source"] for block in images_in(body)] for body in model.requests]
         assert sources_sent == [[image(JPEG, "image/jpeg")["source"]]] * 3
         assert model.refused == []
         assert (await rig.ok("GET", path))["title"] == "In words?"

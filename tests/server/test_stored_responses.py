@@ -47,9 +47,9 @@ async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_mess
         retrieved = await rig.openai.responses.retrieve(response.id)
         assert retrieved == response
         assert retrieved.store
-        next_one = await rig.openai.responses.create(model=domain, input="Sure?", previous_response_id=response.id)
-        assert next_one.previous_response_id == response.id
-        assert await rig.openai.responses.retrieve(next_one.id) == next_one
+        next_response = await rig.openai.responses.create(model=domain, input="Sure?", previous_response_id=response.id)
+        assert next_response.previous_response_id == response.id
+        assert await rig.openai.responses.retrieve(next_response.id) == next_response
         stream_events = await read_stream(await rig.openai.responses.retrieve(response.id, stream=True))
         assert (stream_events[0].type, stream_events[-1].type) == ("response.created", "response.completed")
         assert stream_events[-1].response == response
@@ -67,7 +67,7 @@ async def test_a_stored_response_is_returned_from_its_log_or_later_from_its_mess
                 await rig.openai.responses.retrieve(response.id, stream=True, starting_after=number)
             assert (exc_info.value.status_code, exc_info.value.code) == (410, "LOG_GONE")
         await forget_logs(rig)
-        for stored_response in (response, next_one):
+        for stored_response in (response, next_response):
             reread = await rig.openai.responses.retrieve(stored_response.id)
             assert common_fields(reread) == common_fields(stored_response)
             assert extension_of(reread)["references"] == extension_of(stored_response)["references"]

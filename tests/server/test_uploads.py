@@ -139,9 +139,9 @@ async def test_all_readable_files_are_ingested_and_the_others_have_a_reason(tmp_
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
         files = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
-        uploaded = await rig.ok("POST", path, files=[("f", file) for file in files])
-        assert [item["name"] for item in uploaded["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
-        first, program, large, second = uploaded["items"]
+        upload = await rig.ok("POST", path, files=[("f", file) for file in files])
+        assert [item["name"] for item in upload["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
+        first, program, large, second = upload["items"]
         assert "error" not in first
         assert (program["status"], program["error"]["code"]) == ("refused", "DOCUMENT_UNSUPPORTED")
         assert (large["status"], large["error"]["code"]) == ("refused", "DOCUMENT_TOO_LARGE")
@@ -186,8 +186,8 @@ async def test_an_interrupted_upload_lists_the_files_already_received(
 
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
-        uploaded = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        first, second_item = uploaded["items"]
+        upload = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        first, second_item = upload["items"]
         assert (await rig.settled(domain, first["id"]))["status"] == "indexed"
         assert (second_item["name"], second_item["error"]["code"]) == (
             last_part.split(b'filename="')[1].split(b'"')[0].decode(),
