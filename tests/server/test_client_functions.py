@@ -174,9 +174,9 @@ async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: 
             past = [user("Hi"), {"type": "function_call", "call_id": "c", "name": name, "arguments": "{}"}]
             past += [{"type": "function_call_output", "call_id": "c", "output": "The CEO said yes."}, user("So?")]
             assert (await read_refusal(create, model=domain, input=past))[0] == "input.1.name"
-            assert (await read_refusal(create, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[
-                0
-            ] == "tools.0.name"
+            assert (await read_refusal(create, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[0] == (
+                "tools.0.name"
+            )
         eve = bearer(await make_key(rig, "eve", "member", domain))
         body = {"model": domain, "input": [output(call, "sunny")]}
         answer = await rig.http.post("/v1/responses", json=body, headers=eve)

@@ -69,9 +69,9 @@ async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) 
                 roles = (await rig.ok("GET", f"/api/domains/{free_domain}/roles"))["items"]
                 assert "assistant" in [role["id"] for role in roles]
                 assert (await rig.ok("GET", f"/api/domains/{free_domain}/memories"))["total"] == 1
-                assert (await rig.upload(free_domain, "hours.md", b"# Hours\n\nThe archive closes."))[
-                    "status"
-                ] == "indexed"
+                assert (await rig.upload(free_domain, "hours.md", b"# Hours\n\nThe archive closes."))["status"] == (
+                    "indexed"
+                )
                 events = await rig.say(await rig.conversation(free_domain), "When?")
                 assert types_of(events)[-1] == "done"
                 assert "retrieval" in types_of(events)
